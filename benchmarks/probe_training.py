@@ -140,9 +140,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 
     words = alternate(settings.rounds, training=epoch(AttentionWordsProbe, worded), data_pass=epoch(DataPass, worded))
     report.figure("words_epoch_gb_per_s", read / min(words["training"]), "attention on the disk ÷ the quickest epoch")
-    report.seconds(
-        "words_epoch_s", words["training"], f"an epoch with word vectors, {worded.vectors_size} numbers each"
-    )
+    size = worded.vectors.size if worded.vectors is not None else 0
+    report.seconds("words_epoch_s", words["training"], f"an epoch with word vectors, {size} numbers each")
     report.seconds("words_data_pass_s", words["data_pass"], "the same batches, vectors among them, read into float32")
     report.ratio("words_epoch_over_data_pass", words["training"], words["data_pass"], "the one ÷ the other")
     report.ratio("words_epoch_over_cast", words["training"], whole["cast"], "the one ÷ the cast above", wanted="≤ 10")

@@ -4,7 +4,7 @@ from datamodules.atlas import AtlasDataModule
 from datamodules.batches import AntecedentBatch, AttentionBatch, SegmentBatch, TextBatch
 from datamodules.classification import ClassificationDataModule
 from datamodules.coreference import CoreferenceDataModule
-from datamodules.corpus import AttentionDataModule
+from datamodules.corpus import AttentionDataModule, CorpusDataModule
 from datamodules.dependency import DependencyDataModule
 from datamodules.text import TextDataModule, TextSource
 from datamodules.tokenization import Vocabulary

@@ -1,16 +1,15 @@
-"""A text, a treebank and documents through one encoder, for what is known of each of its heads."""
+"""Texts, a treebank and documents through one encoder, for a profile of each of its heads."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attention.encoder import EncoderSpec
-from attention.specification import Options
+from attention import EncoderSpec, Options
 from corpora.sentence import CorpusError
-from datamodules.batches import BatchLoader, Split
+from datamodules.batches import Split
 from datamodules.coreference import CoreferenceDataModule
-from datamodules.corpus import AttentionDataModule, CorpusDataModule
+from datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, CorpusDataModule
 from datamodules.dependency import DependencyDataModule
 from datamodules.text import Sources, TextDataModule, TextSource, read_sources
 from results import Provenance
@@ -19,23 +18,23 @@ from results.errors import check_numbers
 TREEBANK = "treebank"
 """Name of the treebank's test split among the texts, where it is read at the level of tokens."""
 
-_DEFAULT_ENCODER = EncoderSpec()
-_DEFAULT_OPTIONS = Options()
-
 
 class AtlasDataModule(CorpusDataModule[Any]):
     """Batches of texts, of a treebank, and of documents with coreference, one after the other, for `test` alone.
 
     Args:
-        text: as `corpora` of `TextDataModule`.
-        treebank: as `corpus` of `DependencyDataModule`; None for none. Its test split is read as a text too.
-        documents: as `corpus` of `CoreferenceDataModule`; None for none.
+        text: texts, as `corpora` of `TextDataModule`.
+        treebank: a treebank, as `corpus` of `DependencyDataModule`; None for none. Its test split is read as a text
+            too.
+        documents: documents, as `corpus` of `CoreferenceDataModule`; None for none.
         encoder: the encoder.
-        options: what becomes of sentences of treebank and documents over its limit, and the precision of stores.
+        options: precision of the stores, and the policy for sentences over the encoder's limit in treebank and
+            documents.
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: folder of stores and samples; else `$PROBING_CACHE`, else `./stores`.
         max_length: most pieces of a segment of text, delimiters included.
-        random_init: everything is read through the same encoder with all weights but the embeddings drawn anew too.
+        random_init: whether everything is also read through the same encoder with all weights but the embeddings drawn
+            anew.
         rank_timeout: seconds without a sign of life after which another device is given up.
     """
 
@@ -46,23 +45,22 @@ class AtlasDataModule(CorpusDataModule[Any]):
         text: Sources = "sample",
         treebank: str | dict[str, str] | None = "sample",
         documents: str | dict[str, str] | None = None,
-        encoder: EncoderSpec = _DEFAULT_ENCODER,
-        options: Options = _DEFAULT_OPTIONS,
+        encoder: EncoderSpec = DEFAULT_ENCODER,
+        options: Options = DEFAULT_OPTIONS,
         root: str | None = None,
         cache: str | None = None,
         max_length: int = 128,
         random_init: bool = True,
         rank_timeout: float = 120.0,
     ) -> None:
-        super().__init__("", root, cache, None, 0, None, rank_timeout, "run")
-        self.text, self.treebank, self.documents = text, treebank, documents
+        super().__init__("", root, cache, rank_timeout=rank_timeout)
         if options.layers is not None or options.heads is not None:
             raise CorpusError(
-                f"{type(self).__name__}: it is of all heads; leave --data.init_args.options.layers and heads out."
+                f"{type(self).__name__} needs all heads; leave --data.init_args.options.layers and heads out."
             )
         check_numbers(self, least=1, max_length=max_length)
-        self.options = options
-        self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
+        self.text, self.treebank, self.documents = text, treebank, documents
+        self.encoder, self.options, self.max_length, self.random_init = encoder, options, max_length, random_init
         self._shared: dict[str, Any] = {
             **{"encoder": encoder, "root": root, "cache": cache},
             **{"random_init": random_init, "rank_timeout": rank_timeout},
@@ -70,14 +68,13 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     @cached_property
     def parts(self) -> tuple[CorpusDataModule[Any], ...]:
-        """The datamodules, that of the texts first; a CorpusError for a treebank without a test split."""
-        texts = list(read_sources(self.text))
-        others: list[AttentionDataModule[Any]] = []
+        """Datamodules of the texts, the treebank and the documents; a CorpusError if the treebank has no test split."""
+        texts, others = list(read_sources(self.text)), list[CorpusDataModule[Any]]()
         if self.treebank is not None:
             arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
             files = arcs.files()
             if "test" not in files:
-                raise CorpusError(f"The treebank has no test split. {arcs._missing_remedy}.")
+                raise CorpusError(f"The treebank has no test split. {arcs.missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
             others.append(arcs)
         if self.documents is not None:
@@ -86,7 +83,6 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     @property
     def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """The encoder whose attention is read."""
         return (self.encoder,)
 
     def files(self) -> Mapping[str, Path]:
@@ -96,37 +92,30 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return {**texts.files(), **named}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return no splits: the parts have their own; a CorpusError if the stage is not `test`."""
+        """Return no splits, as the parts have their own; a CorpusError if the stage is not `test`."""
         return self.parts[0].splits_of(stage, files)
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        """Return a fault for each file that is not there."""
         return [fault for part in self.parts for fault in part.absent(stages)]
 
     def setup(self, stage: str) -> None:
-        """Set up all parts; raises what they raise."""
+        """Set up all parts; raise their errors."""
         for part in self.parts:
             part.trainer = self.trainer
             part.setup(stage)
 
     @property
     def provenance(self) -> Provenance:
-        """The encoder, and by part the files and counts of what was left out."""
+        """The encoder; by part, the files and the counts of everything left out."""
         found = {_name(part): part.provenance for part in self.parts}
-        return Provenance(
-            next(iter(found.values())).encoder,
-            {name: one.data for name, one in found.items()},
-            {name: one.audit for name, one in found.items()},
-        )
+        data, audit = ({name: getattr(one, of) for name, one in found.items()} for of in ("data", "audit"))
+        return Provenance(found["text"].encoder, data, audit)
 
     def test_dataloader(self) -> list[Any]:
         """Return the batches of all parts."""
         return [loader for part in self.parts for loader in part.test_dataloader()]
 
-    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Any]:
-        raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
-
 
 def _name(part: CorpusDataModule[Any]) -> str:
-    """`text`, `dependency` or `coreference`."""
+    """Return `text`, `dependency` or `coreference`."""
     return type(part).__name__.removesuffix("DataModule").lower()

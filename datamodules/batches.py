@@ -1,12 +1,9 @@
-"""Batches: every field of theirs with its shape, and samplers that group sentences or texts of like length.
-
-A sampler bounds batches in size, and puts every item on exactly one device.
-"""
+"""Batches, with the shape of each field, and a sampler that groups sentences or texts of similar length."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, NotRequired, Self, TypedDict, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +18,8 @@ from processes import preemption
 
 Split = Literal["train", "dev", "test"]
 EncoderOf = Literal["given", "before", "random_init"]
-"""The encoder whose attention a batch holds: the one asked for, the same before its fine-tuning, or one with random
-weights."""
+"""Role of the encoder whose attention a batch holds: the given encoder, the same before its fine-tuning, or the same
+with random weights."""
 Lengths = NDArray[np.int64]
 Item = TypeVar("Item")
 BatchPer = Literal["run", "device"]
@@ -30,14 +27,14 @@ BatchPer = Literal["run", "device"]
 
 
 def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[[NDArray[Any], int], Tensor]:
-    """Return a function that puts values of some items, one behind the other in flat arrays, side by side.
+    """Return a function that gathers the values of some items from a flat array into a padded tensor.
 
     Args:
-        offsets: `[all items + 1]`, the values of item i are `offsets[i]:offsets[i+1]`.
-        items: which of them.
+        offsets: `[all items + 1]`; item i has the values `offsets[i]:offsets[i+1]`.
+        items: positions of the items.
 
     Returns:
-        `[items, longest]`, of such an array and of the value that stands in the padding.
+        Function of a flat array and the value of the padding; it returns `[items, longest]`.
     """
     starts, lengths = offsets[items], np.diff(offsets)[items]
     time = np.arange(lengths.max(initial=0))
@@ -47,14 +44,14 @@ def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[
 
 
 class Batch:
-    """A batch, a dataclass whose tensors move to a device together."""
+    """Base class of batches, dataclasses whose tensors move to a device together."""
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Return the batch on another device."""
         return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """Return the batch in page-locked memory, for copies to a GPU that overlap with its work."""
+        """Return the batch in page-locked memory, from which a GPU copies while it computes."""
         return self._moved(Tensor.pin_memory)
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Self:
@@ -70,17 +67,17 @@ class AttentionBatch(Batch):
         index: int64 `[batch]`, positions of the sentences in their split.
         lengths: int64 `[batch]`, words of each sentence.
         heads: int64 `[batch, n]`, gold heads, 1-based, 0 = root; -1 in the padding.
-        relations: int64 `[batch, n]`, labels as numbers; -1 in the padding.
+        relations: int64 `[batch, n]`, numbers of the relations; -1 in the padding.
         punctuation: bool `[batch, n]`, words that UAS leaves out; False in the padding.
-        attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Position 0 is the start
-            delimiter, 1…length are the words, length+1 is the end delimiter; zeros behind it. For a probe that does not
-            read it, `[batch, layers, heads, 0, 0]`.
-        hidden: `[batch, layers', n, size]`, hidden states in the precision of the store, zeros in the padding; those
-            of no layer where none are kept or read.
-        vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding, and of size 0
-            where there are none or they are not read.
-        split: the sentences are of.
-        encoder: whose attention it is: `random_init` for that of an encoder with random weights, beside the given one.
+        attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Position 0 is the start delimiter,
+            1…length are the words, length+1 is the end delimiter; zeros after it. For a probe that does not read it,
+            `[batch, layers, heads, 0, 0]`.
+        hidden: `[batch, layers', n, size]`, hidden states in the precision of the store, zeros in the padding; no
+            layers if none are kept or read.
+        vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding; size 0 if there
+            are none or they are not read.
+        split: split of the sentences.
+        encoder: role of the encoder of `attention` and `hidden`.
     """
 
     index: Tensor
@@ -96,30 +93,30 @@ class AttentionBatch(Batch):
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[batch, n]`, True where a word is real."""
+        """Bool `[batch, n]`, True for real words."""
         return torch.arange(self.heads.size(1), device=self.lengths.device) < self.lengths[:, None]
 
 
 @dataclass(frozen=True)
 class AntecedentBatch(Batch):
-    """One window of a document, with m mentions that have U different head words among them; or none.
+    """One window of a document with m mentions, which have U distinct head words; or no window.
 
-    A device to which no window falls gets one batch without a window: `index` and `document` `[0]`, m = U = n = 0.
+    A device without a window gets an empty batch: `index` and `document` are `[0]`, and m = U = n = 0.
 
     Attributes:
         index: int64 `[1]`, position of the window in its split.
-        document: int64 `[1]`, position of its document among those of the split.
-        head_words: int64 `[m]`, 0-based place of each mention's head word in the window; mentions in their order.
+        document: int64 `[1]`, position of its document in the split.
+        head_words: int64 `[m]`, 0-based position of each mention's head word in the window.
         clusters: int64 `[m]`, cluster of each mention, as numbered in the document.
-        types: int64 `[m]`, places in `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
-        weights: float32, attention between the head words, each once, in ascending order: `[layers, heads, U, U]`, axes
-            from and to. With all n words of the window as candidates
-            `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all words.
-        vectors: float32 `[U, size]`, word vectors of the head words in the same order; zeros for unknown words, and of
-            size 0 where there are none.
-        window: the text, which stays where it is.
-        split: the window is of.
-        encoder: whose attention it is: `random_init` for that of an encoder with random weights, beside the given one.
+        types: int64 `[m]`, positions in `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
+        weights: float32 `[layers, heads, U, U]`, attention between the head words in ascending order, axes from and
+            to. With all n words of the window as candidates `[2, layers, heads, U, n]`: attention from the head words
+            to all words, and to the head words from all words.
+        vectors: float32 `[U, size]`, word vectors of the head words in the same order; zeros for unknown words; size 0
+            if there are none.
+        window: the text, which does not move to a device.
+        split: split of the window.
+        encoder: role of the encoder of `weights`.
     """
 
     index: Tensor
@@ -138,21 +135,20 @@ class AntecedentBatch(Batch):
 class TextBatch(Batch):
     """Some labelled texts of one split, padded to the longest of them; or none.
 
-    Tokens are words or pieces, with what the tokenisation puts around and between them. A device to which no text
-    falls gets one batch without a text: `[0]` and `[0, 0]`.
+    Tokens are words or pieces, and the delimiters around and between texts. A device without a text gets an empty
+    batch, of tensors `[0]` and `[0, 0]`.
 
     Attributes:
         index: int64 `[batch]`, positions of the texts in their split.
         lengths: int64 `[batch]`, tokens of each text, delimiters included.
         tokens: int64 `[batch, time]`, numbers in the vocabulary; its `pad` in the padding.
         special: bool `[batch, time]`, delimiters and separators; False in the padding.
-        sentences: int64 `[batch, time]`, 0-based sentence of each token, none of them without a token; -1 for
-            specials and in the padding.
-        segments: int64 `[batch, time]`, 0 in the text, 1 in its pair, and for a special what the token before it has;
-            0 in the padding.
-        labels: int64 `[batch]`, places in the labels of the datamodule; of a regression float32, the labels themselves.
-        rationale: bool `[batch, time]`, tokens of the words that decide; all False where the corpus does not say.
-        split: the texts are of.
+        sentences: int64 `[batch, time]`, 0-based sentence of each token; -1 for specials and in the padding.
+        segments: int64 `[batch, time]`, 0 in the text, 1 in its pair; a special repeats the token before; 0 in the
+            padding.
+        labels: int64 `[batch]`, positions in the labels of the datamodule; for a regression float32, the labels.
+        rationale: bool `[batch, time]`, tokens of the rationale; all False if the corpus has none.
+        split: split of the texts.
     """
 
     index: Tensor
@@ -167,35 +163,35 @@ class TextBatch(Batch):
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[batch, time]`, True where a token is real, delimiters included."""
+        """Bool `[batch, time]`, True for real tokens, delimiters included."""
         return torch.arange(self.tokens.size(1), device=self.lengths.device) < self.lengths[:, None]
 
     @property
     def words(self) -> Tensor:
-        """Bool `[batch, time]`, True on real tokens that are no delimiters: what attention may look at."""
+        """Bool `[batch, time]`, True for real tokens other than delimiters, which attention may look at."""
         return self.mask & ~self.special
 
 
 @dataclass(frozen=True)
 class SegmentBatch(Batch):
-    """Some text segments as an encoder reads them, padded on the right to the longest; one at least, or none.
+    """Some text segments as inputs of an encoder, padded on the right to the longest; or none.
 
-    A segment is a passage, or two: `[CLS] a [SEP] b [SEP]`, with the delimiters of the tokenizer.
+    A segment is one passage, or two: `[CLS] a [SEP] b [SEP]`, with the delimiters of the tokenizer.
 
     Attributes:
-        index: int64 `[batch]`, numbers of the segments among all of the run.
+        index: int64 `[batch]`, numbers of the segments among all segments of the run.
         lengths: int64 `[batch]`, tokens of each segment, delimiters included.
         tokens: int64 `[batch, time]`, ids of the encoder's tokenizer; its padding id in the padding.
-        segments: int64 `[batch, time]`, 0 in the first passage and its delimiters, 1 in the second and its last one; 0
-            in the padding.
+        segments: int64 `[batch, time]`, 0 in the first passage and its delimiters, 1 in the second passage and its
+            delimiter; 0 in the padding.
         start: bool `[batch, time]`, the delimiter before the first token.
-        end: bool `[batch, time]`, the delimiters behind each passage.
+        end: bool `[batch, time]`, the delimiters after each passage.
         punctuation: bool `[batch, time]`, tokens that are `.` or `,`.
-        words: int64 `[batch, time]`, 0-based word of the segment that each token is, or is a piece of, those of the
-            second passage behind those of the first; -1 for delimiters and in the padding.
-        passages: what was read, one tuple for each segment, of one or two; they stay where they are.
-        corpus: name of the corpus that all of them are of.
-        encoder: whose attention is to be read.
+        words: int64 `[batch, time]`, 0-based word of the segment that each token belongs to, counted on from the first
+            passage to the second; -1 for delimiters and in the padding.
+        passages: the one or two passages of each segment, which do not move to a device.
+        corpus: name of the corpus of all segments.
+        encoder: role of the encoder whose attention is to be read.
     """
 
     index: Tensor
@@ -212,44 +208,33 @@ class SegmentBatch(Batch):
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[batch, time]`, True where a token is real, delimiters included."""
+        """Bool `[batch, time]`, True for real tokens, delimiters included."""
         return torch.arange(self.tokens.size(1), device=self.lengths.device) < self.lengths[:, None]
 
 
-class Bounds(TypedDict):
-    """Arguments of `LengthBatches` that differ by datamodule."""
-
-    max_cells: int | None
-    max_sentences: int
-    items: NotRequired[Sequence[int] | None]
-    cells: NotRequired[Literal["pairs", "tokens"]]
-    jitter: NotRequired[float]
-
-
 class LengthBatches(Sampler[list[int]]):
-    """Batches of sentences of like length.
+    """A sampler that yields batches of items of similar length.
 
-    In training the sentences of one length are drawn anew every epoch, and so is the order of the batches. Every rank
-    gets its share of each batch, which is empty where there are fewer sentences than ranks: a step is the same on any
-    number of devices. With a batch per device the ranks get whole batches instead, equally many, the first serving
-    twice when they do not divide evenly, because a rank without a batch would halt the others. In evaluation each
-    sentence comes exactly once, on one rank, in a whole batch.
+    In training, the items of one length and the batches are shuffled anew every epoch. Every rank gets its share of
+    each batch, so that a step is the same on any number of devices; the share is empty if there are fewer items than
+    ranks. With `batch_per="device"` the ranks get whole batches instead, the same number each: the first batches serve
+    twice if the number does not divide evenly, because a rank without a batch would halt the others. In evaluation
+    each item comes exactly once, on one rank, in a whole batch.
 
     Args:
-        lengths: words of every sentence.
-        items: positions of the sentences that take part; None for all.
-        max_cells: bound of `batch * (longest + 2) ** 2`, or of `batch * longest` where `cells` says so; a sentence that
-            exceeds it alone makes a batch of its own. None for no bound.
-        max_sentences: bound of the sentences in a batch.
-        shuffle: training if true.
-        cells: what a batch is made of: `pairs` of words, delimiters included, or `tokens`.
-        jitter: share of its length, 0–1, by which each sentence may be taken for longer or shorter in training, drawn
-            anew every epoch: else the sentences of a rare length would meet the same neighbours in every epoch. With a
-            bound of cells, which it would not keep, it is a `ValueError`.
-        seed: of the shuffling, together with the epoch.
-        rank: of this process, from 0.
+        lengths: length of every item.
+        items: positions of the items that take part; None for all.
+        max_cells: bound of a batch in padded cells. A longer item is a batch of its own. None for no bound.
+        max_sentences: bound of the items in a batch.
+        shuffle: whether the batches are for training.
+        cells: cells of a batch: `pairs` of words with delimiters, `batch · (longest + 2)²`, or `tokens`,
+            `batch · longest`.
+        jitter: relative noise, 0–1, on the lengths in training, drawn anew every epoch; without it, items of a rare
+            length would meet the same neighbours in every epoch. It does not keep a bound of cells.
+        seed: seed of the shuffling, together with the epoch.
+        rank: number of this process, from 0.
         world: number of processes.
-        batch_per: whether the run or each device gets a training batch.
+        batch_per: `run` or `device`.
     """
 
     def __init__(
@@ -267,8 +252,6 @@ class LengthBatches(Sampler[list[int]]):
         world: int = 1,
         batch_per: BatchPer = "run",
     ) -> None:
-        if jitter and max_cells is not None:
-            raise ValueError("batches of jittered lengths cannot be bounded in cells: give max_cells None")
         self._items = np.arange(len(lengths)) if items is None else np.asarray(items, np.int64)
         self._lengths = lengths[self._items]
         self._shuffle, self._jitter = shuffle, jitter
@@ -282,22 +265,22 @@ class LengthBatches(Sampler[list[int]]):
         self._bounds = batch_bounds(costs, max_cells, max_sentences)
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Lightning before every epoch."""
+        """Set the epoch; Lightning calls this before every epoch."""
         self._epoch = epoch
 
     def resume(self, trainer: Trainer) -> None:
-        """Leave out the batches of an epoch that an interrupted run has seen: none, in a run that was not resumed."""
+        """Skip the batches of the epoch that a resumed run has seen; a run that is not resumed has seen none."""
         limit = trainer.limit_train_batches  # a number of batches, or a share of them
         epoch = min(len(self), limit if isinstance(limit, int) else int(limit * len(self)))
         seen = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         self._epoch, self._skip = trainer.current_epoch, seen % max(epoch, 1)
 
     def __len__(self) -> int:
-        """Return the batches of this rank in a whole epoch."""
+        """Return the number of batches of this rank in a whole epoch."""
         return max(len(self._mine()), 1)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the positions of the sentences of each batch of this rank."""
+        """Yield the positions of the items of each batch of this rank."""
         random = np.random.default_rng([self.seed, self._epoch])
         order = random.permutation(len(self._lengths)) if self._shuffle else np.arange(len(self._lengths))
         taken_for = self._lengths[order].astype(np.float64)
@@ -324,9 +307,9 @@ class LengthBatches(Sampler[list[int]]):
 
 
 class BatchLoader(DataLoader[Item]):
-    """Serves the batches of a `LengthBatches` from a split that collates them itself.
+    """A loader of the batches of a `LengthBatches`, from a split that is indexed by whole batches.
 
-    Its state tells Lightning that a run can go on in the middle of an epoch; see `LengthBatches.resume`.
+    With its state, Lightning resumes a run in the middle of an epoch; see `LengthBatches.resume`.
     """
 
     def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int) -> None:
@@ -334,7 +317,6 @@ class BatchLoader(DataLoader[Item]):
             data,
             sampler=batches,
             batch_size=None,  # the sampler yields whole batches: nothing to stack
-            collate_fn=_unchanged,
             worker_init_fn=_leave_signals_to_the_main_process,
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -343,8 +325,8 @@ class BatchLoader(DataLoader[Item]):
         self._batches = batches
 
     def __iter__(self) -> Any:  # noqa: ANN401 # DataLoader's own iterators have a private type
-        """Yield the batches; each pass draws one number of PyTorch's generator, with or without workers."""
-        if self._iterator is not None:  # workers that go on draw none, and all that is drawn later would be another
+        """Yield the batches; each pass draws one number from PyTorch's generator, with or without workers."""
+        if self._iterator is not None:  # persistent workers draw none, and every later draw would differ
             torch.empty((), dtype=torch.int64).random_()
         return super().__iter__()
 
@@ -353,7 +335,7 @@ class BatchLoader(DataLoader[Item]):
         return {"seed": self._batches.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Refuse, with a `ValueError`, to go on in an order of another seed."""
+        """Raise a `ValueError` if the order of the interrupted run had another seed."""
         if state["seed"] != self._batches.seed:
             raise ValueError(
                 f"The interrupted run shuffled with seed {state['seed']}, this one with {self._batches.seed}: go on "
@@ -362,7 +344,7 @@ class BatchLoader(DataLoader[Item]):
 
 
 class Batches(Generic[Item]):
-    """The batches of a loader, without the loader: for predictions Lightning would replace its sampler."""
+    """The batches of a loader for predictions, for which Lightning would replace the loader's sampler."""
 
     def __init__(self, loader: BatchLoader[Item]) -> None:
         self._loader = loader
@@ -375,26 +357,28 @@ class Batches(Generic[Item]):
 
 
 def check_batch(indices: object) -> None:
-    """Refuse, with a `TypeError`, to read a split by anything but whole batches."""
+    """Raise a `TypeError` if a split is not indexed by a whole batch."""
     if not isinstance(indices, list):
         raise TypeError(
-            "A split is read by whole batches. A Trainer that replaces the sampler asks for single items: give it "
+            "A split is indexed by whole batches. A Trainer that replaces the sampler asks for single items: give it "
             "use_distributed_sampler=False; the datamodule shares the batches between devices itself."
         )
 
 
 def _leave_signals_to_the_main_process(_: int) -> None:
-    """Ignore signals in a worker: one to the whole group must not end it; the main process stops between batches."""
+    """Ignore signals in a worker, as the main process stops between batches when the whole group gets a signal."""
     for number in preemption.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _unchanged(batch: Any) -> Any:  # noqa: ANN401 # DataLoader types it for lists of items only
-    return batch
-
-
 def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:
-    """Start and stop of every batch in the sentences sorted by length, given the ascending cost of each."""
+    """Return start and stop of every batch among items in ascending order of length.
+
+    Args:
+        costs: ascending cost of each item; a batch costs its number of items times its greatest cost.
+        max_cells: bound of the cost of a batch; None for no bound.
+        max_sentences: bound of the items in a batch.
+    """
     bounds, start = [], 0
     for stop in range(1, len(costs) + 1):
         full = stop == len(costs) or stop - start == max_sentences

@@ -16,27 +16,17 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention import Encoder
-from attention.encoder import EncoderSource, EncoderSpec, resolve
+from attention import Encoder, EncoderSpec, resolve
+from attention.encoder import EncoderSource
 from attention.inputs import PIECES_VERSION, TextTokenizer
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
 from corpora.sample import SAMPLE_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
-from datamodules.batches import BatchLoader, BatchPer, LengthBatches, Split, TextBatch, check_batch, padder
+from datamodules import tokenization
+from datamodules.batches import BatchLoader, LengthBatches, Split, TextBatch, check_batch, padder
 from datamodules.corpus import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_of, count_shared, warn_of_shared
-from datamodules.tokenization import (
-    SPECIALS,
-    Numbers,
-    Punctuation,
-    TokenOptions,
-    Tokens,
-    Vocabulary,
-    Words,
-    build_vocabulary,
-    piece_vocabulary,
-    tokenize,
-)
+from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTexts, TokenOptions, Vocabulary, Words
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from results import Provenance
 from results.digests import Digests
@@ -50,16 +40,20 @@ SCORES: Mapping[bool, tuple[Score, ...]] = {
     False: ("accuracy", "f1", "auroc", "mcc"),
     True: ("pearson", "spearman"),
 }
-"""What a task may be scored by, of classifications and of regressions."""
+"""Scores of a classification (False) and of a regression (True); the first is the default."""
 
 _UNKNOWN = Corpus("", {}, "", "", "")
 _JITTER = 0.1
-"""Share of its length by which a text may be taken for longer or shorter in training; see `LengthBatches`."""
-_SHOWN = 20  # labels that a message names
+"""Jitter of the lengths by which training texts are put into batches; see `LengthBatches`."""
+_SHOWN = 20  # labels in a message
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the labels of train in their order, and the place of the positive one of two; else a `CorpusError`."""
+    """Return the sorted labels of train, and the position of the positive label if there are two labels.
+
+    Raises:
+        CorpusError: there is one label, nearly one per text, or the positive label is not one of the two.
+    """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
         wrong = f"every text has the label {labels[0]!r}, and a classifier needs two"
@@ -77,7 +71,11 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
 
 
 def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[str]) -> Numbers:
-    """Return the place of each text's label among the labels of train, int64 `[texts]`; a CorpusError for others."""
+    """Return the position of each text's label among the labels of train, int64 `[texts]`.
+
+    Raises:
+        CorpusError: a text has another label.
+    """
     places = {label: place for place, label in enumerate(labels)}
     for text in texts:
         if text.label not in places:
@@ -88,16 +86,18 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
 
 
 def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float32]:
-    """Return each text's label as a number, float32 `[texts]`; a `CorpusError` for one that is no finite number."""
+    """Return each text's label as a number, float32 `[texts]`.
+
+    Raises:
+        CorpusError: a label is not a finite number.
+    """
     values = np.full(len(texts), np.nan, np.float32)
     for place, text in enumerate(texts):
         with suppress(ValueError):
             values[place] = float(text.label)
         if not np.isfinite(values[place]):
             wrong = f"the label {text.label!r} is no number, and this is a regression"
-            remedy = (
-                "Name the column of the numbers with --data.init_args.columns.label, or correct or remove the record"
-            )
+            remedy = "Name the column of the numbers with --data.init_args.columns.label, or correct the record"
             raise CorpusError.at(path, text.line, wrong, remedy)
     return values
 
@@ -111,10 +111,18 @@ def vocabulary_vectors(
     root: Path,
     cache: Path,
 ) -> WordVectors:
-    """Return the vectors of the words of a vocabulary that occur, by their frequencies in train; see `load_vectors`.
+    """Return the vectors of the words of a vocabulary that occur in train; see `load_vectors`.
 
-    With the name `encoder` a vocabulary of the pieces of an encoder, `source`, has their rows of its own table of
-    embeddings, and a vocabulary of words the vectors of the default encoder.
+    The name `encoder` stands for input embeddings: of `source`, row by row, if the vocabulary holds its pieces; of the
+    default encoder if the vocabulary holds words.
+
+    Args:
+        spec: name and use of the vectors.
+        vocabulary: the vocabulary.
+        frequencies: int64 `[vocabulary]`, frequency of each entry in train.
+        source: the encoder whose pieces the vocabulary holds; None for words.
+        root: data root, under which `glove/` lies.
+        cache: folder of the stores, which keeps converted vectors.
     """
     if spec.name == ENCODER and source is not None:
         encoder = Encoder(source)
@@ -123,7 +131,7 @@ def vocabulary_vectors(
         index = {piece: row for row, piece in enumerate(pieces) if piece is not None}
         identity = {**source.embeddings_identity(Digests(cache)), "lowercase": False}
         audit = {"file": ENCODER, "size": matrix.shape[1]}
-        return WordVectors(np.pad(matrix, ((0, 1), (0, 0))), index, False, identity, audit)
+        return WordVectors(index, np.pad(matrix, ((0, 1), (0, 0))), audit, identity=identity)
     counts = {
         word: count
         for number, (word, count) in enumerate(zip(vocabulary.words, frequencies.tolist(), strict=True))
@@ -133,27 +141,17 @@ def vocabulary_vectors(
     return load_vectors(spec, counts, root=root, cache=cache, source=default)
 
 
-def _main_score(given: Score | None, known: Score | None, regression: bool) -> Score:
-    """Return the score that was asked for, else that of the registry, else accuracy or pearson."""
-    possible = SCORES[regression]
-    if given is not None and given not in possible:
-        kind = "regression" if regression else "classification"
-        raise CorpusError(
-            f"score: {given} is no score of a {kind}. Give --data.init_args.score {' or '.join(possible)}."
-        )
-    return given or (known if known in possible else None) or possible[0]
-
-
 class TextSplit(Dataset[TextBatch]):
     """One split, indexed by whole batches, so that a batch is gathered in one go from flat arrays.
 
     Attributes:
-        ids: the name of each text.
-        lengths: int64 `[texts]`, tokens of each, delimiters included.
-        counts: what was cut or is unknown. `tokens` are what is left of the texts, delimiters not counted, and of them
-            `unknown_tokens` have no number of their own; `texts_all_unknown` hold nothing else. `truncated_texts` lost
-            `tokens_cut`, and `rationale_words_cut` of the deciding words have no token left. `texts_without_tokens`
-            were given the unknown token. Of words, `reserved_words` are spelled like a special and became unknown.
+        ids: id of each text.
+        labels: int64 `[texts]`, positions in the labels of the datamodule; float32 for a regression.
+        lengths: int64 `[texts]`, tokens of each text, delimiters included.
+        counts: `tokens` of the texts without delimiters, and among them `unknown_tokens` without a number of their
+            own; `texts_all_unknown`, texts of unknown tokens alone; `truncated_texts`, and the `tokens_cut` from them;
+            `rationale_words_cut`, rationale words that lost all their tokens; `texts_without_tokens`, texts that were
+            given the unknown token; for words, `reserved_words` that are spelled like a special and became unknown.
     """
 
     def __init__(
@@ -162,23 +160,20 @@ class TextSplit(Dataset[TextBatch]):
         texts: Sequence[LabelledText],
         labels: Labels,
         words: Words,
-        tokens: Tokens,
+        tokens: TokenizedTexts,
         cut: Numbers,
         vocabulary: Vocabulary,
     ) -> None:
-        self.split = split
-        self.ids = [text.id for text in texts]
+        self.split, self.ids, self.labels = split, [text.id for text in texts], labels
         self._words, self._sources = words, tokens.words
-        self.labels = labels
-        self.lengths = np.diff(tokens.offsets)
-        self._offsets = tokens.offsets
+        self._offsets, self.lengths = tokens.offsets, np.diff(tokens.offsets)
         self._pad = vocabulary.pad
         numbers = tokens.codes
         if tokens.types is not None:
             meant = np.concatenate((vocabulary.numbers(tokens.types), np.arange(len(SPECIALS))))
             numbers = meant[tokens.codes]
         real, spoken = tokens.sources >= 0, tokens.words >= 0
-        # In the smallest types that hold them: a corpus is kept whole.
+        # The smallest types that hold the numbers, because a corpus is kept whole.
         self._tokens = numbers.astype(np.int32)
         self._special = ~real
         self._sentences = tokens.sentences(words).astype(np.int32)
@@ -186,7 +181,7 @@ class TextSplit(Dataset[TextBatch]):
         self._rationale = np.zeros(len(numbers), bool)
         self._rationale[spoken] = words.rationale[tokens.words[spoken]]
 
-        # A tokenizer without an unknown piece has pieces for everything; its vocabulary names the padding.
+        # A tokenizer without an unknown piece has pieces for everything; `unknown` is the padding then.
         known = real & ((numbers != vocabulary.unknown) | (vocabulary.unknown == vocabulary.pad))
         marked = np.unique(tokens.words[self._rationale])
         self.counts = {
@@ -203,39 +198,39 @@ class TextSplit(Dataset[TextBatch]):
             self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[spoken]]].sum())
 
     def warn_of_unknown(self, where: str) -> None:
-        """Warn where more than `UNKNOWN_SHARE` of the texts hold no token that is known."""
+        """Warn if more than `UNKNOWN_SHARE` of the texts hold unknown tokens alone; `where` names them."""
         count, texts = self.counts["texts_all_unknown"], len(self.ids)
         if count > UNKNOWN_SHARE * texts:
             rank_zero_only(log.warning)(
                 f"{where}: in {count} of {texts} texts ({count / texts:.0%}) every token is unknown, so a classifier "
-                f"sees nothing of what they are. Check that language, case and tokens are those of the training."
+                f"cannot distinguish them. Check that language, case and tokenization are as in the training."
             )
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batches(self, most: int) -> Iterator[TextBatch]:
-        """Yield all texts in batches of like length, of at most `most` padded tokens each."""
+        """Yield all texts in batches of similar length, of at most `most` padded tokens each."""
         size = max(len(self), 1)
         for items in LengthBatches(self.lengths, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"):
             yield self[items]
 
     def tokens(self, item: int) -> list[int]:
-        """Numbers of the tokens of a text, delimiters included."""
+        """Return the numbers of the tokens of a text, delimiters included."""
         return self._of(item, self._tokens)
 
     def forms(self, item: int) -> list[str | None]:
-        """Return the word of the text that each token is, or is a piece of; None for delimiters."""
+        """Return the word of each token of a text, for a piece the word that it is part of; None for delimiters."""
         sources = self._of(item, self._sources)
         return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
 
     def places(self, item: int) -> list[int]:
-        """Return the place, from 0, of the word that each token is or is a piece of; -1 for delimiters."""
+        """Return the 0-based position of the word that each token of a text belongs to; -1 for delimiters."""
         first = int(self._words.offsets[2 * item])
         return [-1 if place < 0 else place - first for place in self._of(item, self._sources)]
 
     def sentences(self, item: int) -> list[int]:
-        """Return the sentence of each token of a text, from 0; -1 for delimiters."""
+        """Return the 0-based sentence of each token of a text; -1 for delimiters."""
         return self._of(item, self._sentences)
 
     def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
@@ -243,7 +238,7 @@ class TextSplit(Dataset[TextBatch]):
         return numbers
 
     def frequencies(self, size: int) -> Numbers:
-        """Return how often each of the `size` numbers of the vocabulary occurs, int64 `[size]`, without specials."""
+        """Return the frequency of each entry of a vocabulary of this size, int64 `[size]`; specials are not counted."""
         return np.bincount(self._tokens[~self._special], minlength=size)
 
     def __getitem__(self, indices: list[int]) -> TextBatch:
@@ -266,49 +261,44 @@ class TextSplit(Dataset[TextBatch]):
 class ClassificationDataModule(CorpusDataModule[TextBatch]):
     """Labelled texts, or pairs of texts, as tokens.
 
-    The train split is always read: labels and vocabulary are those of train.
+    Every stage reads the train split, which defines the labels and the vocabulary. See `CorpusDataModule` for the other
+    options.
 
     Args:
         corpus: `sample` for the embedded reviews, a name of `python -m corpora.registry --list`, one path with
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
-        root: folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
-        format: `tsv`, `csv` or `jsonl`; by default what the suffix says.
-        columns: which columns hold text, label and the rest; None for those of the registry, else `text` and `label`.
-        header: whether TSV and CSV name their columns; without, `columns` numbers them from 1. None for what the
-            registry says, else true.
-        empty: what becomes of texts that are empty; None for what the registry says, else an error.
-        tokenizer: the encoder whose pieces are the tokens, with its own delimiters; None for words; see `punctuation`.
-        lowercase: whether words are read in lower case; a tokenizer decides itself.
-        punctuation: `attached`, for texts that are tokenised; `apart` makes marks and clitics of raw text words.
-        min_count: words that are rarer in train are unknown.
-        max_words: bound of the words in the vocabulary; None for none.
-        vectors: word vectors; None for none.
-        max_length: most tokens of a text, delimiters included; None, or more than the encoder takes, for its own limit.
-        too_long: what becomes of a text that is longer: its end is cut, that of the longer text of a pair first.
-        delimiters: whether words get a token before and behind a text.
-        sentence_separator: the word between sentences, which is dropped; None for the rule of `read_words`.
-        positive: of two labels the one that F1 is about, a string; None for that of the registry, else `1`, and
-            `positive` of the sample.
-        regression: whether labels are numbers that are predicted as such; None for what the registry says, else false.
-        score: what the task is scored by; None for what the registry says, else accuracy, or pearson of a regression.
+        format: `tsv`, `csv` or `jsonl`; None for the format that the suffix implies.
+        columns: columns of text, label and the rest; None for the columns in the registry, else `text` and `label`.
+        header: whether TSV and CSV name their columns; if not, `columns` numbers them from 1. None for the registry's
+            answer, else true.
+        empty: policy for empty texts; None for the registry's policy, else an error.
+        tokenizer: encoder whose pieces are the tokens, with its own delimiters; None for words.
+        lowercase: whether words are read in lower case; a tokenizer has a rule of its own.
+        punctuation: `attached` splits at white space alone, for texts that are tokenised; `apart` makes punctuation
+            marks and clitics of raw text words.
+        min_count: lowest frequency in train of a word in the vocabulary; rarer words are unknown.
+        max_words: most words in the vocabulary; None for no bound.
+        max_length: most tokens of a text, delimiters included; None, or more than the encoder takes, for the encoder's
+            own limit.
+        too_long: policy for longer texts: `truncate` cuts the end, of the longer text of a pair first.
+        delimiters: whether words get a token before and after each text.
+        sentence_separator: word between sentences, which is dropped; None for the rule of `read_words`.
+        positive: the label that F1 is about, if there are two; None for the registry's label, else `1`, and `positive`
+            for the sample.
+        regression: whether labels are numbers to predict; None for the registry's answer, else false.
+        score: main score of the task; None for the registry's score, else accuracy, or pearson for a regression.
         batch_size: most texts of a training batch.
-        eval_tokens: bound of an evaluation batch, in padded tokens.
-        cache: folder of what is converted or written once; else `$PROBING_CACHE`, else `./stores`.
-        workers: processes that read batches ahead; 0 reads in the training process.
-        seed: of the order of the training batches; None for that of the run.
-        rank_timeout: seconds without a sign of life after which another device is given up.
-        batch_per: a training batch per `run`, whose devices divide it, so that a step is the same on any number of
-            devices; or per `device`, so that a step is of as many batches as there are devices.
+        eval_tokens: bound of an evaluation batch in padded tokens.
 
     Attributes:
-        labels: those of train, sorted; none of a regression.
-        positive: place of the positive label, where there are two labels; else None.
-        vocabulary: what the tokens are numbers of.
-        tokenizer_source: where the tokenizer lies; None for words.
+        labels: sorted labels of train; empty for a regression.
+        positive: position of the positive label if there are two labels; else None.
+        vocabulary: the vocabulary; a token's number is a position in it.
+        tokenizer_source: location of the tokenizer; None for words.
 
     Raises:
-        CorpusError: an option out of range; on `setup` a corpus, labels or texts that cannot be used.
-        EncoderError: on `setup`, the tokenizer cannot be had.
+        CorpusError: an option out of range; on `setup`, a corpus, labels or texts that cannot be used.
+        EncoderError: on `setup`, a tokenizer that is not found.
         UserError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
     """
 
@@ -317,12 +307,12 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     batch = TextBatch
     suffix = "tsv"
     always = ("train",)
+    splits: dict[Split, TextSplit]
     sample = (f"reviews-{SAMPLE_VERSION}", write_sample_reviews)
 
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
-        root: str | None = None,
         format: Literal["tsv", "csv", "jsonl"] | None = None,
         columns: Columns | None = None,
         header: bool | None = None,
@@ -332,7 +322,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         punctuation: Punctuation = "attached",
         min_count: int = 1,
         max_words: int | None = None,
-        vectors: VectorSpec | None = None,
         max_length: int | None = 1000,
         too_long: Literal["truncate", "error"] = "truncate",
         delimiters: bool = False,
@@ -342,13 +331,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         score: Score | None = None,
         batch_size: int = 32,
         eval_tokens: int = 16384,
-        cache: str | None = None,
-        workers: int = 0,
-        seed: int | None = None,
-        rank_timeout: float = 120.0,
-        batch_per: BatchPer = "run",
+        **shared: Any,  # noqa: ANN401 # options of CorpusDataModule
     ) -> None:
-        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_per)
+        super().__init__(corpus, **shared)
         check_values(self, format=format, empty=empty, too_long=too_long)
         check_numbers(self, least=1, min_count=min_count, max_words=max_words, max_length=max_length)
         check_numbers(self, least=1, batch_size=batch_size, eval_tokens=eval_tokens)
@@ -357,17 +342,24 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if self.columns.label is None:
             raise CorpusError("columns.label: a classifier needs labels. Name their column, and not null.")
         self.format, self.header = format, known.header if header is None else header
-        self.empty = empty or ("skip" if "empty" in known.skip else "error")
-        self._malformed: Literal["error", "skip"] = "skip" if "malformed" in known.skip else "error"
+        self._policies: dict[str, Literal["error", "skip"]] = {
+            "empty": empty or ("skip" if "empty" in known.skip else "error"),
+            "malformed": "skip" if "malformed" in known.skip else "error",
+        }
         self._known_labels = known.labels if columns is None else ()
         self.regression = known.regression if regression is None else regression
-        self.score = _main_score(score, known.score, self.regression)
+        possible = SCORES[self.regression]
+        if score is not None and score not in possible:
+            kind = "regression" if self.regression else "classification"
+            raise CorpusError(
+                f"score: {score} is no score of a {kind}. Give --data.init_args.score {' or '.join(possible)}."
+            )
+        self.score = score or (known.score if known.score in possible else None) or possible[0]
         self.tokenizer, self.too_long = tokenizer, too_long
         self.token_options = TokenOptions(lowercase, punctuation, delimiters, sentence_separator, max_length)
         self.min_count, self.max_words = min_count, max_words
         self.positive_label = positive or known.positive or ("positive" if corpus == "sample" else "1")
         self.batch_size, self.eval_tokens = batch_size, eval_tokens
-        self.splits: dict[Split, TextSplit] = {}
         self.labels: tuple[str, ...] = ()
         self.positive: int | None = None
         self.tokenizer_source: EncoderSource | None = None
@@ -378,7 +370,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """The encoder whose pieces the tokens are, or whose embeddings are the vectors of words."""
+        """Encoder whose pieces are the tokens, or whose embeddings are the word vectors."""
         if self.tokenizer is not None:
             return (self.tokenizer,)
         embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
@@ -387,27 +379,16 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     def read(self, path: Path) -> LabelledTexts:
         """Parse one file."""
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
-        read = read_labelled(
-            path,
-            columns=columns,
-            format=self.format,
-            header=self.header,
-            empty=self.empty,
-            malformed=self._malformed,
-        )
+        read = read_labelled(path, columns=columns, format=self.format, header=self.header, **self._policies)
         for text in read.texts if self._known_labels else ():
             if text.label not in self._known_labels:
                 wrong = f"{text.label!r} is no label of {self.corpus}, which has {', '.join(self._known_labels)}"
-                raise CorpusError.at(
-                    path,
-                    text.line,
-                    wrong,
-                    f"Put the file of {self.corpus} in its place: {CORPORA[str(self.corpus)].recipe}",
-                )
+                remedy = f"Put the file of {self.corpus} in its place: {CORPORA[str(self.corpus)].recipe}"
+                raise CorpusError.at(path, text.line, wrong, remedy)
         return read
 
     def setup(self, stage: str) -> None:
-        """Read the splits of a stage; the first time, find labels, vocabulary and vectors in train."""
+        """Read the splits of a stage; the first time, take labels, vocabulary and vectors from train."""
         files = self.files()
         reads, tested = self.splits_of(stage, files)
         wanted = [split for split in (*reads, *tested) if split not in self.splits]
@@ -420,58 +401,58 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         read = {split: self.read(files[split]) for split in wanted}
         if "train" in read and not self.regression:
             self.labels, self.positive = find_labels(files["train"], read["train"].texts, self.positive_label)
-        numbers = {split: self._label_numbers(files[split], read[split].texts) for split in wanted}
+        labels: dict[Split, Labels] = {}
+        for split in wanted:  # before the texts of any split are tokenized
+            path, texts = files[split], read[split].texts
+            labels[split] = label_values(path, texts) if self.regression else label_numbers(path, texts, self.labels)
         for split in wanted:
-            self._open(split, files, read[split], numbers[split])
+            self._open(split, files, read[split], labels[split])
         if self.vector_spec is not None and self.vectors is None:
             counts, source = self.splits["train"].frequencies(len(self.vocabulary)), self.tokenizer_source
             self.vectors = vocabulary_vectors(
                 self.vector_spec, self.vocabulary, counts, source, root=self.root, cache=self.cache
             )
         held = ", ".join(f"{split} {len(self.splits[split])} texts" for split in wanted)
-        labels = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
-        known = f"{labels}, {len(self.vocabulary)} in the vocabulary"
+        kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
+        known = f"{kinds}, {len(self.vocabulary)} in the vocabulary"
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}; {known}.")
 
-    def _label_numbers(self, path: Path, texts: Sequence[LabelledText]) -> Labels:
-        return label_values(path, texts) if self.regression else label_numbers(path, texts, self.labels)
-
     def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:
-        words, tokens, lost = tokenize(files[split], read.texts, self._pieces, self.token_options, self.too_long)
+        """Tokenize a split, number its tokens, and audit it."""
+        words, tokens, lost = tokenization.tokenize(
+            files[split], read.texts, self._pieces, self.token_options, self.too_long
+        )
         if split == "train" and self._pieces is not None:
-            self.vocabulary = piece_vocabulary(self._pieces)
+            self.vocabulary = tokenization.piece_vocabulary(self._pieces)
         elif split == "train":
-            self.vocabulary = build_vocabulary(tokens.counts, min_count=self.min_count, max_words=self.max_words)
+            self.vocabulary = tokenization.build_vocabulary(
+                tokens.counts, min_count=self.min_count, max_words=self.max_words
+            )
         data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
-        # A text that differs in case alone is one that train has given away.
+        # A text of train that differs in case alone has been seen, too.
         self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
-        # Where dev is what is reported, all of it stands there: no news.
+        # Two splits of one file are the same by intention.
         others = {one: texts for one, texts in self._contents.items() if one == split or files[one] != files[split]}
         shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))
-        self._audit[split] = {
-            **read.audit,
-            **data.counts,
-            **shared,
-            "labels": self._described(labels),
-        }
-
-    def _described(self, labels: Labels) -> dict[str, float]:
-        """Return the texts of each label, or the range of numbers and their mean."""
         if self.regression:
-            return {"lowest": float(labels.min()), "mean": float(labels.mean()), "highest": float(labels.max())}
-        return dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
+            described = {"lowest": float(labels.min()), "mean": float(labels.mean()), "highest": float(labels.max())}
+        else:
+            described = dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
+        self._audit[split] = {**read.audit, **data.counts, **shared, "labels": described}
 
     @property
     def class_counts(self) -> Numbers:
-        """Texts of each label in train, int64 `[classes]`."""
+        """Number of texts of each label in train, int64 `[classes]`."""
         return np.bincount(self.splits["train"].labels, minlength=len(self.labels))
 
     def word_vectors(self) -> tuple[Tensor, Tensor] | None:
-        """Vectors of the vocabulary, float32 `[vocabulary, size]`, and which are known, bool `[vocabulary]`.
+        """Return the vectors of the vocabulary and a mask of the known ones; None without vectors.
 
-        What is unknown has zeros, and so have the specials of words. None without vectors.
+        Returns:
+            Vectors, float32 `[vocabulary, size]`, zeros for unknown entries and for the specials of words; and the
+            mask, bool `[vocabulary]`.
         """
         if self.vectors is None:
             return None
@@ -479,13 +460,13 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return torch.from_numpy(self.vectors.matrix[rows]), torch.from_numpy(rows >= 0)
 
     def text(self, split: Split, item: int) -> tuple[str, tuple[str, ...]]:
-        """Return the name of a text, and its tokens as the vocabulary spells them, delimiters included."""
+        """Return the id of a text, and its tokens as the vocabulary spells them, delimiters included."""
         data = self.splits[split]
         return data.ids[item], tuple(self.vocabulary.words[number] for number in data.tokens(item))
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Vocabulary, labels and tokenizer, on which trained parameters depend."""
+        """Vocabulary, labels and tokenizer, which trained parameters depend on."""
         tokenizer = None
         if self.tokenizer_source is not None:
             texts = self.tokenizer_source.identity(Digests(self.cache))["texts_sha256"]
@@ -499,7 +480,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Tokenizer, files, and counts of what was dropped, cut or is unknown."""
+        """Tokenizer and files; counts of everything dropped, cut or unknown."""
         files, digests = self.files(), Digests(self.cache)
         encoder: dict[str, object] = {}
         if (source := self.tokenizer_source) is not None:
@@ -516,14 +497,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
                 audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 
-    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[TextBatch]:
-        data = self.splits[split]
-        return self._serve(
-            data,
-            data.lengths,
-            shuffle=shuffle,
-            max_cells=None if shuffle else self.eval_tokens,
-            max_sentences=self.batch_size if shuffle else len(data),
-            cells="tokens",
-            jitter=_JITTER if shuffle else 0.0,
-        )
+    def _batches(self, data: TextSplit, *, shuffle: bool = False) -> BatchLoader[TextBatch]:
+        if shuffle:
+            return self._serve(data, shuffle=True, max_cells=None, max_sentences=self.batch_size, jitter=_JITTER)
+        return self._serve(data, shuffle=False, max_cells=self.eval_tokens, max_sentences=len(data), cells="tokens")

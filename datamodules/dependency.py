@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from copy import copy
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,101 +13,77 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention import Encoder
-from attention.encoder import EncoderSource, EncoderSpec
-from attention.specification import Extraction, Items, Options, cut_sentences
-from attention.store import Store
+from attention import Encoder, Extraction, Items, Store, cut_sentences
+from attention.encoder import EncoderSource
 from corpora.conllu import READER_VERSION, read_treebank
-from corpora.document import Documents
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
-from datamodules.batches import AttentionBatch, BatchLoader, BatchPer, EncoderOf, Split, check_batch, padder
+from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Split, check_batch, padder
 from datamodules.corpus import AttentionDataModule
-from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
 from results.errors import check_numbers, check_values
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_ENCODER = EncoderSpec()
-_DEFAULT_OPTIONS = Options()
+EVAL_CELLS = 65_536
+"""Greatest bound of an evaluation batch, in padded cells."""
 
 Field = Literal["attention", "hidden", "vectors"]
 FIELDS: frozenset[Field] = frozenset(("attention", "hidden", "vectors"))
-"""Fields of a batch beside the gold arcs; each is filled if it is there and wanted."""
+"""Fields of a batch beside the gold arcs; each is filled if the store has it and a probe reads it."""
 
 PunctuationBy = Literal["relation", "xpos"]
 PUNCTUATION: Mapping[PunctuationBy, tuple[str, ...]] = {
     "relation": ("punct",),
     "xpos": ("''", ",", ".", ":", "``", "-LRB-", "-RRB-"),
 }
-"""Labels of punctuation: the relation of Universal Dependencies; the tags of the Penn Treebank that Hewitt & Manning
-(2019) leave out (structural-probes, `reporter.py`), which are not all: EWT also has HYPH and NFP."""
+"""Labels of punctuation: the relation of Universal Dependencies, or the Penn Treebank tags that Hewitt & Manning (2019)
+leave out (structural-probes, `reporter.py`). They do not leave out HYPH and NFP, which EWT has too."""
 
 HeadsOf = Callable[[Sequence[str]], Sequence[int]]
-"""From the words of a sentence to their heads, 1-based, 0 = root."""
+"""Function from the words of a sentence to their heads, 1-based, 0 = root."""
 
 
 class DependencySplit(Dataset[AttentionBatch]):
-    """One split, indexed by whole batches, so that a batch is collated in one go from the mapped store.
+    """One split, indexed by whole batches, which are copied once from the mapped store.
 
     Args:
-        names: what each relation of the corpus is called here: itself, or its base label.
-        vocabulary: these names, in the order of their numbers.
-        punctuation: base labels, or tags of XPOS, of the words that UAS leaves out.
-        punctuation_by: which of the two.
-        heads_of: other heads than those of the corpus.
-        lowest: place of the lowest layer whose attention is read.
+        data: the datamodule, whose options it follows; it is not kept.
+        store: the store of the split.
+        split: name of the split.
+        encoder: role of the encoder whose attention the store holds.
 
     Attributes:
         arcs: number of words whose head is a word.
-        reach: int32 `[words, layers, 2]`, the first and the last word of its sentence, from 1, that each word of the
-            split may attend to in each of the layers; None where that is always all.
+        reach: int32 `[words, layers, 2]`, first and last word, from 1, that each word may attend to in each layer;
+            None if every word may attend to the whole sentence.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        names: Mapping[str, str],
-        vocabulary: Sequence[str],
-        punctuation: Collection[str],
-        punctuation_by: PunctuationBy,
-        split: Split,
-        encoder: EncoderOf = "given",
-        vectors: WordVectors | None = None,
-        heads_of: HeadsOf | None = None,
-        lowest: int = 0,
-    ) -> None:
-        self.store, self.split, self.encoder, self._lowest = store, split, encoder, lowest
+    def __init__(self, data: "DependencyDataModule", store: Store, split: Split, encoder: EncoderOf = "given") -> None:
+        self.store, self.split, self.encoder, self._lowest = store, split, encoder, data.lowest
         self.reads: Set[Field] = FIELDS
         labels = store.labels.combine_chunks()
         self.ids: list[str] = labels["id"].to_pylist()
-        column = labels["relations"].chunk(0)
-        self._offsets = column.offsets.to_numpy()
-        self._heads = labels["heads"].chunk(0).values.to_numpy()
-        number = {name: place for place, name in enumerate(vocabulary)}
-        own = labels_of(store, "relations")
-        codes = column.values.indices.to_numpy()
-        self._relations = np.array([number[names[label]] for label in own], np.int64)[codes]
-        marks = [base_label(label) in punctuation for label in own]
-        if punctuation_by == "xpos":
-            codes = labels["xpos"].chunk(0).values.indices.to_numpy()
-            marks = [tag in punctuation for tag in labels_of(store, "xpos")]
-        self._punctuation = np.array(marks, bool)[codes]
+        self._offsets = labels["relations"].chunk(0).offsets.to_numpy()
         self.lengths = np.diff(self._offsets).astype(np.int64)
+        self._relations = _coded(store, "relations", lambda label: data.relations.index(data.name_of(label)))
+        if data.punctuation_by == "relation":
+            self._punctuation = _coded(store, "relations", lambda label: base_label(label) in data.punctuation)
+        else:
+            self._punctuation = _coded(store, "xpos", lambda tag: tag in data.punctuation)
         self.punctuation_words = int(self._punctuation.sum())
+        self._heads = labels["heads"].chunk(0).values.to_numpy()
         self.arcs = int((self._heads > 0).sum())
         self.reach: NDArray[np.int32] | None = None
         if "reach" in labels.column_names:
             self.reach = labels["reach"].chunk(0).values.to_numpy().reshape(self._offsets[-1], -1, 2)
-        self._vectors = vectors
-        if vectors is not None:
+        self._vectors = data.vectors
+        if data.vectors is not None:
             words = labels["words"].chunk(0).values.dictionary_encode()
-            self._rows = vectors.rows(words.dictionary.to_pylist())[words.indices.to_numpy()]
-        if heads_of is not None:
-            self._heads = np.array([head for item in range(len(self)) for head in heads_of(self.words(item))], np.int64)
-            if len(self._heads) != self._offsets[-1]:
-                raise ValueError(f"heads_of gives {len(self._heads)} heads to {self._offsets[-1]} words")
+            self._rows = data.vectors.rows(words.dictionary.to_pylist())[words.indices.to_numpy()]
+        if data.heads_of is not None:
+            heads = (head for item in range(len(self)) for head in data.heads_of(self.words(item)))
+            self._heads = np.fromiter(heads, np.int64)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -118,12 +94,12 @@ class DependencySplit(Dataset[AttentionBatch]):
         return words
 
     def relations(self, item: int) -> NDArray[np.int64]:
-        """Return the relations of the words of a sentence, as numbers, `[n]`."""
+        """Return the relation of each word of a sentence as a number, int64 `[n]`."""
         relations: NDArray[np.int64] = self._relations[self._offsets[item] : self._offsets[item + 1]]
         return relations
 
     def __getitem__(self, indices: list[int]) -> AttentionBatch:
-        """Return the batch of these sentences, copied once, from the mapped file to its place in the batch."""
+        """Return the batch of these sentences."""
         check_batch(indices)
         lengths = self.lengths[indices]
         padded, words = padder(self._offsets, indices), int(lengths.max(initial=0))
@@ -149,9 +125,9 @@ class DependencySplit(Dataset[AttentionBatch]):
         )
 
     def _stored(self, quantity: Field, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Read a quantity of each sentence, with zeros behind it; nothing where a size is 0."""
+        """Return a quantity of each sentence, padded with zeros; read nothing if a size is 0."""
         lengths = self.lengths[indices]
-        # Only what lies behind a sentence's end is ever cleared, and in most batches nothing does.
+        # Only padding needs zeros, and in most batches all sentences have one length.
         room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
         if room.numel():
             self.store.read_batch(quantity, indices, room, self._lowest if quantity == "attention" else 0)
@@ -159,18 +135,23 @@ class DependencySplit(Dataset[AttentionBatch]):
 
 
 def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
-    """Return the relations or tags of a store as the corpus writes them, in the order of their codes."""
+    """Return the distinct relations or tags of a store as the corpus writes them, ordered by their codes."""
     labels: list[str] = store.labels.combine_chunks()[column].chunk(0).values.dictionary.to_pylist()
     return labels
 
 
+def _coded(store: Store, column: Literal["relations", "xpos"], value: Callable[[str], int]) -> NDArray[Any]:
+    """Return `value` of the label of each word, `[words]`."""
+    codes = store.labels.combine_chunks()[column].chunk(0).values.indices.to_numpy()
+    found: NDArray[Any] = np.array([value(label) for label in labels_of(store, column)])[codes]
+    return found
+
+
 def require_tags(path: Path, tags: Collection[str]) -> None:
-    """Raise CorpusError if no word of a file has a tag."""
+    """Raise a CorpusError if no word of a file has a tag."""
     if not set(tags) - {"_"}:
-        wrong = "no word has a tag in column XPOS, by which punctuation is to be known"
-        raise CorpusError.at(
-            path, None, wrong, "Fill it, or take the relation: --data.init_args.punctuation_by relation"
-        )
+        wrong = "no word has a tag in column XPOS, and punctuation_by is xpos"
+        raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.init_args.punctuation_by relation")
 
 
 def base_label(relation: str) -> str:
@@ -181,151 +162,116 @@ def base_label(relation: str) -> str:
 class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """Attention over a dependency treebank.
 
+    See `AttentionDataModule` and `CorpusDataModule` for the other options.
+
     Args:
         corpus: `sample` for the embedded treebank, a name of `python -m corpora.registry --list`, one path with
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
-        root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
-        format: `conllu` or `conllx`; by default what the suffix says.
-        relations: `full` labels (`nmod:poss` is its own) or `base` labels.
-        punctuation: relations with their subtypes, or tags, of the words that UAS, UUAS and root accuracy leave out; by
-            default the relation `punct`, or the tags that the released code of Hewitt & Manning (2019) leaves out.
+        format: `conllu` or `conllx`; None for the format that the suffix implies.
+        relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.
+        punctuation: relations with their subtypes, or tags, of the words that UAS, UUAS and root accuracy leave out.
+            None for the relation `punct`, or for the tags that the released code of Hewitt & Manning (2019) leaves out.
         punctuation_by: `relation`, or `xpos` for the treebank's own tags.
-        encoder: the encoder; None for what needs no attention.
-        options: what is taken from it, and what happens to sentences over its limit.
         hidden: layers whose hidden states are kept beside the attention: 0 for the output of the embeddings, k for
-            that of layer k.
-        vectors: word vectors; None for none.
-        cache: folder of the stores; else `$PROBING_CACHE`, else `./stores`.
-        max_cells: bound of a training batch, in padded cells, Σ(n+2)².
+            the output of layer k.
+        max_cells: bound of a training batch in padded cells, `batch · (longest + 2)²`. Evaluation batches have at most
+            twice as many cells, and at most 65,536.
         max_sentences: bound of the sentences in a training batch.
-        eval_cells: bound of an evaluation batch, in padded cells.
-        workers: processes that read batches ahead; 0 reads in the training process.
-        random_init: a test also reads dev and test through the same encoder with all weights but the embeddings drawn
-            anew, for experiments that ask what its training contributed.
-        seed: of the order of the training batches; None for that of the run.
-        rank_timeout: seconds without a sign of life after which another device is given up.
-        batch_per: a training batch per `run`, whose devices divide it, so that a step is the same on any number of
-            devices; or per `device`, so that a step is of as many batches as there are devices.
+
+    Attributes:
+        relations: names of the relations, ordered by their numbers, after `setup`.
+        train_on: positions of the sentences to train on; None for all.
+        heads_of: function that replaces the heads of the corpus; None keeps them.
+        lowest: position of the lowest layer whose attention the batches hold.
 
     Raises:
-        CorpusError: a corpus that is absent, malformed, or without the tags that are asked for, on `setup`.
-        UserError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
+        CorpusError: on `setup`, a corpus that is absent, malformed, or without the tags of `punctuation_by`.
+        UserError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
     """
 
     holds = "gold arcs"
     batch = AttentionBatch
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
+    splits: dict[Split, DependencySplit]
+    random_splits: dict[Split, DependencySplit]
 
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
-        root: str | None = None,
         format: Literal["conllu", "conllx"] | None = None,
         relations: Literal["full", "base"] = "full",
         punctuation: tuple[str, ...] | None = None,
         punctuation_by: PunctuationBy = "relation",
-        encoder: EncoderSpec | None = _DEFAULT_ENCODER,
-        options: Options = _DEFAULT_OPTIONS,
         hidden: tuple[int, ...] = (),
-        vectors: VectorSpec | None = None,
-        cache: str | None = None,
         max_cells: int = 32768,
         max_sentences: int = 128,
-        eval_cells: int = 65536,
-        workers: int = 0,
-        random_init: bool = False,
-        seed: int | None = None,
-        rank_timeout: float = 120.0,
-        batch_per: BatchPer = "run",
+        **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
-        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_per)
+        super().__init__(corpus, **shared)
         check_values(self, format=format, relations=relations, hidden=hidden)
         check_values(self, punctuation=punctuation, punctuation_by=punctuation_by)
-        check_numbers(self, least=1, max_cells=max_cells, max_sentences=max_sentences, eval_cells=eval_cells)
-        self.format, self.relation_labels = format, relations
+        check_numbers(self, least=1, max_cells=max_cells, max_sentences=max_sentences)
+        self.format, self.relation_labels, self.hidden = format, relations, hidden
         self.punctuation = PUNCTUATION[punctuation_by] if punctuation is None else punctuation
         self.punctuation_by: PunctuationBy = punctuation_by
-        self.hidden, self.random_init = hidden, random_init
-        self.max_cells, self.max_sentences, self.eval_cells = max_cells, max_sentences, eval_cells
-        self.splits: dict[Split, DependencySplit] = {}
-        self.random_splits: dict[Split, DependencySplit] = {}
+        self.max_cells, self.max_sentences = max_cells, max_sentences
         self.relations: tuple[str, ...] = ()
         self._reads: Set[Field] = FIELDS
-        self._heads_of: HeadsOf | None = None
-        self._lowest = 0
+        self.heads_of: HeadsOf | None = None
+        self.lowest = 0
         self.train_on: Sequence[int] | None = None
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        """Attention, and the hidden states of the layers asked for."""
         reader = {"name": "treebank", "version": READER_VERSION, "format": self.format}
         return Extraction(path, reader, source, self.options, self.hidden)
 
     def read(self, path: Path) -> Treebank:
-        """Parse one treebank."""
         treebank = read_treebank(path, format=self.format)
         if self.punctuation_by == "xpos":
             require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
         return treebank
 
-    def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
-        """Cut a treebank into its sentences, the items."""
-        assert isinstance(corpus, Treebank)
+    def items(self, extraction: Extraction, corpus: Treebank, encoder: Encoder | None) -> Items:
         return cut_sentences(extraction, corpus, encoder)
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """0-based layers of the encoder whose attention the batches hold."""
-        return super().layers[self._lowest :]
+        return super().layers[self.lowest :]
 
     @property
     def hidden_layers(self) -> tuple[int, ...]:
-        """Layers whose hidden states the batches hold, as in `hidden`."""
+        """Layers whose hidden states the batches hold, numbered as in `hidden`."""
         return self._any.manifest.hidden.layers
 
     @property
     def hidden_size(self) -> int:
-        """Size of a hidden state; 0 where none are kept."""
+        """Size of a hidden state; 0 without hidden states."""
         return self._any.manifest.hidden.size
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and number the relations of all of them together."""
         super().setup(stage)
-        if self.punctuation_by == "xpos":  # a store that was there is not parsed
+        if self.punctuation_by == "xpos":  # a store that existed before was not parsed
             for split, store in self.stores.items():
                 require_tags(self.files()[split], labels_of(store, "xpos"))
-        labels = {label for store in self.stores.values() for label in labels_of(store, "relations")}
-        names = {label: base_label(label) if self.relation_labels == "base" else label for label in labels}
-        self.relations = tuple(sorted(set(names.values())))
-
-        def numbered(stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, DependencySplit]:
-            return {
-                split: DependencySplit(
-                    store,
-                    names,
-                    self.relations,
-                    self.punctuation,
-                    self.punctuation_by,
-                    split,
-                    encoder,
-                    self.vectors,
-                    self._heads_of,
-                    self._lowest,
-                )
-                for split, store in stores.items()
-            }
-
-        self.splits = numbered(self.stores)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(
                 f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
                 f"Scores without punctuation leave nothing out. Name it with --data.init_args.punctuation."
             )
-        if self.random_init and stage == "test":
-            self.random_splits = numbered(self._open_random(), "random_init")
         self.read_only(self._reads)
 
+    def make_splits(self, stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, DependencySplit]:
+        labels = {label for store in self.stores.values() for label in labels_of(store, "relations")}
+        self.relations = tuple(sorted(set(map(self.name_of, labels))))
+        return {split: DependencySplit(self, store, split, encoder) for split, store in stores.items()}
+
+    def name_of(self, label: str) -> str:
+        """Return the name of a relation here, itself or its base label."""
+        return base_label(label) if self.relation_labels == "base" else label
+
     def read_only(self, reads: Set[Field]) -> None:
-        """Leave out of the batches what a probe has no use for."""
+        """Restrict the batches to these of `FIELDS`; the others are left empty."""
         self._reads = reads
         for data in (*self.splits.values(), *self.random_splits.values()):
             data.reads = reads
@@ -333,47 +279,41 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def variant(
         self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None, lowest: int = 0
     ) -> "DependencyDataModule":
-        """Return the same data with something changed, on the same opened stores.
+        """Return a copy on the same opened stores with some changes; `setup` it before use.
 
         Args:
-            heads: gives every sentence of every split other heads than those of the corpus.
-            train: positions of the sentences of the train split that are trained on.
-            lowest: place, among `layers`, of the lowest layer whose attention the batches hold.
+            heads: function that gives every sentence other heads than the corpus.
+            train: positions of the sentences of the train split to train on; None for all.
+            lowest: position in `layers` of the lowest layer whose attention the batches hold.
         """
         changed = copy(self)
         changed.trainer = None
         changed.stores, changed.splits, changed.random_splits = dict(self.stores), {}, {}
         changed.random_init = False
-        changed._heads_of = heads or self._heads_of
-        changed._lowest = self._lowest + lowest
+        changed.heads_of = heads or self.heads_of
+        changed.lowest = self.lowest + lowest
         changed.train_on = train
         return changed
 
     @property
     def provenance(self) -> Provenance:
-        """Encoder, files, punctuation, and counts of what was dropped, cut or replaced."""
+        """Encoder, files and punctuation; counts of everything dropped, cut or replaced."""
         known = super().provenance
-        marks = {"punctuation_by": self.punctuation_by, "punctuation": list(self.punctuation)}
-        data, audit = dict(known.data), dict(known.audit)
+        data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, dict[str, object]], known.audit)
         for split in self.stores:
-            data[split] = {**cast(dict[str, object], data[split]), **marks}
-            counts = cast(dict[str, object], audit[split])
-            audit[split] = {**counts, "punctuation_words": self.splits[split].punctuation_words}
-        return Provenance(known.encoder, data, audit)
-
-    def test_dataloader(self) -> list[BatchLoader[AttentionBatch]]:
-        """Return dev, to choose by, and test, to report on; then both through the random encoder, if asked for."""
-        return [*super().test_dataloader(), *map(self._bounded, self.random_splits.values())]
+            data[split] |= {"punctuation_by": self.punctuation_by, "punctuation": list(self.punctuation)}
+            audit[split]["punctuation_words"] = self.splits[split].punctuation_words
+        return known
 
     def batches(self, split: Split, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
         """Return a split, or some of its sentences, each once, in batches for evaluation."""
-        return self._bounded(self.splits[split], items)
+        return self._batches(self.splits[split], items)
 
-    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AttentionBatch]:
-        return self._bounded(self.splits[split], self.train_on if shuffle else None, shuffle=shuffle)
-
-    def _bounded(
+    def _batches(
         self, data: DependencySplit, items: Sequence[int] | None = None, *, shuffle: bool = False
     ) -> BatchLoader[AttentionBatch]:
-        cells, sentences = (self.max_cells, self.max_sentences) if shuffle else (self.eval_cells, len(data))
-        return self._serve(data, data.lengths, shuffle=shuffle, max_cells=cells, max_sentences=sentences, items=items)
+        if shuffle:
+            bounds = {"max_cells": self.max_cells, "max_sentences": self.max_sentences, "items": self.train_on}
+        else:
+            bounds = {"max_cells": min(2 * self.max_cells, EVAL_CELLS), "max_sentences": len(data), "items": items}
+        return self._serve(data, shuffle=shuffle, **bounds)

@@ -1,4 +1,4 @@
-"""Texts of any kind as segments that an encoder reads, streamed: nothing of them is kept."""
+"""Texts of any kind as segments for an encoder, streamed: no text is kept."""
 
 import logging
 import time
@@ -12,32 +12,21 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
 from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolve
 from attention.inputs import Segment, Segmenter, WordPieces
+from corpora import registry, texts
 from corpora.labelled import Columns
 from corpora.lines import format_of
 from corpora.registry import CORPORA, data_root, no_file
-from corpora.registry import Split as CorpusSplit
 from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
-from corpora.texts import (
-    OPTION,
-    Passage,
-    Text,
-    read_enhanced,
-    read_framenet,
-    read_links,
-    read_plain,
-    read_sentences,
-    read_texts,
-)
-from datamodules.batches import BatchLoader, EncoderOf, SegmentBatch, Split, batch_bounds, padder
-from datamodules.corpus import CorpusDataModule, corpus_of, warn_of_roots
+from corpora.texts import OPTION, Passage, Text
+from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
+from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_roots
 from results import Provenance
 from results.digests import Digests
 from results.errors import check_numbers, check_values, from_options, near
@@ -46,45 +35,38 @@ TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links",
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_ENCODER = EncoderSpec()
 _SUFFIXES: dict[str, TextFormat] = {
-    ".txt": "text",
-    ".raw": "text",
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".conllu": "conllu",
-    ".conll": "conllx",
-    ".conllx": "conllx",
+    **{".txt": "text", ".raw": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"},
+    **{".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"},
 }
-_SPLITS: tuple[CorpusSplit, ...] = ("test", "dev", "all", "train")  # that which is preferred first
-_AT_ONCE = 64  # texts that the tokenizer is given
+_AT_ONCE = 64  # texts in one call of the tokenizer
 _WINDOW = 1024  # segments that are sorted by length
 CELLS = {"cpu": 2**16, "cuda": 2**20}
-"""Bound of a batch by kind of device: what keeps the weights of one layer in a core's cache, and a GPU busy."""
+"""Bound of a batch by kind of device: small enough for a core's cache, large enough to keep a GPU busy."""
 _SHORTEST = 2  # words of a segment
 LEFT_OUT = 0.05
-"""Share of sentences or pairs that did not fit above which there is a warning."""
+"""Warn if a larger share of the sentences or pairs of texts was left out for their length."""
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """One corpus of texts, and how it is read.
+    """One corpus of texts, and the way to read it.
 
     Args:
-        corpus: `sample` for the embedded text, and with `format: conllu` for the test split of the embedded treebank; a
-            name of the registry; or a file: plain text, a paragraph on each line (`.txt`, `.raw`), labelled texts or
+        corpus: `sample` for the embedded text, or with `format: conllu` for the test split of the embedded treebank; a
+            name of the registry; or a file: plain text with one paragraph per line (`.txt`, `.raw`), labelled texts or
             pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or word links.
-        name: of the corpus in tables; by default that of the registry, or the stem of the file.
-        split: of a corpus of the registry, or of such a path; by default test where there is one, else dev, else all.
-        format: by default what the suffix says. Word links have none of their own: `links` for a TSV of them,
-            `enhanced` for those of column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of
-            FrameNet; see `corpora.texts`.
-        columns: of labelled texts; by default those of the registry, else `text` alone. Labels are read where they are
-            named: `{text: text, label: label}`.
-        header: whether TSV and CSV name their columns; by default what the registry says, else true.
-        packing: each passage is a segment of its own (`single`), or two that follow one another are packed into one, as
-            in BERT's pre-training (`pairs`).
+        name: name in tables; None for the name in the registry, or the stem of the file.
+        split: split of a corpus of the registry, or of a path with `{split}` in it; None for test if there is one,
+            else dev, else the whole.
+        format: None for the format that the suffix implies. Word links need it: `links` for a TSV file, `enhanced`
+            for column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of FrameNet; see
+            `corpora.texts`.
+        columns: columns of labelled texts; None for the columns in the registry, else `text` alone. Labels are read
+            if their column is named: `{text: text, label: label}`.
+        header: whether TSV and CSV name their columns; None for the registry's answer, else true.
+        packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one segment, as in
+            BERT's pre-training.
         limit: most segments; None for all.
     """
 
@@ -101,98 +83,97 @@ class TextSource:
         check_values(self, **vars(self))
         check_numbers(self, least=1, limit=self.limit)
 
-    @classmethod
-    def from_options(cls, given: object) -> "TextSource":
-        """Return the corpus of a name or a file, or of a mapping of options; a UserError where these do not fit."""
-        options = {"corpus": given} if isinstance(given, str) else given
-        if not isinstance(options, Mapping) or "corpus" not in options:
-            raise CorpusError(
-                f"{OPTION}: {given!r} names no corpus. Give a name, a file, or a mapping such as "
-                f"{{corpus: my.txt, packing: pairs}}."
-            )
-        if (columns := options.get("columns")) is not None:
-            options = {**options, "columns": from_options(Columns, columns, f"{OPTION}.columns", label=None)}
-        return from_options(cls, options, OPTION)
-
 
 Sources = str | dict[str, Any] | list[Any]
-"""Corpora as a command line or a config gives them: a corpus, the options of a `TextSource`, or several of either."""
+"""Corpora on the command line or in a config: a corpus, the options of a `TextSource`, or a list of these."""
 
 
 def read_sources(given: Sources | TextSource) -> tuple[TextSource, ...]:
-    """Return one corpus or several as `TextSource`s; a list may hold these too.
+    """Return one corpus or a list of them as `TextSource`s; the list may hold these too.
 
-    jsonargparse must not know the type: it would read a file that is named alone as a config, and lay a list of the
-    command line over that of the config, option by option.
+    The options are read here and not by jsonargparse. It would read a file that is named alone as a config, and merge a
+    list of the command line into the list of the config, option by option.
 
     Raises:
-        UserError: an unknown option, or one with another value than it can have.
+        UserError: an unknown option, or an option with a value that it cannot have.
     """
-    return tuple(
-        one if isinstance(one, TextSource) else TextSource.from_options(one)
-        for one in (given if isinstance(given, list) else [given])
-    )
+    return tuple(map(_source, given if isinstance(given, list) else [given]))
 
 
-@dataclass(frozen=True)
+def _source(given: object) -> TextSource:
+    """Return a `TextSource`; make it from the name of a corpus or from options if needed."""
+    if isinstance(given, TextSource):
+        return given
+    options = {"corpus": given} if isinstance(given, str) else given
+    if not isinstance(options, Mapping) or "corpus" not in options:
+        raise CorpusError(
+            f"{OPTION}: {given!r} names no corpus. Give a name, a file, or a mapping such as "
+            f"{{corpus: my.txt, packing: pairs}}."
+        )
+    if (columns := options.get("columns")) is not None:
+        options = {**options, "columns": from_options(Columns, columns, f"{OPTION}.columns", label=None)}
+    return from_options(TextSource, options, OPTION)
+
+
 class _Corpus:
-    """A source with its name, its file, and its options filled in."""
+    """A source with its name, its file, and the options that the registry knows filled in."""
 
-    source: TextSource
-    name: str
-    path: Path
-
-    @classmethod
-    def from_source(cls, source: TextSource, root: str | Path | None, cache: Path) -> "_Corpus":
-        """Find a corpus; a CorpusError if it is neither embedded, nor of the registry, nor a path."""
-        known = CORPORA.get(source.corpus)
-        if known is None and source.split is not None and "{split}" not in source.corpus:
+    def __init__(self, source: TextSource, root: str | Path | None, cache: Path) -> None:
+        self.source, self.known = source, CORPORA.get(source.corpus)
+        if self.known is not None:
+            self.path = data_root(root) / self._file(self.known)
+            columns = replace(Columns(label=None), **self.known.columns) if self.known.columns else Columns()
+            header = self.known.header if source.header is None else source.header
+            self.source = replace(source, columns=source.columns or columns, header=header)
+        elif source.split is not None and "{split}" not in source.corpus:
             raise CorpusError(
                 f"{source.corpus}: only corpora of the registry, and paths with {{split}} in them, have splits. Leave "
                 f"`{OPTION}.split` out."
             )
-        if source.corpus == "sample":
-            name = "sample-test.conllu" if source.format == "conllu" else "sample.txt"
-            return cls(source, source.name or "sample", cache / f"sample-{SAMPLE_VERSION}" / name)
-        if known is None:
-            path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
-            if not path.suffix and not path.exists():
+        elif source.corpus == "sample":
+            file = "sample-test.conllu" if source.format == "conllu" else "sample.txt"
+            self.path = cache / f"sample-{SAMPLE_VERSION}" / file
+        else:
+            self.path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
+            if not self.path.suffix and not self.path.exists():
                 raise CorpusError(
                     f"{source.corpus}: neither `sample`, nor a file, nor a corpus of the registry"
                     f"{near(source.corpus, (*CORPORA, 'sample'))}: {', '.join(CORPORA)}. Give {OPTION} one of them."
                 )
-            return cls(source, source.name or path.stem, path)
-        preferred = (source.split,) if source.split else ("test", "dev", "all")
-        if not (found := [known.splits[split] for split in _SPLITS if split in preferred and split in known.splits]):
-            raise CorpusError(
-                f"{known.name}: the corpus has no split {' or '.join(preferred)}; there are {', '.join(known.splits)}. "
-                f"Name one of them with `{OPTION}.split`."
-            )
-        columns = replace(Columns(label=None), **known.columns) if known.columns else Columns()
-        header = known.header if source.header is None else source.header
-        filled = replace(source, columns=source.columns or columns, header=header)
-        return cls(filled, source.name or known.name, data_root(root) / found[0].path)
+        own = source.corpus if self.known is not None or source.corpus == "sample" else self.path.stem
+        self.name = source.name or own
+
+    def _file(self, known: registry.Corpus) -> str:
+        """Return the path of the wanted split below the data root."""
+        preferred: tuple[registry.Split, ...] = (self.source.split,) if self.source.split else ("test", "dev", "all")
+        for split in preferred:
+            if split in known.splits:
+                return known.splits[split].path
+        raise CorpusError(
+            f"{known.name}: the corpus has no split {' or '.join(preferred)}; there are {', '.join(known.splits)}. "
+            f"Name one of them with `{OPTION}.split`."
+        )
 
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
-        """Yield the texts of the file; count what is left out."""
-        form: TextFormat = self.source.format or format_of(
-            self.path, _SUFFIXES, f"`{OPTION} '{{corpus: {self.source.corpus}, format: …}}'`"
-        )
+        """Yield the texts of the file; count the texts left out."""
+        option = f"`{OPTION} '{{corpus: {self.source.corpus}, format: …}}'`"
+        form: TextFormat = self.source.format or format_of(self.path, _SUFFIXES, option)
         match form:
             case "text":
-                return read_plain(self.path, audit)
+                return texts.read_plain(self.path, audit)
             case "conllu" | "conllx":
-                return read_sentences(self.path, audit, form)
+                return texts.read_sentences(self.path, audit, form)
             case "links":
-                return read_links(self.path)
+                return texts.read_links(self.path)
             case "enhanced":
-                return read_enhanced(self.path, audit)
+                return texts.read_enhanced(self.path, audit)
             case "framenet":
-                return read_framenet(self.path, audit)
+                return texts.read_framenet(self.path, audit)
         columns, header = self.source.columns or Columns(label=None), self.source.header in (None, True)
-        known = CORPORA.get(self.source.corpus)
-        malformed: Literal["error", "skip"] = "skip" if known is not None and "malformed" in known.skip else "error"
-        return read_texts(self.path, audit, columns=columns, format=form, header=header, malformed=malformed)
+        skips = self.known is not None and "malformed" in self.known.skip
+        return texts.read_texts(
+            self.path, audit, columns=columns, format=form, header=header, malformed="skip" if skips else "error"
+        )
 
 
 Stretch = tuple[Passage, WordPieces]
@@ -201,7 +182,7 @@ Stretch = tuple[Passage, WordPieces]
 
 @dataclass(frozen=True)
 class TextSegment:
-    """A segment and what it was made of."""
+    """A segment and the passages that it was made of."""
 
     passages: Text
     segment: Segment
@@ -210,43 +191,41 @@ class TextSegment:
 class Segments:
     """The segments of one corpus, in the order of its file.
 
-    A passage with more pieces than fit is cut at word boundaries into consecutive stretches. Packed in pairs, a stretch
-    takes half of a segment, and the last one of an odd number is cut in two. A sentence whose tree or links are known,
-    and a pair of texts, are not cut: too long, they are left out.
+    A passage over the limit is cut at word boundaries into consecutive stretches. When packed in pairs, a stretch
+    fills half a segment, and the last stretch of an odd number is cut in two. A sentence whose tree or links are known,
+    and a pair of texts, are not cut but left out.
 
-    Counted are `passages` read, `segments`, their `words`, `tokens` and `words_with_unknown`; `too_long` and
-    `too_short` (fewer than two words) what was left out; `words_cut` what alone had more pieces than fit; and what the
-    reader counts.
+    `read` counts `passages`, `segments`, their `words`, `tokens` and `words_with_unknown`; texts left out because they
+    are `too_long` or `too_short` (fewer than two words); `words_cut`, words that alone exceed the limit; and the counts
+    of the reader.
     """
 
     def __init__(self, corpus: _Corpus, segmenter: Segmenter, max_length: int) -> None:
         self._corpus, self._segmenter = corpus, segmenter
-        self._most = max_length
+        self._max_length = max_length
         self._pairs = corpus.source.packing == "pairs"
         passages = 2 if self._pairs else 1
         if self._room(passages) < 2 * passages:
             raise CorpusError(f"max_length: {max_length} leaves no room for two words. Give a larger number.")
 
     def read(self, audit: Counter[str]) -> Iterator[TextSegment]:
-        """Read the file, and count."""
+        """Yield the segments of the file, and count into the audit."""
         packed = self._packed(audit) if self._pairs else self._stretches(audit)
         for stretches in islice(packed, self._corpus.source.limit):
             passages, pieces = zip(*stretches, strict=True)
             segment = self._segmenter.write(pieces)
-            audit["segments"] += 1
-            audit["words"] += sum(part.words for part in pieces)
-            audit["tokens"] += len(segment)
-            audit["words_with_unknown"] += segment.unknown
+            words = sum(part.words for part in pieces)
+            audit.update(segments=1, words=words, tokens=len(segment), words_with_unknown=segment.unknown)
             yield TextSegment(passages, segment)
 
     def _room(self, passages: int) -> int:
-        """Pieces that a segment has room for, beside its delimiters."""
-        return self._most - self._segmenter.delimiters(passages)
+        """Return the pieces that fit into a segment beside its delimiters."""
+        return self._max_length - self._segmenter.delimiters(passages)
 
     def _pieces(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
-        """Yield the texts as they are read, in pieces."""
-        texts = self._corpus.texts(audit)
-        while chunk := list(islice(texts, _AT_ONCE)):
+        """Yield the texts in order, each as its passages with their pieces."""
+        stream = self._corpus.texts(audit)
+        while chunk := list(islice(stream, _AT_ONCE)):
             passages = [passage for text in chunk for passage in text]
             audit["passages"] += len(passages)
             try:
@@ -257,7 +236,7 @@ class Segments:
                 yield tuple((passage, next(pieces)) for passage in text)
 
     def _stretches(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
-        """Yield one stretch for each segment or half of it, or the two of a pair."""
+        """Yield one stretch for each segment or half segment, or the two stretches of a pair of texts."""
         for text in self._pieces(audit):
             if len(text) == 2 and self._pairs:
                 wrong = "a pair of texts is a segment of its own, and cannot be packed with another"
@@ -265,25 +244,19 @@ class Segments:
             room = self._room(2) // 2 if self._pairs else self._room(len(text))
             if len(text) == 2 or text[0][0].whole:
                 too_long = sum(len(pieces) for _, pieces in text) > room
-                too_short = sum(pieces.words for _, pieces in text) < _SHORTEST
                 audit["too_long"] += too_long
-                audit["too_short"] += too_short
-                if not (too_long or too_short):
-                    yield text
-                continue
-            for stretch in self._cut(*text[0], room, audit):
-                audit["too_short"] += (too_short := stretch[1].words < _SHORTEST)
+                stretches = [] if too_long else [text]
+            else:
+                passage, (pieces, cut) = text[0][0], text[0][1].shortened(room)
+                audit["words_cut"] += cut
+                stretches = [(stretch,) for stretch in _parted(passage, pieces, pieces.stretches(room))]
+            for stretch in stretches:
+                audit["too_short"] += (too_short := sum(pieces.words for _, pieces in stretch) < _SHORTEST)
                 if not too_short:
-                    yield (stretch,)
-
-    def _cut(self, passage: Passage, pieces: WordPieces, room: int, audit: Counter[str]) -> list[Stretch]:
-        """Return the stretches of a passage that fit into the room."""
-        pieces, cut = pieces.shortened(room)
-        audit["words_cut"] += cut
-        return _parted(passage, pieces, pieces.stretches(room))
+                    yield stretch
 
     def _packed(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
-        """Yield two stretches that follow one another for each segment."""
+        """Yield two consecutive stretches for each segment."""
         stretches = (stretch for (stretch,) in self._stretches(audit))
         for first in stretches:
             if (second := next(stretches, None)) is not None:
@@ -296,7 +269,7 @@ class Segments:
 
 
 def _parted(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, int]]) -> list[Stretch]:
-    """Return the words between these places, each part a passage of its own where there are several."""
+    """Return the words between these places; each part of several is a passage with an id of its own."""
     if len(places) == 1:
         return [(passage, pieces)]
     return [
@@ -306,31 +279,23 @@ def _parted(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, in
 
 
 def segment_batch(
-    segments: Sequence[TextSegment],
-    index: Sequence[int],
-    corpus: str,
-    *,
-    pad: int,
-    encoder: EncoderOf = "given",
+    segments: Sequence[TextSegment], index: Sequence[int], corpus: str, *, pad: int, encoder: EncoderOf = "given"
 ) -> SegmentBatch:
-    """Return the batch of some segments with these numbers, padded to the longest; there may be none."""
-    written = [one.segment for one in segments]
-    lengths = np.array([len(segment) for segment in written], np.int64)
-    padded = padder(np.append(0, lengths.cumsum()), range(len(written)))
+    """Return the batch of segments with the numbers `index`, padded to the longest; there may be none."""
 
-    def side_by_side(field: str, dtype: type[np.generic], blank: int) -> Tensor:
-        parts: list[NDArray[Any]] = [np.empty(0, dtype), *(getattr(segment, field) for segment in written)]
-        return padded(np.concatenate(parts), blank) if written else torch.from_numpy(parts[0].reshape(0, 0))
+    def padded(field: str, blank: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        columns = [torch.from_numpy(getattr(one.segment, field)) for one in segments]
+        return pad_sequence(columns, True, blank) if columns else torch.zeros(0, 0, dtype=dtype)
 
     return SegmentBatch(
         index=torch.tensor(index, dtype=torch.int64),
-        lengths=torch.from_numpy(lengths),
-        tokens=side_by_side("ids", np.int64, pad),
-        segments=side_by_side("segments", np.int64, 0),
-        start=side_by_side("start", np.bool_, 0),
-        end=side_by_side("end", np.bool_, 0),
-        punctuation=side_by_side("punctuation", np.bool_, 0),
-        words=side_by_side("words", np.int64, -1),
+        lengths=torch.tensor([len(one.segment) for one in segments], dtype=torch.int64),
+        tokens=padded("ids", pad),
+        segments=padded("segments"),
+        start=padded("start", dtype=torch.bool),
+        end=padded("end", dtype=torch.bool),
+        punctuation=padded("punctuation", dtype=torch.bool),
+        words=padded("words", -1),
         passages=tuple(one.passages for one in segments),
         corpus=corpus,
         encoder=encoder,
@@ -338,88 +303,78 @@ def segment_batch(
 
 
 def _bounds(lengths: Sequence[int], max_cells: int) -> list[tuple[int, int]]:
-    """Return start and stop of every batch among segments of ascending length."""
+    """Return start and stop of every batch of segments in ascending order of length."""
     return batch_bounds(np.square(np.array(lengths, np.int64)), max_cells, len(lengths))
 
 
 class TextStream(IterableDataset[SegmentBatch]):
-    """The batches of this rank, one corpus after the other, of segments of like length.
+    """The batches of this rank, one corpus after the other, of segments of similar length.
 
-    Every rank reads all texts, and takes its share of the batches: these are the same on any number of ranks. A window
-    of segments is held at a time. A rank without a batch gets one without a segment, because one that never ran its
-    loop would miss the collective at the end.
+    Every rank reads all texts and takes its share of the batches, which are the same on any number of ranks. Segments
+    are held for one window at a time. A rank without a batch gets an empty one, because a rank that never runs its
+    loop would miss the collective at its end.
 
     Args:
-        corpora: the segments of each, by its name.
-        audits: of each corpus; filled anew by every pass.
-        max_cells: bound of batch · longest²; a segment that exceeds it alone makes a batch of its own.
-        pad: id of the padding.
+        data: the datamodule, after `setup`; its audits are counted anew by every pass.
+        encoder: encoder whose attention will be read.
     """
 
-    def __init__(
-        self,
-        corpora: Mapping[str, Segments],
-        audits: dict[str, Counter[str]],
-        *,
-        max_cells: int,
-        pad: int,
-        encoder: EncoderOf,
-        rank: int,
-        world: int,
-    ) -> None:
+    def __init__(self, data: "TextDataModule", encoder: EncoderOf) -> None:
         super().__init__()
-        self._corpora, self._audits = corpora, audits
-        self._max_cells, self._pad, self._encoder = max_cells, pad, encoder
-        self._rank, self._world = rank, world
+        self._data, self._encoder = data, encoder
 
     def __iter__(self) -> Iterator[SegmentBatch]:
-        mine = 0
+        ranks, mine = self._data.ranks, 0
+        made: dict[str, Any] = {"pad": self._data.encoders[self._encoder].pad_id, "encoder": self._encoder}
         for number, (name, batch) in enumerate(self._batches()):
-            if number % self._world == self._rank:
+            if number % ranks.world == ranks.rank:
                 mine += 1
                 index, segments = zip(*batch, strict=True)
-                yield segment_batch(segments, index, name, pad=self._pad, encoder=self._encoder)
+                yield segment_batch(segments, index, name, **made)
         if not mine:
-            yield segment_batch((), (), next(iter(self._corpora)), pad=self._pad, encoder=self._encoder)
+            yield segment_batch((), (), self._data.names[0], **made)
 
     def _batches(self) -> Iterator[tuple[str, list[tuple[int, TextSegment]]]]:
-        """Yield the batches of all ranks: a corpus, and segments with their numbers."""
+        """Yield the batches of all ranks: the name of a corpus, and segments with their numbers."""
         before = 0
-        for name, corpus in self._corpora.items():
-            audit = self._audits[name] = Counter()
+        for name, corpus in self._data.segments().items():
+            audit = self._data.audits[name] = Counter()
             numbered = enumerate(corpus.read(audit), start=before)
             while window := list(islice(numbered, _WINDOW)):
                 before = window[-1][0] + 1
                 window.sort(key=lambda each: len(each[1].segment))
-                for start, stop in _bounds([len(each.segment) for _, each in window], self._max_cells):
+                for start, stop in _bounds([len(each.segment) for _, each in window], self._data.max_cells):
                     yield name, window[start:stop]
 
 
 class TextDataModule(CorpusDataModule[SegmentBatch]):
-    """Text segments of one or more corpora, through one encoder, at the level of its tokens.
+    """Text segments of one or more corpora for one encoder, at the level of its tokens.
 
-    Texts are streamed: no store is made, and memory does not grow with a corpus. They are for `test` alone.
+    Texts are streamed: no store is made, and memory does not grow with a corpus. Only a `test` reads them.
 
     Args:
-        corpora: what is read: `sample` for the embedded text, a name of the registry, a file, or a mapping; see
-            `TextSource`. Several as a list.
+        corpora: `sample` for the embedded text, a name of the registry, a file, or a mapping; see `TextSource`. A list
+            names several corpora.
         encoder: the encoder.
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: folder of the embedded text; else `$PROBING_CACHE`, else `./stores`.
-        max_length: most pieces of a segment, delimiters included; the encoder's own limit where that is less.
-        max_cells: bound of a batch, in padded cells: batch · longest²; None for `CELLS` of the device.
-        before: what the encoder was before its fine-tuning: everything is read through it too, batch by batch.
-        random_init: everything is read through the same encoder with all weights but the embeddings drawn anew too.
+        max_length: most pieces of a segment, delimiters included; the encoder's own limit if that is less.
+        max_cells: bound of a batch in padded cells, `batch · longest²`; None for `CELLS` of the device.
+        before: the encoder before its fine-tuning. Its attention to the same batches is read too.
+        random_init: whether everything is also read through the same encoder with all weights but the embeddings drawn
+            anew.
         rank_timeout: seconds without a sign of life after which another device is given up.
 
     Attributes:
-        encoders: the given one, that `before`, and with `random_init` that of random weights; filled by `setup`.
-        names: of the corpora, in their order; as in the batches.
+        sources: the corpora as they were given.
+        names: names of the corpora, in order, as in the batches.
+        encoders: the encoders by role, after `setup`.
+        audits: counts of the last pass, by corpus.
 
     Raises:
-        CorpusError: an option out of range, an unknown corpus; on `setup`, one that is absent or has no segment.
-        EncoderError: on `setup`, the encoder cannot be had, or separates no two passages, or that `before` has other
-            layers, heads or pieces.
+        CorpusError: an option out of range, an unknown corpus; on `setup`, an absent corpus or one without a segment.
+        EncoderError: on `setup`, the encoder cannot be had or cannot separate two passages, or `before` differs from
+            it in layers, heads or pieces.
     """
 
     unit = "segments"
@@ -429,7 +384,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def __init__(
         self,
         corpora: Sources = "sample",
-        encoder: EncoderSpec = _DEFAULT_ENCODER,
+        encoder: EncoderSpec = DEFAULT_ENCODER,
         root: str | None = None,
         cache: str | None = None,
         max_length: int = 128,
@@ -438,47 +393,39 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         random_init: bool = False,
         rank_timeout: float = 120.0,
     ) -> None:
+        super().__init__("", root, cache, rank_timeout=rank_timeout)
         self.sources = read_sources(corpora)
-        super().__init__(
-            ", ".join(source.corpus for source in self.sources), root, cache, None, 0, None, rank_timeout, "run"
-        )
-        self._corpora = tuple(_Corpus.from_source(source, root, self.cache) for source in self.sources)
+        self._corpora = tuple(_Corpus(source, root, self.cache) for source in self.sources)
         self.names = tuple(corpus.name for corpus in self._corpora)
         if len(set(self.names)) < max(len(self.names), 1):
             raise CorpusError(
-                f"corpora: {', '.join(self.names) or 'none'}. Name one or more, and give those that are called alike a "
+                f"corpora: {', '.join(self.names) or 'none'}. Name one or more, and give corpora of the same name a "
                 f"`name` each."
             )
         check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
-        self.before = before
-        self._most_cells = max_cells
+        self.before, self._max_cells = before, max_cells
         self.encoders: dict[EncoderOf, Encoder] = {}
-        self._most = max_length  # of pieces of a segment; after `setup` within the encoders' limits
-        self._segments: dict[str, Segments] = {}
-        self._audits: dict[str, Counter[str]] = {}
-        self._digests: dict[Path, str] = {}
-        self._identities: dict[EncoderOf, Mapping[str, object]] = {}
+        self.audits: dict[str, Counter[str]] = {}
 
     @property
     def max_cells(self) -> int:
-        """Bound of a batch, in padded cells, once the encoder is set up."""
-        return self._most_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
+        """Bound of a batch in padded cells, after `setup`."""
+        return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property
     def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """The encoder whose attention is read, and that before its fine-tuning."""
         return (self.encoder,) if self.before is None else (self.encoder, self.before)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the file of every corpus, by name; write embedded ones where they are not whole."""
+        """Return the file of every corpus by name; write the embedded texts if they are absent or damaged."""
         for corpus in self._corpora:
             if corpus.source.corpus == "sample":
                 write_sample_text(corpus.path.parent)
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return no splits: a corpus of texts is read as a whole; a CorpusError if the stage is not `test`."""
+        """Return no splits, as a corpus of texts is read as a whole; a CorpusError if the stage is not `test`."""
         if stage != "test":
             raise CorpusError(
                 f"{type(self).__name__}: its texts are for experiments without training. Run `python train.py test`."
@@ -486,16 +433,19 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return [], []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        """Return a fault for each file that is not there."""
-        paths = dict.fromkeys(path for path in self.files().values() if not path.is_file())
-        return [no_file(path) for path in paths]
+        return [no_file(path) for path in dict.fromkeys(self.files().values()) if not path.is_file()]
+
+    def segments(self, *corpora: _Corpus) -> dict[str, Segments]:
+        """Return the segments of corpora by name, by default of all corpora, after `setup`."""
+        segmenter = Segmenter(self.encoders["given"])
+        return {corpus.name: Segments(corpus, segmenter, self.max_length) for corpus in corpora or self._corpora}
 
     def setup(self, stage: str) -> None:
         """Load the encoders, and read the first segment of every corpus.
 
         Raises:
             CorpusError: a file is absent or malformed, or holds no segment of two words.
-            EncoderError: an encoder cannot be had, separates no two passages, or is not what the given one was before.
+            EncoderError: an encoder cannot be had or cannot separate two passages, or `before` does not fit it.
         """
         self.splits_of(stage, {})
         if self.encoders:
@@ -504,71 +454,62 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         if absent := self.absent([stage]):
             raise absent[0]
         device = self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
-        digests = Digests(self.cache)
         specs: dict[EncoderOf, EncoderSpec] = {"given": self.encoder}
         if self.before is not None:
             specs["before"] = self.before
         if self.random_init:
             specs["random_init"] = replace(self.encoder, weights="random")
-        for which, spec in specs.items():
-            source = resolve(spec)
-            self.encoders[which] = Encoder(source, device)
-            self._identities[which] = source.identity(digests)
-        given = self.encoders["given"]
-        most = self._most = min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
+        self.encoders = {which: Encoder(resolve(spec), device) for which, spec in specs.items()}
+        self.max_length = min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
         if "before" in self.encoders:
-            _check_before(self.encoders["before"], given)
-        segmenter = Segmenter(given)
-        self._segments = {corpus.name: Segments(corpus, segmenter, most) for corpus in self._corpora}
-        for corpus in self._corpora:
+            _check_before(self.encoders["before"], self.encoders["given"])
+        for name, segments in self.segments().items():
             audit: Counter[str] = Counter()
-            if next(self._segments[corpus.name].read(audit), None) is None:
-                raise CorpusError.at(corpus.path, None, "the file holds no segment of two words", _why(audit))
-        self._digests = digests.of(dict.fromkeys(self.files().values()))
+            if next(segments.read(audit), None) is None:
+                read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
+                remedy = f"Check that it is the right file, and the option max_length ({read or 'nothing was read'})"
+                raise CorpusError.at(self.files()[name], None, "the file holds no segment of two words", remedy)
         rank_zero_info(
             f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {', '.join(self.names)} in segments of "
-            f"at most {most} tokens."
+            f"at most {self.max_length} tokens."
         )
 
     @property
     def provenance(self) -> Provenance:
-        """Encoders, files, and counts of what was read, cut and left out."""
+        """Encoders and files; counts of texts read, cut and left out."""
+        digests = Digests(self.cache)
         described: dict[str, dict[str, object]] = {
-            which: {**encoder.description, **self._identities[which]} for which, encoder in self.encoders.items()
+            which: {**encoder.description, **encoder.source.identity(digests)}
+            for which, encoder in self.encoders.items()
         }
         given = described.pop("given")
         data = {
             corpus.name: {
                 **corpus_of(corpus.path),
                 "file": corpus.path.name,
-                "sha256": self._digests[corpus.path],
-                "segments": self._audits.get(corpus.name, Counter())["segments"],
+                "sha256": digests.one(corpus.path),
+                "segments": self.audits.get(corpus.name, Counter())["segments"],
             }
             for corpus in self._corpora
         }
-        return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self._audits.items()})
-
-    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[SegmentBatch]:
-        raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
+        return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self.audits.items()})
 
     def warn_of_left_out(self) -> None:
-        """Warn where much of what a pass has read did not fit, or is no tree; every process may call it."""
-        for name, audit in self._audits.items():
+        """Warn of many texts left out for their length, and of trees with several roots; every process may call it."""
+        for name, audit in self.audits.items():
             warn_of_roots(name, audit)
             left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
             if left_out > LEFT_OUT * read:
                 rank_zero_only(log.warning)(
                     f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were "
-                    f"left out: the results are of the shorter ones. Raise --data.init_args.max_length "
+                    f"left out: the results describe the shorter ones. Raise --data.init_args.max_length "
                     f"({self.max_length}), or choose an encoder that takes longer inputs."
                 )
 
     def only(self, names: Collection[str]) -> "TextDataModule":
-        """Return the same data with these corpora alone."""
+        """Return a copy with these corpora alone."""
         chosen = copy(self)
-        both = zip(self.sources, self._corpora, strict=True)
-        kept = [(source, corpus) for source, corpus in both if corpus.name in names]
-        chosen.sources, chosen._corpora = tuple(source for source, _ in kept), tuple(corpus for _, corpus in kept)
+        chosen._corpora = tuple(corpus for corpus in self._corpora if corpus.name in names)
         chosen.names = tuple(corpus.name for corpus in chosen._corpora)
         return chosen
 
@@ -577,17 +518,20 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 
-    def has_split(self, split: CorpusSplit) -> bool:
-        """Return whether every corpus has such a split: it is of the registry, or a path with `{split}` in it."""
+    def has_split(self, split: registry.Split) -> bool:
+        """Return whether every corpus has a split of this name: in the registry, or as a path with `{split}`."""
         return all(
             split in CORPORA[source.corpus].splits if source.corpus in CORPORA else "{split}" in source.corpus
             for source in self.sources
         )
 
-    def drawn(self, split: CorpusSplit | None, most: int, seed: int) -> Iterator[SegmentBatch]:
-        """Draw at most `most` segments of another split of each corpus, the same on every rank, to fit something to.
+    def drawn(self, split: registry.Split | None, most: int, seed: int) -> Iterator[SegmentBatch]:
+        """Draw at most `most` segments of each corpus at random, the same on every rank.
 
-        Without a split they are of what a test reads.
+        Args:
+            split: split of the corpora to draw from; None for the texts that a test reads.
+            most: most segments of each corpus.
+            seed: seed of the draw.
 
         Raises:
             CorpusError: a corpus is a file of its own, or has no such split.
@@ -598,65 +542,44 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                     f"{source.corpus}: a file has no {split} split. Give {OPTION} a path with {{split}} in it, or a "
                     f"corpus of the registry ({', '.join(CORPORA)})."
                 )
-        given = self.encoders["given"]
-        segmenter, longest = Segmenter(given), self._most
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)
-            corpus = _Corpus.from_source(read, self.root, self.cache)
+            corpus = _Corpus(read, self.root, self.cache)
             random, kept = np.random.default_rng(seed), list[TextSegment]()
-            # Vitter's algorithm R: each segment is kept with one probability, and nothing but these is held.
-            for number, segment in enumerate(Segments(corpus, segmenter, longest).read(Counter())):
+            # Vitter's algorithm R keeps each segment with the same probability, and holds no other.
+            for number, segment in enumerate(self.segments(corpus)[corpus.name].read(Counter())):
                 if number < most:
                     kept.append(segment)
                 elif (place := int(random.integers(number + 1))) < most:
                     kept[place] = segment
             kept.sort(key=lambda one: len(one.segment))
             for start, stop in _bounds([len(one.segment) for one in kept], self.max_cells):
-                yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=given.pad_id)
+                pad = self.encoders["given"].pad_id
+                yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=pad)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
-        """Return all texts, each once, through the given encoder; then through the random one, if asked for.
+        """Return all texts for the given encoder, each once; with `random_init` then for the random one.
 
-        Who reads what was `before` shows it the batches of the given one.
+        The encoder `before` reads the batches of the given one.
         """
         return [
-            DataLoader(
-                TextStream(
-                    self._segments,
-                    self._audits,
-                    max_cells=self.max_cells,
-                    pad=encoder.pad_id,
-                    encoder=which,
-                    rank=self.ranks.rank,
-                    world=self.ranks.world,
-                ),
-                batch_size=None,
-                pin_memory=torch.cuda.is_available(),
-            )
-            for which, encoder in self.encoders.items()
+            DataLoader(TextStream(self, which), batch_size=None, pin_memory=torch.cuda.is_available())
+            for which in self.encoders
             if which != "before"
         ]
 
 
 def _check_before(before: Encoder, given: Encoder) -> None:
-    """Refuse an encoder whose heads or pieces are not those that the given one can have come from."""
-    names = before.source.spec.name, given.source.spec.name
-    shapes = [(one.layers, one.heads) for one in (before, given)]
-    vocabularies = [one.tokenizer.get_vocab() for one in (before, given)]
-    if shapes[0] == shapes[1] and vocabularies[0] == vocabularies[1]:
+    """Raise an EncoderError if the given encoder cannot be a fine-tuned `before`: other heads or pieces."""
+    first, second = names = before.source.spec.name, given.source.spec.name
+    shapes = [f"{one.layers} layers of {one.heads} heads" for one in (before, given)]
+    if shapes[0] != shapes[1]:
+        fault = f"{first} has {shapes[0]}, and {second} has {shapes[1]}"
+    elif before.tokenizer.get_vocab() != given.tokenizer.get_vocab():
+        fault = f"the tokenizers of {' and '.join(names)} have different pieces"
+    else:
         return
-    fault = (
-        f"{names[0]} has {shapes[0][0]} layers of {shapes[0][1]} heads, and {names[1]} has {shapes[1][0]} of "
-        f"{shapes[1][1]}"
-        if shapes[0] != shapes[1]
-        else f"the tokenizers of {names[0]} and {names[1]} have different pieces"
-    )
     raise EncoderError(
-        f"{fault}: the second was not made of the first by fine-tuning. Name in --data.init_args.before.name the "
-        f"encoder that it was made of."
+        f"{fault}: the second was not made from the first by fine-tuning. Name in --data.init_args.before.name the "
+        f"encoder that it was made from."
     )
-
-
-def _why(audit: Counter[str]) -> str:
-    read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
-    return f"Check that it is the file you meant, and the option max_length ({read or 'nothing was read'})"

@@ -1,4 +1,4 @@
-"""Labelled texts as tokens, words or pieces, and the numbers of the tokens in a vocabulary."""
+"""Tokenization of labelled texts into words or pieces, and vocabularies that number the tokens."""
 
 import json
 import re
@@ -22,21 +22,21 @@ Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 PAD, UNKNOWN, MASK, START, END, SEPARATOR = SPECIALS = ("<pad>", "<unk>", "<mask>", "<s>", "</s>", "<sep>")
-"""First entries of a vocabulary of words, in this order. A word of the corpus that is spelled like one is unknown."""
+"""First entries of a vocabulary of words. A word of the corpus that is spelled like one of them is unknown."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words or pieces, each with its number, its place in `words`.
+    """Words or pieces; the number of each is its position in `words`.
 
     Attributes:
-        words: all of them, specials included.
-        pad: number of what fills batches up.
-        unknown: number of what stands for words without a number of their own.
-        mask: number of what hides a word; None, here and below, without.
-        start: number of what stands before a text.
-        end: number of what stands behind it.
-        separator: number of what stands between the texts of a pair.
+        words: all entries, specials included.
+        pad: number of the padding.
+        unknown: number of every word that is not in the vocabulary.
+        mask: number of the token that hides a word; None, as for the next three, if there is none.
+        start: number of the delimiter before a text.
+        end: number of the delimiter after a text.
+        separator: number of the delimiter between the texts of a pair.
     """
 
     words: tuple[str, ...]
@@ -56,7 +56,7 @@ class Vocabulary:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        """Numbers that no word of a corpus has."""
+        """Numbers of the special entries, which no word of a corpus has."""
         return frozenset(number for number in self._specials if number is not None)
 
     @cached_property
@@ -69,14 +69,20 @@ class Vocabulary:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the words in their order and of the numbers of the specials."""
+        """SHA-256, in hexadecimal, of the words in order and the numbers of the specials."""
         return digest(json.dumps([self.words, self._specials]).encode())
 
 
 def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
-    """Build a vocabulary: the specials, then the words of train by falling count, then by their code points.
+    """Return the vocabulary of words with these counts: the specials, then words by falling count and code points.
 
-    Words rarer than `min_count` are left out, and those beyond the first `max_words`; a `CorpusError` if none is left.
+    Args:
+        counts: count of each word in train.
+        min_count: lowest count of a word in the vocabulary.
+        max_words: most words; None for no bound.
+
+    Raises:
+        CorpusError: no word is left.
     """
     frequent = (word for word, count in counts.items() if count >= min_count and word not in SPECIALS)
     words = sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
@@ -88,22 +94,16 @@ def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | N
 
 
 def piece_vocabulary(tokenizer: TextTokenizer) -> Vocabulary:
-    """Return the pieces of a tokenizer as it numbers them; `unknown` is `pad` if it has no unknown piece."""
-    return Vocabulary(
-        tokenizer.pieces,
-        tokenizer.pad,
-        tokenizer.pad if tokenizer.unknown is None else tokenizer.unknown,
-        tokenizer.mask,
-        tokenizer.start,
-        tokenizer.end,
-        tokenizer.separator,
-    )
+    """Return the vocabulary of a tokenizer's pieces; `unknown` is `pad` if there is no unknown piece."""
+    unknown = tokenizer.pad if tokenizer.unknown is None else tokenizer.unknown
+    delimiters = tokenizer.start, tokenizer.end, tokenizer.separator
+    return Vocabulary(tokenizer.pieces, tokenizer.pad, unknown, tokenizer.mask, *delimiters)
 
 
 ENDS = frozenset((".", "!", "?", "…", "..."))
-"""Words that end a sentence; so do several in a row, together."""
+"""Words that end a sentence; several in a row end it together."""
 CLOSERS = frozenset(("'", '"', "''", "’", "”", "»", ")", "]", "}", "-rrb-", "-RRB-"))
-"""Words that belong to the sentence before them when they follow its end."""
+"""Words that belong to the sentence before them if they follow its end."""
 
 Punctuation = Literal["attached", "apart"]
 _APART = re.compile(
@@ -115,16 +115,16 @@ _APART = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """The words of some texts and their pairs, one after the other.
+    """The words of several texts and their pairs in flat arrays, one text after the other.
 
     Attributes:
-        types: the distinct words, in the order in which they first occur.
-        codes: int64 `[words]`, place of each word in `types`.
-        offsets: int64 `[2 · texts + 1]`, the words of text i are `offsets[2i]:offsets[2i+1]`, those of its pair
+        types: the distinct words in order of their first occurrence.
+        codes: int64 `[words]`, position of each word in `types`.
+        offsets: int64 `[2 · texts + 1]`; text i has the words `offsets[2i]:offsets[2i+1]`, its pair the words
             `offsets[2i+1]:offsets[2i+2]`.
         paired: bool `[texts]`, texts that have a pair.
-        sentences: int64 `[words]`, non-decreasing, equal within a sentence and different between two.
-        rationale: bool `[words]`, words that decide.
+        sentences: int64 `[words]`, number of the sentence; non-decreasing, and different for any two sentences.
+        rationale: bool `[words]`, words of the rationale.
     """
 
     types: tuple[str, ...]
@@ -136,16 +136,16 @@ class Words:
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
-    """The tokens of some texts, one text after the other; each text has at least one that is no special.
+class TokenizedTexts:
+    """The tokens of several texts in flat arrays; each text has at least one token that is not a special.
 
     Attributes:
-        codes: int64 `[tokens]`; of words places in `types` with `SPECIALS` behind them, of pieces their numbers.
-        offsets: int64 `[texts + 1]`, the tokens of text i are `offsets[i]:offsets[i+1]`.
+        codes: int64 `[tokens]`; for words, positions in `(*types, *SPECIALS)`; for pieces, their numbers.
+        offsets: int64 `[texts + 1]`; text i has the tokens `offsets[i]:offsets[i+1]`.
         sources: int64 `[tokens]`, 0 in the text, 1 in its pair, -1 for specials.
-        words: int64 `[tokens]`, place among the words; -1 for specials, and for what stands for a text without words.
-        types: of words, all that there are; None of pieces.
-        blank: texts that held no token and were given the unknown one.
+        words: int64 `[tokens]`, position among the words; -1 for specials, and for the unknown token of a blank text.
+        types: the distinct words; None for pieces.
+        blank: number of texts that held no token and were given the unknown token.
     """
 
     codes: Numbers
@@ -157,7 +157,7 @@ class Tokens:
 
     @property
     def owners(self) -> Numbers:
-        """Int64 `[tokens]`, the text of each token."""
+        """Text of each token, int64 `[tokens]`."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     @property
@@ -169,7 +169,7 @@ class Tokens:
 
     @property
     def segments(self) -> Numbers:
-        """Int64 `[tokens]`, 0 in the text, 1 in its pair, and for a special what the token before it has."""
+        """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair; specials repeat the token before."""
         last = np.maximum.accumulate(np.where(self.sources >= 0, np.arange(len(self.sources)), -1))
         within = last >= self.offsets[self.owners]
         return np.where(within, self.sources[last], 0)
@@ -205,13 +205,13 @@ def tokenize(
     tokenizer: TextTokenizer | None,
     options: TokenOptions,
     too_long: Literal["truncate", "error"] = "truncate",
-) -> tuple[Words, Tokens, Numbers]:
-    """Return the words and tokens of the texts of a file, and how many tokens were cut from each, int64 `[texts]`.
+) -> tuple[Words, TokenizedTexts, Numbers]:
+    """Return the words and tokens of the texts of a file, and the number of tokens cut from each, int64 `[texts]`.
 
-    Case, punctuation and delimiters are a tokenizer's own matter, and it may have a limit of its own.
+    A tokenizer has rules of its own for case, punctuation and delimiters, and may have a lower limit.
 
     Raises:
-        CorpusError: a text is longer and must not be, or the limit leaves room for delimiters alone.
+        CorpusError: a text is too long and the policy is `error`, or the limit leaves room for delimiters alone.
     """
     if tokenizer is not None:
         words = read_words(texts, sentence_separator=options.sentence_separator)
@@ -239,13 +239,14 @@ def read_words(
     punctuation: Punctuation = "attached",
     sentence_separator: str | None = None,
 ) -> Words:
-    """Part texts into words, and into sentences.
+    """Split texts into words and sentences.
 
-    A sentence ends behind `ENDS` and the `CLOSERS` that follow, and with the text or the pair: a rule for texts whose
-    punctuation stands apart. With a separator it ends there instead, and the separators are dropped.
+    Without a separator, a sentence ends after `ENDS` and the `CLOSERS` that follow, and at the end of a text or pair.
+    This rule needs texts whose punctuation stands apart. With a separator, sentences end there and at the end of a
+    text; separators are dropped, and lowercased if words are.
 
-    `attached` punctuation parts at white space alone, for texts that are tokenised already; `apart` makes marks and
-    clitics words of their own. The parts of a word that decides all decide. In lower case the separator is, too.
+    `attached` punctuation splits at white space alone, for texts that are tokenised already; `apart` makes marks and
+    clitics words of their own. All parts of a rationale word belong to the rationale.
     """
     separator = sentence_separator.lower() if sentence_separator is not None and lowercase else sentence_separator
     codes: list[int] = []
@@ -286,27 +287,27 @@ def read_words(
 
 
 def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
-    """Return the words that end a sentence, bool `[words]`: the last of each run of ends, or of their closers."""
+    """Return the words that end a sentence, bool `[words]`: the last word of each run of ends and their closers."""
     ends = np.array([word in ENDS for word in types], bool)[codes]
-    # The last word up to each that closes nothing; at the start of a text there is nothing to close.
+    # Up to each word, the last word that is no closer; at the start of a text there is nothing to close.
     other = ~np.array([word in CLOSERS for word in types], bool)[codes] | starts
     tail: Flags = ends[np.maximum.accumulate(np.where(other, np.arange(len(codes)), 0))]
     tail[:-1] &= ~tail[1:]
     return tail
 
 
-def word_tokens(words: Words, *, delimiters: bool) -> Tokens:
-    """Make each word a token; put a separator between a text and its pair, and delimiters, if wanted, around both."""
+def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
+    """Make each word a token; put a separator between a text and its pair, and optional delimiters around both."""
     starts, middles, stops = words.offsets[:-1:2], words.offsets[1::2], words.offsets[2::2]
     around = np.full(len(starts), delimiters)
-    # What is put into each text, in its order: the start, what stands for no word at all, the separator, the end.
+    # Specials of each text in order: the start, the unknown token of a blank text, the separator, the end.
     wanted = np.stack((around, starts == stops, words.paired, around), 1)
     places = np.stack((starts, starts, middles, stops), 1)[wanted]
     specials = np.array([SPECIALS.index(word) for word in (START, UNKNOWN, SEPARATOR, END)])
     added = np.broadcast_to(len(words.types) + specials, wanted.shape)[wanted]
     source = np.broadcast_to((-1, 0, -1, -1), wanted.shape)[wanted]
     count = len(words.codes)
-    return Tokens(
+    return TokenizedTexts(
         codes=np.insert(words.codes, places, added),
         offsets=np.concatenate(([0], np.cumsum(stops - starts + wanted.sum(1)))),
         sources=np.insert(np.repeat(np.tile((0, 1), len(starts)), np.diff(words.offsets)), places, source),
@@ -316,10 +317,10 @@ def word_tokens(words: Words, *, delimiters: bool) -> Tokens:
     )
 
 
-def piece_tokens(words: Words, tokenizer: TextTokenizer) -> Tokens:
-    """Cut each text and its pair, words joined by single blanks, into the tokenizer's pieces and delimiters.
+def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
+    """Cut each text and its pair into the tokenizer's pieces and delimiters.
 
-    A piece belongs to the word in which it ends.
+    The words are joined by single blanks; a piece belongs to the word in which it ends.
     """
     spelled = [words.types[code] for code in words.codes]
     parts = [" ".join(spelled[start:stop]) for start, stop in zip(words.offsets, words.offsets[1:], strict=False)]
@@ -336,7 +337,7 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> Tokens:
                 firsts = np.cumsum(sizes[start:stop]) - sizes[start:stop]
                 own[inside] = start + np.searchsorted(firsts, pieces.ends[inside], side="right") - 1
         places.append(own)
-    return Tokens(
+    return TokenizedTexts(
         codes=np.concatenate([pieces.ids for pieces in found]),
         offsets=np.concatenate(([0], np.cumsum([len(pieces.ids) for pieces in found]))),
         sources=np.concatenate([pieces.sources for pieces in found]),
@@ -345,11 +346,14 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> Tokens:
     )
 
 
-def cut(tokens: Tokens, limit: int) -> tuple[Tokens, Numbers]:
-    """Leave at most `limit` tokens of each text; specials stay, and of a pair the longer text is cut first.
+def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
+    """Cut each text to at most `limit` tokens; specials stay, and the longer text of a pair is cut first.
 
-    Returns the tokens, and how many each text lost, int64 `[texts]`. It is a `CorpusError` if the specials leave no
-    room for another token.
+    Returns:
+        The tokens, and the number of tokens cut from each text, int64 `[texts]`.
+
+    Raises:
+        CorpusError: the specials leave no room for another token.
     """
     owners, texts = tokens.owners, len(tokens.offsets) - 1
     first, second = (np.bincount(owners[tokens.sources == source], minlength=texts) for source in (0, 1))

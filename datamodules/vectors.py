@@ -8,12 +8,11 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,10 +43,10 @@ class VectorSpec:
 
     Args:
         name: a text or binary file of GloVe or word2vec (plain or .gz, with a header or without), a `.kv` of gensim,
-            `encoder` for the encoder's own input embeddings, `glove.6B.50d` (100d, 200d, 300d) for the file under the
+            `encoder` for the encoder's own input embeddings, `glove.6B.50d` (100d, 200d, 300d) for the file in the
             data root's `glove/` or else its subset there, or vectors of gensim's downloader.
-        lowercase: look words up in lower case; not applied to `encoder`, whose tokenizer decides.
-        min_coverage: refuse vectors that know a smaller share of the corpus's tokens, 0–1.
+        lowercase: look words up in lower case; `encoder` follows its tokenizer instead.
+        min_coverage: lowest share of the corpus's tokens with a vector, 0–1; less is an error.
         allow_pickle: open a `.kv`, a pickle. A pickle can run any program: allow it only for files that you trust.
     """
 
@@ -66,20 +65,20 @@ class WordVectors:
     """Vectors of the words of a corpus.
 
     Attributes:
-        matrix: float32 `[types + 1, size]`; the last row is zero, so that the row −1 is one of zeros.
-        index: row of every word that is known, as it is looked up.
+        index: row of every known word, in the form that is looked up.
+        matrix: float32 `[types + 1, size]`; the last row, −1, is zero.
         lowercase: whether words are looked up in lower case.
         identity: the file's name and SHA-256, or the encoder's identity, and `lowercase`; the same for every corpus.
-        audit: `file`; `size` of a vector; `types` (distinct forms as they are looked up) and `tokens` of the corpus;
-            how many of each are covered; `coverage` of the tokens, 0–1; for a text file `repeated_rows` of words that
-            already had one; for `encoder` `types_all_unknown`, of which the tokenizer knows no piece.
+        audit: `file`; `size` of a vector; `types` (distinct forms) and `tokens` of the corpus; `types_covered`,
+            `tokens_covered`, and `coverage` of the tokens, 0–1; for a text file `repeated_rows` of words that already
+            had one; for `encoder` `types_all_unknown`, types without a piece that the tokenizer knows.
     """
 
-    matrix: NDArray[np.float32]
     index: Mapping[str, int]
-    lowercase: bool
-    identity: Mapping[str, object]
+    matrix: NDArray[np.float32]
     audit: Mapping[str, object]
+    lowercase: bool = False
+    identity: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -92,14 +91,6 @@ class WordVectors:
         return np.fromiter((self.index.get(form, -1) for form in forms), np.int64, len(words))
 
 
-class FoundVectors(NamedTuple):
-    """Row of each known word, vectors float32 `[words, size]`, and the audit of reading them."""
-
-    rows: Mapping[str, int]
-    matrix: NDArray[np.float32]
-    audit: Mapping[str, int]
-
-
 def load_vectors(
     spec: VectorSpec,
     words: Mapping[str, int],
@@ -109,15 +100,15 @@ def load_vectors(
     source: EncoderSource | None = None,
     encoder: Callable[[], Encoder] | None = None,
 ) -> WordVectors:
-    """Return the vectors of a corpus's words, converting their file the first time.
+    """Return the vectors of a corpus's words; the first time, convert their file.
 
     Args:
-        spec: which vectors.
+        spec: name and use of the vectors.
         words: count of every form in the corpus.
         root: data root, under which `glove/` lies.
-        cache: folder of the stores; the converted vectors go to `vectors/` in it.
-        source: the encoder whose input embeddings the name `encoder` means; None without one.
-        encoder: loads that encoder for a conversion; None for `Encoder(source)`.
+        cache: folder of the stores; its `vectors/` keeps the converted vectors.
+        source: the encoder that the name `encoder` stands for; None without one.
+        encoder: function that loads this encoder; None for `Encoder(source)`.
 
     Raises:
         UserError: vectors that are absent, malformed, or know too few tokens, or a cache that cannot be written.
@@ -131,7 +122,7 @@ def load_vectors(
     try:
         if embedded:
             if source is None:
-                raise UserError(f"{ENCODER}: these are word vectors of an encoder, and there is none. Name others.")
+                raise UserError(f"{ENCODER}: word vectors of an encoder, and there is no encoder. Name other vectors.")
             file, identity = ENCODER, source.embeddings_identity(digests)
             convert = partial(_embedded, source, encoder, wanted)
         else:
@@ -144,7 +135,7 @@ def load_vectors(
     except OSError as error:
         remedy = f"{cache / 'vectors'} must be writable and have room: else name another folder by data.init_args.cache"
         raise UserError.at(error.filename or cache, None, error.strerror or str(error), remedy) from error
-    covered = [count for word, count in counts.items() if word in found.rows]
+    covered = [count for word, count in counts.items() if word in found.index]
     audit: dict[str, float] = {"types": len(counts), "types_covered": len(covered)}
     audit |= {"tokens": counts.total(), "tokens_covered": sum(covered)}
     audit["coverage"] = sum(covered) / counts.total() if counts.total() else 1.0
@@ -158,25 +149,25 @@ def load_vectors(
     size, identity = found.matrix.shape[1], {**identity, "lowercase": lowercase}
     rank_zero_info(f"Word vectors: {file}, {size} values, {share}.")
     known = {"file": file, "size": size, **audit, **found.audit}
-    return WordVectors(found.matrix, found.rows, lowercase, identity, known)
+    return replace(found, lowercase=lowercase, identity=identity, audit=known)
 
 
-def _embedded(source: EncoderSource, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> FoundVectors:
+def _embedded(source: EncoderSource, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> WordVectors:
     """Return the encoder's input embeddings of the words that have a piece."""
     embedded = embed_words(Encoder(source) if encoder is None else encoder(), wanted)
     known = np.flatnonzero(embedded.pieces)
     index = {wanted[place]: row for row, place in enumerate(known.tolist())}
-    return FoundVectors(index, embedded.vectors[known], {"types_all_unknown": int(embedded.unknown.sum())})
+    return WordVectors(index, embedded.vectors[known], {"types_all_unknown": int(embedded.unknown.sum())})
 
 
 def _converted(
-    convert: Callable[[], FoundVectors],
+    convert: Callable[[], WordVectors],
     identity: Mapping[str, object],
     wanted: list[str],
     lowercase: bool,
     folder: Path,
-) -> FoundVectors:
-    """Return the kept vectors of these words, with a last row of zeros; `convert` them if there are none undamaged."""
+) -> WordVectors:
+    """Return the kept vectors of these words, with a last row of zeros; convert them if none are kept undamaged."""
     body = {
         "version": VECTORS_VERSION,
         "source": {name: value for name, value in identity.items() if name != "file"},
@@ -187,20 +178,26 @@ def _converted(
     if kept(path) is not None:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         words, audit = json.loads(saved["content"])
-        return FoundVectors({word: row for row, word in enumerate(words)}, saved["vectors"].numpy(), audit)
+        return WordVectors({word: row for row, word in enumerate(words)}, saved["vectors"].numpy(), audit)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     found, content = convert(), io.BytesIO()
     matrix = np.pad(found.matrix, ((0, 1), (0, 0)))
-    torch.save({"vectors": torch.from_numpy(matrix), "content": json.dumps([list(found.rows), found.audit])}, content)
+    torch.save({"vectors": torch.from_numpy(matrix), "content": json.dumps([list(found.index), found.audit])}, content)
     keep(path, content.getbuffer())
-    return FoundVectors(found.rows, matrix, found.audit)
+    return replace(found, matrix=matrix)
 
 
 def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Path]:
-    """Return the file of word vectors of that name, and the arrays that gensim has stored beside a `.kv`.
+    """Return the file of these word vectors, and the arrays that gensim has stored beside a `.kv`.
 
-    A UserError if there is none, it cannot or (`fetch`) must not be downloaded, or it is a pickle that is not allowed.
+    Args:
+        spec: name of the vectors.
+        root: data root, under which `glove/` lies.
+        fetch: whether gensim's downloader may fetch the file.
+
+    Raises:
+        UserError: there is no such file and it cannot be fetched, or it is a pickle that is not allowed.
     """
     path = Path(spec.name).expanduser()
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
@@ -235,11 +232,14 @@ def _download(name: str, fetch: bool) -> Path:
         raise UserError.at(name, None, wrong, remedy) from error
 
 
-def read_vectors(path: Path, wanted: Collection[str]) -> FoundVectors:
-    """Read the vectors of the wanted words from an allowed file, in its order; a UserError where it is malformed.
+def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
+    """Return the vectors of the wanted words, in the order of the file.
 
-    gensim reads `.kv` and word2vec's binary format. Text is read here: gensim would parse all rows, repeat the value of
-    a row that is cut off after its first, and name no line.
+    gensim reads `.kv` and word2vec's binary format. Text is read here, because gensim would parse all rows, pad a row
+    that is cut off, and name no line in its errors.
+
+    Raises:
+        UserError: the file is malformed.
     """
     from gensim.models import KeyedVectors
 
@@ -253,7 +253,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> FoundVectors:
             loaded = KeyedVectors.load_word2vec_format(str(path), binary=True)
         else:
             return _read_text(path, wanted)
-        # Not those that fastText would make up from a word's letters: coverage would always be 1.
+        # Known words alone: fastText makes up vectors from a word's letters, and coverage would always be 1.
         known = [word for word in loaded.index_to_key if word in wanted]
         rows = [loaded.key_to_index[word] for word in known]
         matrix = np.asarray_chkfinite(loaded.vectors[rows], np.float32)
@@ -263,7 +263,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> FoundVectors:
         wrong = f"it cannot be read as KeyedVectors of gensim ({type(error).__name__}: {error})"
         remedy = "Fetch the file again if it is cut off; a .kv needs the .npy files beside it"
         raise UserError.at(path, None, wrong, remedy) from error
-    return FoundVectors({word: row for row, word in enumerate(known)}, matrix, {})
+    return WordVectors({word: row for row, word in enumerate(known)}, matrix, {})
 
 
 def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
@@ -271,8 +271,8 @@ def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
         return gzip.open(path) if file.read(2) == b"\x1f\x8b" else path.open("rb")
 
 
-def _read_text(path: Path, wanted: Collection[str]) -> FoundVectors:
-    """Parse the first row of each wanted word, and check the size of all rows, and their number against a header."""
+def _read_text(path: Path, wanted: Collection[str]) -> WordVectors:
+    """Return the first row of each wanted word; check the size of every row, and their number against a header."""
     vectors: dict[str, NDArray[np.float32]] = {}
     repeated = number = 0
     with _opened(path) as file, np.errstate(over="ignore"):
@@ -297,4 +297,4 @@ def _read_text(path: Path, wanted: Collection[str]) -> FoundVectors:
         wrong = f"the header says {int(header[1]):,} rows, but {number:,} follow"
         raise UserError.at(path, 1, wrong, "Fetch the file again if it is cut off; else correct or delete the header")
     matrix = np.array(list(vectors.values()), np.float32).reshape(-1, size)
-    return FoundVectors({word: row for row, word in enumerate(vectors)}, matrix, {"repeated_rows": repeated})
+    return WordVectors({word: row for row, word in enumerate(vectors)}, matrix, {"repeated_rows": repeated})

@@ -41,12 +41,12 @@ from interventions.task import (
 from metrics.bootstrap import Statistic, difference, holm, pooled
 from metrics.heads import most_attended
 from metrics.rows import ArcRows, ItemRows
+from probes.frozen import DependencyProbe
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment
 from processes.ranks import Ranks
 from results import Estimate, Figure, Result, Table, Unit, numbers
 from results.errors import UserError, check_numbers, check_values
-from training import TrainedModule
 from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
@@ -313,7 +313,7 @@ class CausalCheck(NestedExperiment):
 
     def __init__(
         self,
-        probe: TrainedModule,  # type: ignore[type-arg] # jsonargparse takes no parametrized class
+        probe: DependencyProbe,
         relations: tuple[str, ...] = ("det", "obj", "nsubj", "amod"),
         checkpoint: str | None = None,
         heads: int = 3,
@@ -367,15 +367,15 @@ class CausalCheck(NestedExperiment):
         """Select heads, train the probe, put the heads out of action, and return the result."""
         chosen = self._chosen()
         upper = self.data.variant(lowest=len(self.data.layers) - self.upper)
-        [copy] = self.trained_copies({"Probe of the upper layers": upper}, *self.contract.monitor)
-        assert isinstance(copy.probe, HeadSelectionProbe)
+        [(probe, best)] = self.trained_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
+        assert isinstance(probe, HeadSelectionProbe)
         assert isinstance(self.data.encoder, EncoderSpec)
         encoder = Encoder(resolve(self.data.encoder), self.device)
         sentences = Sentences(self.data, "test", encoder)
-        upper.read_only(frozenset(self.contract.reads) - {"attention"})
+        upper.read_only(frozenset(self.probe.reads) - {"attention"})
         upper.setup("test")
         off = self._ablation(encoder)
-        measures = self._measures(copy.probe.to(self.device), encoder, off, sentences, upper.splits["test"])
+        measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
         table, scores = self._table(chosen, measures)
         blank = {} if self._task else {"task": "no --model.init_args.checkpoint is given"}
         if reason := lacks_language_modelling(encoder):
@@ -383,8 +383,8 @@ class CausalCheck(NestedExperiment):
         audit: dict[str, object] = {
             "kind": self.kind,
             "probe_reads_layers": f"{len(self.data.layers) - self.upper + 1}-{len(self.data.layers)}",
-            "probe_dev": copy.dev,
-            "probe_epochs": copy.epochs,
+            "probe_dev": best.value,
+            "probe_epochs": best.epoch,
             "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
             "random_heads_among_best": {one.relation: one.shared for one in chosen},
             "random_sets_drawn_twice": {one.relation: one.repeated for one in chosen},

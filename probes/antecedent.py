@@ -10,27 +10,37 @@ from torch import Tensor, nn
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from heads.antecedent import AntecedentEvaluation, check_coreference, links_of
 from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
-from probes.base import FrozenProbe, Sizes, weight_maps
-from probes.scorers import attention_scores, weighted_scores
+from probes.frozen import FrozenProbe, Sizes, weight_maps
+from probes.head_selection import attention_scores, weighted_scores
 from results import Figure, Result
 from results.errors import UserError, check_numbers
 from training import Average, device_count, no_loss
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
-    """Scores `[U, U]` of mentions × antecedents to those of the candidates of every link, `[links, U]`, else -inf."""
+    """Return the scores of the candidates of every link, `[links, U]`, -inf for others.
+
+    Args:
+        scores: `[U, U]`, mentions × antecedents.
+        links: the links.
+    """
     source = torch.tensor(links.source, device=scores.device)
     barred = torch.tensor(~links.candidates, device=scores.device)
     return scores[source].masked_fill(barred, -torch.inf)
 
 
 def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
-    """`-ln Σ p(j)` over the gold candidates j of every link, p being the softmax over all its candidates.
+    """Return `-ln Σ p(j)` over the gold candidates j of every link, where p is the softmax over all its candidates.
 
-    A cluster may have many earlier mentions, and it does not matter which of them is found: the probability of all of
-    them is learned, as in the mention ranking of Durrett & Klein (2013).
+    Any earlier mention of the cluster is right, so the loss is the marginal likelihood of the mention ranking of
+    Durrett & Klein (2013).
 
-    Takes scores `[U, U]` of mentions × antecedents; gives nats `[links]`, 0 where all candidates are gold.
+    Args:
+        scores: `[U, U]`, mentions × antecedents.
+        links: the links.
+
+    Returns:
+        Nats `[links]`; 0 if all candidates are gold.
     """
     among = candidate_scores(scores, links)
     wrong = torch.tensor(~links.gold, device=scores.device)
@@ -38,17 +48,17 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
 
 
 class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
-    """A trained probe that gives every earlier head word a score as the antecedent of a mention.
+    """A trained probe that scores every earlier head word as the antecedent of a mention.
 
-    It sees what a single head sees: attention between the head words of two mentions, in both directions. It is
-    scored on test beside the best single head, chosen on dev, and beside the baselines, on the same links.
-    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`, which gives scores
-    `[U, U]`: of every head word's mention × every head word as its antecedent.
+    It reads the attention between the head words of two mentions, in both directions, as a single head does. The result
+    compares it on the same test links with the best single head on dev and with the baselines. Subclasses fill `build`,
+    which makes the parameters once the sizes are known, and `forward`, which returns scores `[U, U]` of mentions ×
+    antecedents, both by head word.
 
     Args:
-        learning_rate: of Adam.
+        learning_rate: learning rate of Adam.
         decay: factor of the learning rate after every epoch; 1 keeps it.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
     """
 
     takes = CoreferenceDataModule
@@ -60,10 +70,6 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         self.learning_rate, self.decay = learning_rate, decay
         self.evaluation = AntecedentEvaluation(seed=seed, trained=True)
         self._val_accuracy = Average()
-
-    def figures(self) -> Mapping[str, Figure]:
-        """Return figures of the probe's own."""
-        return {}
 
     def setup(self, stage: str) -> None:
         data = self.data
@@ -87,7 +93,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
-        """Return the candidate of the highest score for every link, int64 `[links]`; of equals the later one."""
+        """Return the best-scored candidate of every link, int64 `[links]`; the later one on a tie."""
         return _choice(candidate_scores(self(batch), links))
 
     def update(self, batch: AntecedentBatch) -> None:
@@ -99,7 +105,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
         right = loss = torch.zeros((), device=self.device)
         count = 0
-        if batch.window is not None:  # else this device has none: it adds nothing, but must not be found empty
+        if batch.window is not None:  # a device without a window adds 0, as a metric without an update warns
             links, scores = links_of(batch), self(batch)
             chosen = _choice(candidate_scores(scores, links))
             right = torch.tensor(links.gold, device=scores.device).gather(1, chosen[:, None]).sum()
@@ -118,15 +124,15 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
 
 
 def _choice(scores: Tensor) -> Tensor:
-    """Of `[links, U]` the last of the greatest in every row."""
+    """Return the last position of the greatest score in every row of `[links, U]`."""
     return scores.size(-1) - 1 - scores.flip(-1).argmax(-1)
 
 
 class AntecedentAttentionProbe(TrainedAntecedentProbe):
-    """Scores antecedent j of mention i by a weighted sum over attention heads: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]`.
+    """A probe that scores antecedent j of mention i by attention: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]`, summed over heads.
 
-    i and j are the head words of the two mentions. `2LH` parameters: there is no ROOT, a mention without an antecedent
-    being no link.
+    i and j are the head words of the two mentions. `2LH` parameters; there is no ROOT, because a mention without an
+    antecedent is no link.
     """
 
     experiment = "antecedent_attention"
@@ -143,10 +149,10 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
 
 
 class AntecedentWordsProbe(TrainedAntecedentProbe):
-    """As `AntecedentAttentionProbe`, with weights that the two head words decide: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
+    """An `AntecedentAttentionProbe` with weights linear in the two word vectors: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
 
-    v are fixed word vectors, zeros for unknown words; U and c give the other direction its weights u_k likewise.
-    `2LH·(2d + 1)` parameters.
+    The weights of the other direction are `u_k = U_k·(v_i ⊕ v_j) + c_k`. v are frozen word vectors, zeros for unknown
+    words. `2LH·(2d + 1)` parameters.
     """
 
     experiment = "antecedent_words"

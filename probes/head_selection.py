@@ -1,7 +1,12 @@
-"""Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5)."""
+"""Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5).
+
+Their two formulas score pairs of words by the attention between them: a dependent with a candidate head, or, in
+`probes.antecedent`, a mention with a candidate antecedent. Axes of attention are from and to; K is the number of heads
+of all layers.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -10,27 +15,24 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
-from datamodules.dependency import DependencySplit, Field
-from heads.experiment import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs, read_fields
+from datamodules import AttentionBatch, VectorSpec
+from datamodules.dependency import DependencySplit
+from heads.experiment import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
 from metrics.attachment import attached
 from metrics.rows import ArcRows
 from metrics.trees import tree_heads
-from probes.base import FrozenProbe, Sizes, weight_maps
-from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
-from probes.sentences import data_of_sentences
+from probes.frozen import DependencyProbe, Sizes, weight_maps
 from results import Figure, Result
 from results.errors import check_numbers
 from training import device_count
-from training.lightning_private import attached_trainer
 
 
 class RelationClassifier(nn.Module):
-    """The relation of a word to its head, linear in all attention between the two, as `Linear(2k+1, relations)`.
+    """A classifier of the relation of a word to its head, linear in all attention between them.
 
-    Beside the attention of all k heads from the word to its head, and back, there is one feature for ROOT, which is
-    attended to at the start delimiter. It is trained at the gold heads, and asked at the predicted ones. Data may
-    number the relations otherwise, and may lack some, or have more: they are known by their names.
+    The features are the attention of all K heads from the word to its head and back, and an indicator of ROOT, which is
+    attended to at the start delimiter. It is trained on gold heads and applied to predicted heads. Relations are
+    identified by name, because other data may number them otherwise, lack some, or have more.
     """
 
     def __init__(self, heads: int, relations: Sequence[str]) -> None:
@@ -39,7 +41,7 @@ class RelationClassifier(nn.Module):
         self.linear = nn.Linear(2 * heads + 1, len(relations))
 
     def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
-        """Logits `[batch, n, relations]` of the arcs to these heads, int64 `[batch, n]`, 0 = ROOT."""
+        """Return logits `[batch, n, relations]` of the arcs to these heads, int64 `[batch, n]`, 0 = ROOT."""
         attention = batch.attention.flatten(1, 2)
         rows = torch.arange(heads.size(0), device=heads.device)[:, None]
         words = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
@@ -49,42 +51,40 @@ class RelationClassifier(nn.Module):
         return logits
 
     def predict(self, batch: AttentionBatch, heads: Tensor, names: Sequence[str]) -> Tensor:
-        """Place in `names` of the relation of the arcs to these heads, int64 `[batch, n]`; -1 where it is not there."""
-        return self._places(names).to(heads.device)[self(batch, heads).argmax(-1)]
+        """Return the relation of each arc as a position in `names`, int64 `[batch, n]`; -1 if it is not among them."""
+        return _positions(self.relations, names).to(heads.device)[self(batch, heads).argmax(-1)]
 
     def loss(self, batch: AttentionBatch, names: Sequence[str]) -> Tensor:
-        """Cross-entropy of the relations, which are places in `names`, at the gold heads, summed over the words."""
-        places = self._places(names)
-        own = torch.full((len(names) + 1,), -1)  # the last place is that of the padding, -1
-        own[places] = torch.where(places >= 0, torch.arange(len(places)), -1)
-        own[-1] = -1
+        """Return the cross-entropy at the gold heads, summed over words; gold relations are positions in `names`."""
+        own = _positions((*names, None), self.relations)  # the last is for the padding, -1
         logits = self(batch, batch.heads.clamp(min=0))
         gold = own.to(logits.device)[batch.relations]
         return nn.functional.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=-1, reduction="sum")
 
-    def _places(self, names: Sequence[str]) -> Tensor:
-        known = {name: place for place, name in enumerate(names)}
-        return torch.tensor([known.get(name, -1) for name in self.relations])
+
+def _positions(names: Sequence[str | None], among: Sequence[str]) -> Tensor:
+    """Return the position of each name among others, int64 `[names]`; -1 for a name that is not among them."""
+    known = {name: place for place, name in enumerate(among)}
+    return torch.tensor([-1 if name is None else known.get(name, -1) for name in names])
 
 
-class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
-    """A trained probe that gives every word a score for every candidate head.
+class HeadSelectionProbe(DependencyProbe):
+    """A trained probe that scores every candidate head of every word.
 
-    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`, which gives scores
-    `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate.
+    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`, which returns scores
+    `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf for positions that are no candidates.
 
     Args:
-        learning_rate: of Adam.
+        learning_rate: learning rate of Adam.
         decay: factor of the learning rate; 1 keeps it, as the original does.
-        schedule: whether the rate falls after every `epoch`, or on a `plateau`: after an epoch that did not lower the
-            loss on dev.
-        labels: whether a classifier of relations is trained beside, for `las`; see `RelationClassifier`.
-        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+        schedule: with `epoch`, the rate decays after every epoch; with `plateau`, after each epoch that does not lower
+            the loss on dev.
+        labels: whether a `RelationClassifier` is trained too, for the score `las`.
+        relations: relations in the table and the figure, in this order, beside all words; empty for all relations.
     """
 
-    takes = DependencyDataModule
-    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_uas", "max")
-    headline: ClassVar[str] = "uas"
+    monitor = ("val_uas", "max")
+    headline = "uas"
 
     def __init__(
         self,
@@ -100,37 +100,24 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
         self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
         self.evaluation = ArcEvaluation(relations)
         self._val, self._found = ArcRows(heads=None), predicted_arcs()
-        self._relations: tuple[str, ...] = ()
+        self._relations: tuple[str, ...] = ()  # of the training
+        self._names: tuple[str, ...] = ()  # by label id of the data
+        if labels:
+            self.reads = frozenset((*self.reads, "attention"))
         self.predictions: pd.DataFrame | None = None
 
     def prepare(self) -> None:
-        reads = self._needs
-        read_fields(self.data, reads, type(self).__name__)
+        super().prepare()
         check_relations(self.evaluation.relations, self.data.relations)
-        self.bind_to(self.data, reads)
+        self._names = self.data.relations
         if not self._relations:
-            self._classify(self.data.relations)
-
-    @property
-    def _needs(self) -> frozenset[Field]:
-        return frozenset(self.reads) | ({"attention"} if self.labels else set())
-
-    def figures(self) -> Mapping[str, Figure]:
-        """Return figures of the probe's own."""
-        return {}
-
-    def _classify(self, relations: tuple[str, ...]) -> None:
-        self._relations = relations
-        if self.labels:
-            heads = len(self.sizes.layers) * len(self.sizes.heads)
-            self.classifier = RelationClassifier(heads, relations)
+            self.restore({"relations": self.data.relations})
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        """Cross-entropy of the gold head of every word over its candidates, `[batch, n]`; 0 in the padding."""
         return _head_cross_entropy(self(batch), batch)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
+        """Return the cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
         loss = self.cross_entropy(batch).sum()
         self._loss.update(loss.detach(), batch.lengths.sum())
         if self.labels:
@@ -138,7 +125,7 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
-        """Return the candidate of the highest score for every word and, if asked for, the tree of the highest score."""
+        """Return the best-scored candidate of every word and, with `tree`, the best-scored tree."""
         scores = self(batch)
         heads = scores.argmax(-1)
         relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
@@ -150,34 +137,16 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
     def outcome(self) -> Result:
         return self.evaluation.result(self.experiment, self.data, self.figures(), self.trained_for)
 
-    @property
-    def _names(self) -> tuple[str, ...]:
-        """Relation names by label id: the datamodule's ids under a trainer, else those of the training run."""
-        return self._relations if attached_trainer(self) is None else self.data.relations
-
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Predicted heads `[batch, n]`, -1 in the padding; gathered for `predictions` too."""
+        """Return predicted heads `[batch, n]`, -1 in the padding; keep them for `predictions`."""
         predicted = self.predict(batch)
         self._found.add(batch, **predicted.columns())
         return predicted.heads.masked_fill(~batch.mask, -1)
 
     def on_predict_epoch_end(self) -> None:
-        """Fill `predictions`, the table of `predict_sentences` for the sentences of the data."""
-        self.predictions = self._table(self._found, self.data.splits["test"])
-
-    def _table(self, found: ArcRows, split: DependencySplit) -> pd.DataFrame:
-        arcs, predicted = found.arcs()
-        columns = {
-            "id": [split.ids[index] for index in arcs.sentence],
-            "word": arcs.word,
-            "form": [form for index in np.unique(arcs.sentence) for form in split.words(int(index))],
-            "head": predicted["heads"],
-            "tree_head": predicted["tree"],
-        }
-        if self.labels:
-            names = (*self._names, None)  # the last, -1, is a relation that these data do not have
-            columns["relation"] = [names[number] for number in predicted["relations"].tolist()]
-        return pd.DataFrame(columns)
+        """Fill `predictions`, in the form of `predict_sentences`."""
+        names = self._names if self.labels else None
+        self.predictions = _predictions(self._found, self.data.splits["test"], names)
 
     def predict_sentences(
         self,
@@ -188,33 +157,32 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
         vectors: VectorSpec | None = None,
         root: str | None = None,
     ) -> pd.DataFrame:
-        """The heads of new sentences, as `python train.py predict` finds them; no Trainer is needed.
+        """Return the heads of new sentences, as `python train.py predict` does; no Trainer is needed.
 
-        A checkpoint of `train.py` knows its encoder, options and word vectors. For a probe that a program has trained
-        they are named here; the default encoder, read whole, need not be.
+        A checkpoint of `train.py` knows its encoder, options and word vectors. A probe that a program has trained needs
+        them here, except for the default encoder with all layers and heads.
 
         Args:
-            sentences: each a string, which is cut at white space, or its words.
-            encoder: that of the training, where it lies elsewhere now, as are the next two.
-            options: layers and heads, and what is done with long sentences.
-            vectors: the word vectors.
+            sentences: sentences, each a string that is split at white space, or a sequence of words.
+            encoder: the encoder of the training; None for the encoder that the checkpoint names.
+            options: layers and heads, and the policy for long sentences; None for the options of the training.
+            vectors: the word vectors; None for the vectors of the training.
             root: folder of the word vectors; else `$PROBING_DATA`, else `./data`.
 
         Returns:
-            Columns `id, word, form, head, tree_head` and, with labels, `relation`: `id` counts the sentences from 1,
-            `word` the words of each; 0 is the root.
+            Table with columns `id, word, form, head, tree_head` and, with `labels`, `relation`. `id` counts the
+            sentences from 1, `word` the words of a sentence from 1; head 0 is ROOT.
 
         Raises:
             TrainingError: the probe is not trained, or was trained on another encoder or other word vectors.
             UserError: there is no sentence, or one has no words.
         """
-        with data_of_sentences(self, sentences, self._needs, encoder, options, vectors, root) as data:
-            self.bind_to(data, self._needs)
-            found = predicted_arcs()
+        with self.on_sentences(sentences, encoder, options, vectors, root) as data:
+            found, self._names = predicted_arcs(), self._relations
             for batch in data.batches("test"):
                 batch = batch.to(self.device)
                 found.add(batch, **self.predict(batch).columns())
-            return self._table(found, data.splits["test"])
+            return _predictions(found, data.splits["test"], self._names if self.labels else None)
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         scores = self(batch)
@@ -229,7 +197,7 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
         self.log("val_loss", self._val_loss.take())
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Adam, as in Clark et al. (2019)."""
+        """Return Adam, as in Clark et al. (2019), with the schedule of the options."""
         adam = torch.optim.Adam(self.parameters(), self.learning_rate, fused=True)
         if self.schedule == "epoch":
             return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
@@ -240,26 +208,155 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
         return {**super().checkpoint_part(), "relations": self._relations}
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Make the classifier of the relations that were trained: other splits may have others."""
+        """Make the classifier for the relations of the training; the data of the run may have others."""
         relations = tuple(part["relations"])
-        if self._relations != relations:
-            self._classify(relations)
+        if self.labels and self._relations != relations:
+            self.classifier = RelationClassifier(len(self.sizes.layers) * len(self.sizes.heads), relations)
+        self._relations = relations
+
+
+def _predictions(found: ArcRows, split: DependencySplit, names: Sequence[str] | None) -> pd.DataFrame:
+    """Return the table of `predict_sentences`; `names` are the relations by number, None without a classifier."""
+    arcs, predicted = found.arcs()
+    columns = {
+        "id": [split.ids[index] for index in arcs.sentence],
+        "word": arcs.word,
+        "form": [form for index in np.unique(arcs.sentence) for form in split.words(int(index))],
+        "head": predicted["heads"],
+        "tree_head": predicted["tree"],
+    }
+    if names is not None:
+        known = (*names, None)  # the last, -1, stands for a relation that these data lack
+        columns["relation"] = [known[number] for number in predicted["relations"].tolist()]
+    return pd.DataFrame(columns)
 
 
 def _head_cross_entropy(scores: Tensor, batch: AttentionBatch) -> Tensor:
+    """Return the cross-entropy of the gold heads over the candidates, `[batch, n]`; 0 in the padding."""
     words = nn.functional.cross_entropy(scores.flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="none")
     return words.view_as(batch.heads)
 
 
+def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
+    """Return `score[x, y] = Σ_k weight[0, k] α^k[x, y] + weight[1, k] α^k[y, x]`, `[batch, positions, positions]`.
+
+    Args:
+        attention: `[batch, K, positions, positions]`, any floating-point type.
+        weight: `[2, K]`.
+    """
+    batch, positions = attention.size(0), attention.size(-1)
+    # A batched product, because the gradient of a broadcast product is twenty times as slow on a CPU.
+    scores = torch.bmm(weight.expand(batch, -1, -1), attention.flatten(2).float())
+    out, back = scores.view(-1, 2, positions, positions).unbind(1)
+    return out + back.mT
+
+
+def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return `score[x, y] = Σ_k (first[x,0,k] + second[y,0,k]) α^k[x, y] + (first[x,1,k] + second[y,1,k]) α^k[y, x]`.
+
+    A weight `W_k·(v_x ⊕ v_y)` is such a sum of a term of x and a term of y, so that no tensor of the size
+    `[positions, positions, 2·dim]` is made.
+
+    Args:
+        attention: `[batch, K, positions, positions]`, any floating-point type; it receives no gradient.
+        first: `[batch, positions, 2, K]`, terms of x in the weights of attention from x to y, and from y to x.
+        second: `[batch, positions, 2, K]`, terms of y in the same weights.
+
+    Returns:
+        Scores `[batch, positions, positions]`.
+    """
+    scores: Tensor = _WeightedScores.apply(attention, first, second)  # type: ignore[no-untyped-call]
+    return scores
+
+
+class _WeightedScores(torch.autograd.Function):
+    """Both directions of `weighted_scores` as batched products of small matrices, one for each position.
+
+    Elementwise products would write and read `[batch, K, positions, positions]` for every term, forward and backward.
+    Here the attention is copied twice, in the order in which it is multiplied.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:  # noqa: ANN401
+        batch, heads, positions, _ = attention.shape
+        weights = first.new_empty(2, batch, positions, heads, positions)  # float32, like `first`
+        weights[0], weights[1] = attention.permute(0, 2, 1, 3), attention.permute(0, 3, 1, 2)
+        # Attention from x to y has its weight of x from `first`, attention from y to x from `second`.
+        terms = first.new_empty(2, batch, positions, 2, heads)
+        terms[0, :, :, 0], terms[0, :, :, 1] = first[:, :, 0], second[:, :, 1]
+        terms[1, :, :, 0], terms[1, :, :, 1] = second[:, :, 0], first[:, :, 1]
+        sums = torch.bmm(terms.view(-1, 2, heads), weights.view(-1, heads, positions)).view(
+            2, batch, positions, 2, positions
+        )
+        ctx.save_for_backward(weights)
+        out, back = (sums[0, :, :, way] + sums[1, :, :, way].mT for way in (0, 1))
+        return out + back.mT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:  # noqa: ANN401
+        (weights,) = ctx.saved_tensors
+        _, batch, positions, heads, _ = weights.shape
+        (grad,) = grads
+        of_sums = torch.stack([torch.stack([grad, grad.mT], 2), torch.stack([grad.mT, grad], 2)])
+        terms = torch.bmm(of_sums.view(-1, 2, positions), weights.view(-1, heads, positions).mT)
+        by_source, by_target = terms.view(2, batch, positions, 2, heads)
+        first = torch.stack([by_source[:, :, 0], by_target[:, :, 1]], 2)
+        second = torch.stack([by_target[:, :, 0], by_source[:, :, 1]], 2)
+        return None, first, second
+
+
+def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Return scores of the candidate heads of every word, ROOT first, from scores of all positions.
+
+    ROOT has `start` times the score of the start delimiter plus `end` times the score of the end delimiter.
+
+    Args:
+        scores: `[batch, n+2, n+2]`, dependents × heads, with the delimiters before the first and after the last word.
+        lengths: `[batch]`, words of each sentence.
+        start: scalar.
+        end: scalar.
+
+    Returns:
+        Scores `[batch, n, n+1]`; -inf for positions that are no candidates.
+    """
+    ends = (lengths + 1)[:, None, None].expand(-1, scores.size(1), 1)
+    root = start * scores[:, :, :1] + end * scores.gather(2, ends)
+    return with_root(root[:, 1:-1, 0], scores, lengths)
+
+
+def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return scores as `candidates` does, from known scores of ROOT, `[batch, n]`."""
+    whole = torch.cat([root[:, :, None], scores[:, 1:-1, 1:-1]], dim=2)
+    absent = torch.arange(whole.size(2), device=whole.device) > lengths[:, None]
+    return whole.masked_fill(absent[:, None], -torch.inf)
+
+
+def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Return the scores of ROOT by `attention_scores`, `[batch, n]`, from the rows and columns of the delimiters alone.
+
+    Args:
+        attention: `[batch, K, n+2, n+2]`.
+        weight: `[2, K]`, weights of the attention to ROOT and from ROOT.
+        lengths: `[batch]`, words of each sentence.
+        start: scalar, as in `candidates`.
+        end: scalar, as in `candidates`.
+    """
+    sentences = torch.arange(len(lengths), device=lengths.device)
+    to, back = attention[:, :, :, 0], attention[:, :, 0]
+    to_end, back_end = attention[sentences, :, :, lengths + 1], attention[sentences, :, lengths + 1]
+    starts, ends = torch.stack([to, back], 1).float(), torch.stack([to_end, back_end], 1).float()
+    scores = ((start * starts + end * ends) * weight[:, :, None]).sum((1, 2))
+    return scores[:, 1:-1]
+
+
 class AttentionOnlyProbe(HeadSelectionProbe):
-    """Scores head i of word j by a weighted sum over attention heads: `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`.
+    """A probe that scores head i of word j by a weighted sum over attention heads: `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`.
 
-    ROOT is scored by the delimiters, `start` and `end` being two learned scalars that all heads share:
-    `start·α[j,0] + end·α[j,n+1]` in the place of α[j,i], and `start·α[0,j] + end·α[n+1,j]` in the place of α[i,j].
-    The word itself stays a candidate, as in the paper. `2LH + 2` parameters.
+    ROOT is scored by the delimiters, with two learned scalars that all heads share: `start·α[j,0] + end·α[j,n+1]`
+    replaces α[j,i], and `start·α[0,j] + end·α[n+1,j]` replaces α[i,j]. The word itself stays a candidate, as in the
+    paper. `2LH + 2` parameters.
 
-    The original trains one epoch on batches of one sentence; the batches here are larger, and the epochs are the
-    configuration's.
+    The original trains one epoch on batches of one sentence; here the configuration sets both.
     """
 
     experiment = "attention_only"
@@ -278,19 +375,17 @@ class AttentionOnlyProbe(HeadSelectionProbe):
 
 
 class AttentionWordsProbe(HeadSelectionProbe):
-    """Scores head i of word j by attention whose weights the two words' vectors decide.
+    """A probe that scores head i of word j by attention, with weights that are linear in the two words' vectors.
 
     `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; v are frozen word vectors. ROOT is scored
-    by the delimiters, with the learned scalars `start` and `end`, as in the attention-only probe. The biases b and c
-    are those of the authors' code, and the paper's formula has none. In that code the whole of v_j ⊕ v_i is zero for
-    ROOT, so that only the biases remain of its weights. `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
+    by the delimiters, with the learned scalars `start` and `end`, as in `AttentionOnlyProbe`. The authors' code has the
+    biases b and c, which the paper's formula lacks. It also sets v_j ⊕ v_i to zero for ROOT, whose weights are then the
+    biases alone. `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
 
-    The other options are those of `HeadSelectionProbe`.
+    See `HeadSelectionProbe` for the other options.
 
     Args:
-        bias: whether there are b and c.
-        root: whether for ROOT the words are `zero`, as in the authors' code, or ROOT has a `learned` vector of its own,
-            beside that of the dependent.
+        bias: whether b and c are trained; else they are zero, as in the paper.
     """
 
     experiment = "attention_words"
@@ -299,11 +394,10 @@ class AttentionWordsProbe(HeadSelectionProbe):
     def __init__(
         self,
         bias: bool = True,
-        root: Literal["zero", "learned"] = "zero",
-        **training: Any,  # noqa: ANN401 # those of HeadSelectionProbe
+        **training: Any,  # noqa: ANN401 # options of HeadSelectionProbe
     ) -> None:
         super().__init__(**training)
-        self.has_bias, self.root = bias, root
+        self.has_bias = bias
 
     def build(self, sizes: Sizes) -> None:
         # `[dim, 2·LH]`: first for attention from the dependent, then for that back.
@@ -312,43 +406,34 @@ class AttentionWordsProbe(HeadSelectionProbe):
         self.head = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
         self.bias = nn.Parameter(torch.zeros(2, heads), requires_grad=self.has_bias)
         self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
-        if self.root == "learned":
-            self.root_vector = nn.Parameter(torch.randn(sizes.vectors))  # of zeros neither it nor `head` would move
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         attention = batch.attention.flatten(1, 2)
         heads = attention.size(1)
-        dependent, head = batch.vectors @ self.dependent, batch.vectors @ self.head
-        if self.root == "learned":
-            root = (self.root_vector @ self.head).expand(len(head), 1, -1)
-            # Behind the last word, where the end delimiter of shorter sentences lies, the positions are ROOT's as well.
-            head = torch.cat([root, torch.where(batch.mask[..., None], head, root), root], dim=1)
-        else:
-            head = nn.functional.pad(head, (0, 0, 1, 1))
-        dependent = nn.functional.pad(dependent + self.bias.flatten(), (0, 0, 1, 1))
+        # Without vectors, ROOT adds nothing to the weights.
+        head = nn.functional.pad(batch.vectors @ self.head, (0, 0, 1, 1))
+        dependent = nn.functional.pad(batch.vectors @ self.dependent + self.bias.flatten(), (0, 0, 1, 1))
         first, second = (of.view(*of.shape[:2], 2, heads) for of in (dependent, head))
         scores = weighted_scores(attention, first, second)
-        if self.root == "learned":
-            return candidates(scores, batch.lengths, self.start, self.end)
         return with_root(root_scores(attention, self.bias, batch.lengths, self.start, self.end), scores, batch.lengths)
 
 
 NEAR = 2
-"""Distances up to this one have a feature each."""
+"""Greatest distance with an indicator of its own."""
 FEATURES = 2 + 2 * NEAR + 1 + 1
 
 
 class DistancesWordsProbe(HeadSelectionProbe):
-    """Scores head i of word j by their distance and their word vectors, through one hidden layer.
+    """A probe that scores head i of word j by their distance and their word vectors, through one hidden layer.
 
-    The input is `v_j ⊕ v_i` and eight features: how far i lies behind j and how far before it, both as a share of the
-    sentence's length (0 on the other side), an indicator for each of the distances −2…+2, and one for ROOT, whose
-    vector and distances are zero. It needs no attention; the encoder may be null.
+    The input is `v_j ⊕ v_i` and eight features: the distance of i after j and the distance of i before j, as shares of
+    the sentence's length and 0 on the other side; an indicator of each of the distances −2…+2; and an indicator of
+    ROOT, whose vector and distances are zero. It reads no attention, and the encoder may be null.
 
-    The other options are those of `HeadSelectionProbe`; `labels` need attention.
+    See `HeadSelectionProbe` for the other options; `labels` need attention.
 
     Args:
-        hidden: tanh units of the hidden layer.
+        hidden: number of tanh units in the hidden layer.
     """
 
     experiment = "distances_words"
@@ -357,7 +442,7 @@ class DistancesWordsProbe(HeadSelectionProbe):
     def __init__(
         self,
         hidden: int = 256,
-        **training: Any,  # noqa: ANN401 # those of HeadSelectionProbe
+        **training: Any,  # noqa: ANN401 # options of HeadSelectionProbe
     ) -> None:
         super().__init__(**training)
         check_numbers(self, least=1, hidden=hidden)
@@ -370,8 +455,8 @@ class DistancesWordsProbe(HeadSelectionProbe):
         self.score = nn.Linear(self.hidden, 1, bias=False)
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        # The first layer is a sum of a term of the dependent, one of the head and one of their distance: the
-        # concatenation of all three, for every pair, is never made.
+        # The first layer is a sum of terms of the dependent, the head and their distance, so that the concatenation
+        # of the three is not made for every pair.
         head = nn.functional.pad(self.head(batch.vectors), (0, 0, 1, 0))
         units = (
             self.dependent(batch.vectors)[:, :, None]
@@ -384,9 +469,11 @@ class DistancesWordsProbe(HeadSelectionProbe):
 
 
 def distances(lengths: Tensor, n: int) -> Tensor:
-    """Features of every pair, float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
+    """Return the features of every pair, float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
 
-    Takes the lengths `[batch]` of the sentences, and the greatest of them; 0 in a batch without a sentence.
+    Args:
+        lengths: `[batch]`, words of each sentence.
+        n: greatest length; 0 for a batch without a sentence.
     """
     words = torch.arange(1, n + 1, device=lengths.device)
     heads = torch.arange(n + 1, device=lengths.device)

@@ -1,9 +1,8 @@
 """The structural probes of Hewitt & Manning (2019): trees in the geometry of hidden states."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,57 +14,50 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.dependency import Field
+from datamodules import AttentionBatch
 from heads.experiment import read_fields
+from metrics import trees
 from metrics.attachment import ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
-from metrics.trees import (
-    depth_losses,
-    distance_losses,
-    gold_in_trees,
-    length_weights,
-    rank_correlations,
-    tree_depths,
-    tree_distances,
-)
-from probes.sentences import data_of_sentences
+from probes.frozen import DependencyProbe, Sizes
 from results import Floats, HeatMap, Integers, Result, Table
 from results.errors import UserError, check_numbers
-from training import Average, Mean, Origin, TrainedModule, over_devices
+from training import Mean, over_devices
 
 BOUND = 0.05
-"""The matrices start uniform within ±BOUND as in Hewitt & Manning (2019)."""
+"""The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""
+GAIN = 1e-4
+"""Least decrease of the loss on dev by which an epoch counts as better."""
+DECAY = 0.1
+"""Factor of the learning rate after an epoch that was not better, as in Hewitt & Manning (2019)."""
 
 
 class Pair(NamedTuple):
-    """A probe of a sweep: the layer whose hidden states it reads, 0 for those of the embeddings, and its rank."""
+    """A matrix of a sweep: the layer of its hidden states, 0 for the embeddings, and its rank."""
 
     layer: int
     rank: int
 
 
-@dataclass(frozen=True)
-class StructuralSizes:
-    """What the matrices of a sweep are shaped by: one for each pair, and the size of a hidden state."""
-
-    pairs: tuple[Pair, ...]
-    size: int
-
-
 def sweep_pairs(
     layers: Sequence[int] | None, ranks: Sequence[int] | None, held: Sequence[int], size: int
 ) -> tuple[Pair, ...]:
-    """Every layer that is asked for, by default all that the data hold, with every rank, by default the whole size.
+    """Return every layer with every rank.
+
+    Args:
+        layers: layers to sweep; None for all layers in the data.
+        ranks: ranks to sweep; None for the size of a hidden state.
+        held: layers in the data.
+        size: size of a hidden state.
 
     Raises:
-        UserError: nothing is held or asked for, or a layer is not held, or a rank exceeds the size.
+        UserError: there is no layer or rank, a layer is not in the data, or a rank exceeds the size.
     """
     if not held:
         raise UserError(
-            "A structural probe needs hidden states: --data.init_args.hidden '[1,2,3]', 0 for those of the embeddings, "
-            "k for those of layer k."
+            "A structural probe needs hidden states: --data.init_args.hidden '[1,2,3]', 0 for the embeddings, k for "
+            "layer k."
         )
     layers = held if layers is None else layers
     ranks = (size,) if ranks is None else ranks
@@ -83,89 +75,45 @@ def sweep_pairs(
 
 
 def start(pair: Pair, size: int, seed: int) -> Tensor:
-    """The matrix `[rank, size]` a pair starts from: drawn for it alone, so that it is the same in every sweep."""
+    """Return the initial matrix `[rank, size]` of a pair, drawn for it alone and so the same in every sweep."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + pair.layer * 65_537 + pair.rank)
     return torch.empty(pair.rank, size).uniform_(-BOUND, BOUND, generator=random)
 
 
-def _describe(origin: Origin[StructuralSizes]) -> str:
-    pairs, source = origin.sizes.pairs, origin.source
-    layers, ranks = (", ".join(str(number) for number in dict.fromkeys(column)) for column in zip(*pairs, strict=True))
-    return (
-        f"{source['weights']} weights {str(source['weights_sha256'])[:12]}…, hidden states of layers {layers}, at "
-        f"ranks {ranks}"
-    )
+def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Floats, Floats], ...]:
+    """Return numerators and denominators `[sentences, k]` of two scores of k probes: a share, and a mean correlation.
 
+    The mean correlation is the mean over lengths of the mean correlation per length. A sentence counts with the weight
+    1 / (number of lengths × sentences of its length), which is the same in all resamples of a bootstrap, so that the
+    interval also covers samples with other lengths.
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """What k probes found in the sentences of a split, by their index in it.
-
-    `total` `[sentences]` is what there was to find, `right` `[sentences, k]` how much of it was found, and
-    `correlation` `[sentences, k]` Spearman's, nan where there is none.
+    Args:
+        rows: `total` `[sentences]`, number of things to find; `right` `[sentences, k]`, number of things found;
+            `correlation` `[sentences, k]`, rank correlation, nan where it is undefined.
+        words: `[sentences]`, words of each sentence.
     """
-
-    sentence: Integers
-    words: Integers
-    total: Floats
-    right: Floats
-    correlation: Floats
-
-    @classmethod
-    def from_rows(cls, rows: ItemRows, lengths: Integers) -> "Found":
-        """Take the gathered rows of a split whose sentences have these lengths."""
-        found = rows.take()
-        return cls(found["index"], lengths[found["index"]], found["total"], found["right"], found["correlation"])
-
-    def counts(self, share: bool) -> tuple[Floats, Floats]:
-        """Numerators and denominators `[sentences, k]` of the share that was found, or of the mean correlation."""
-        if share:
-            return self.right, np.broadcast_to(self.total[:, None], self.right.shape)
-        return self.mean_correlation()
-
-    def mean_correlation(self) -> tuple[Floats, Floats]:
-        """Numerators and denominators `[sentences, k]` of the mean over lengths of the mean correlation per length.
-
-        The correlation of a sentence counts with a weight that is the same in all resamples of a bootstrap: 1 / (the
-        lengths that occur × the sentences of its length). A resample may have more of one length than of another,
-        so that the interval also allows for a sample with other lengths.
-        """
-        known = ~np.isnan(self.correlation)
-        weights = np.stack([length_weights(self.words, column) for column in known.T], axis=1)
-        return np.where(known, self.correlation, 0.0) * weights, weights
-
-    def items(self, ids: Sequence[str], probe: int, total: str, right: str) -> pd.DataFrame:
-        """One row per sentence, of one probe: `sentence, id, words`, what there was to find, and what was found.
-
-        Then the correlation, `spearman`, and its share in the mean, `spearman_weighted` and `spearman_weight`.
-        """
-        weighted, weight = self.mean_correlation()
-        return pd.DataFrame(
-            {
-                "sentence": self.sentence,
-                "id": [ids[index] for index in self.sentence],
-                "words": self.words,
-                total: self.total.astype(np.int64),
-                right: self.right[:, probe].astype(np.int64),
-                "spearman": self.correlation[:, probe],
-                "spearman_weighted": weighted[:, probe],
-                "spearman_weight": weight[:, probe],
-            }
-        )
+    right, correlation = rows["right"], rows["correlation"]
+    known = ~np.isnan(correlation)
+    weights = np.stack([trees.length_weights(words, column) for column in known.T], axis=1)
+    share = right, np.broadcast_to(rows["total"][:, None], right.shape)
+    return share, (np.where(known, correlation, 0.0) * weights, weights)
 
 
 def sweep_table(
     pairs: Sequence[Pair], epochs: Sequence[int], dev: tuple[Floats, Floats], test: tuple[Floats, Floats]
 ) -> Table:
-    """A row for each probe: columns `layer, rank, epochs, dev, test, low, high`, the interval that of `test`.
+    """Return a table of a row per pair with columns `layer, rank, epochs, dev, test, low, high`.
 
-    Takes the epoch of each one's best loss, and numerators and denominators `[sentences, k]` of the score.
+    Args:
+        pairs: the k pairs.
+        epochs: epoch of each pair's lowest loss on dev.
+        dev: numerators and denominators `[sentences, k]` of the score on dev.
+        test: the same on test, for which `low` and `high` are the interval.
     """
     found = bootstrap_ratio(*test)
     frame = pd.DataFrame(
         {
-            "layer": [pair.layer for pair in pairs],
-            "rank": [pair.rank for pair in pairs],
+            **dict(zip(Pair._fields, zip(*pairs, strict=True), strict=True)),
             "epochs": list(epochs),
             "dev": ratio(dev[0].sum(axis=0), dev[1].sum(axis=0)),
             "test": found.value,
@@ -177,7 +125,7 @@ def sweep_table(
 
 
 def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
-    """The scores of a sweep on test, layers × ranks, with a frame around that of the row `chosen`."""
+    """Return a heat map of the scores of a sweep on test, layers × ranks, which marks the row `chosen`."""
     values = table.pivot(index="layer", columns="rank", values="test")
     layers, ranks = values.index.tolist(), values.columns.tolist()
     return HeatMap(
@@ -193,101 +141,64 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
     )
 
 
-GAIN = 1e-4
-"""By how much the loss on dev must fall for an epoch to count as better."""
+class MatrixSweep(DependencyProbe):
+    """Matrices of several layers and ranks over hidden states, trained at once and independently of each other.
 
+    All matrices see the same batches. Each starts from its own random numbers and has its own learning rate, which
+    falls tenfold after every epoch that does not lower its loss on dev. Each keeps its weights of the best epoch, and
+    stops after `patience` epochs without a better one. Training ends when all have stopped.
 
-class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
-    """A matrix B for every layer and rank, under which squared norms are distances or depths in the tree.
-
-    All are trained at once, on the same batches, and none feels the others: each starts from random numbers of its
-    own, has its own learning rate, lowered tenfold after every epoch that did not lower its loss on dev, keeps its
-    weights of the best epoch, and stops after `patience` epochs without a better one. Training ends when all have
-    stopped. The one with the best score on dev is reported.
-
-    The paper's recipe is Adam at 1e-3, batches of 20 sentences and at most 40 epochs. One threshold, a gain of
-    1e-4, says here both when the rate falls and when to stop; torch's own schedule would take it as a relative one.
+    Subclasses fill the holes `states`, `predict` and `losses`.
 
     Args:
-        layers: whose hidden states are read, out of those that the data hold: 0 for the embeddings', k for those of
-            layer k; None for all.
-        ranks: rows of B; None for the size of the hidden states.
-        learning_rate: of Adam, at the start.
-        decay: factor of the learning rate after an epoch that was not better.
-        patience: epochs in a row that are not better, after which a probe stops.
+        learning_rate: initial learning rate of Adam.
+        patience: consecutive epochs without a better one after which a matrix stops.
+
+    Attributes:
+        pairs: layer and rank of each matrix; none before there are data.
+        matrices: one matrix `[rank, size]` for each pair.
+        kept: the matrices with their weights of the best epoch.
+        best_loss: float32 `[pairs]`, lowest loss on dev.
+        best_epoch: int64 `[pairs]`, its epoch, from 1.
+        stale: int64 `[pairs]`, consecutive epochs without a better one.
     """
 
-    takes = DependencyDataModule
-    reads: ClassVar[Collection[Field]] = frozenset(("hidden",))
-    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_loss", "min")
-    checkpoint_entry = "pairs"
-    headline: ClassVar[str]
-    """The main score, by which layer and rank are chosen."""
-    ratio: ClassVar[tuple[str, str, str]]
-    """The score that is a share, and the columns of what was found and of what there was to find."""
-    correlation: ClassVar[str]
-    """The rank correlation."""
+    reads = frozenset(("hidden",))
+    monitor = ("val_loss", "min")
+    pairs: tuple[Pair, ...] = ()
     matrices: nn.ParameterList
     kept: nn.ParameterList
     best_loss: Tensor
     best_epoch: Tensor
     stale: Tensor
 
-    def __init__(
-        self,
-        layers: tuple[int, ...] | None = None,
-        ranks: tuple[int, ...] | None = None,
-        learning_rate: float = 1e-3,
-        decay: float = 0.1,
-        patience: int = 5,
-    ) -> None:
+    def __init__(self, learning_rate: float, patience: int) -> None:
         super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)
-        check_numbers(self, above=0, decay=decay)
         check_numbers(self, least=1, patience=patience)
-        self.layers, self.ranks = layers, ranks
-        self.learning_rate, self.decay, self.patience = learning_rate, decay, patience
+        self.learning_rate, self.patience = learning_rate, patience
         self._places: dict[int, int] = {}
         self._active: list[int] = []
-        self._loss = Average()
 
     @abstractmethod
     def states(self, batch: AttentionBatch) -> Tensor:
-        """Hidden states as B is applied to them, float32 `[batch, layers', n, size]`."""
+        """Return the hidden states to which B is applied, float32 `[batch, layers', n, size]`."""
 
     @abstractmethod
     def predict(self, projected: Tensor) -> Tensor:
-        """Predictions `[batch, …]` from the projected states `[batch, n, rank]`."""
+        """Return predictions `[batch, …]` from the projected states `[batch, n, rank]`."""
 
     @abstractmethod
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
-        """Loss of every sentence `[batch, k]`, from the predictions of k probes `[batch, k, …]`."""
+        """Return the loss of every sentence `[batch, k]` from the predictions of k probes `[batch, k, …]`."""
 
-    @abstractmethod
-    def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Of every sentence: what there was to find `[batch]`, what was found, and rank correlations, `[batch, k]`."""
-
-    def prepare(self) -> None:
-        data = self.data
-        read_fields(data, self.reads, type(self).__name__)
-        held, size = data.hidden_layers, data.hidden_size
-        self._places = {layer: place for place, layer in enumerate(held)}
-        pairs = sweep_pairs(self.layers, self.ranks, held, size)
-        self.bind(StructuralSizes(pairs, size), data.encoder_identity or {})
-
-    @property
-    def pairs(self) -> tuple[Pair, ...]:
-        """Layers and ranks; none before there are data."""
-        return () if self.origin is None else self.sizes.pairs
-
-    def build(self, sizes: StructuralSizes) -> None:
-        """A matrix for every pair, twice: as it is trained, and as it was after its best epoch."""
-        pairs, size = sizes.pairs, sizes.size
+    def build(self, sizes: Sizes) -> None:
+        """Make two matrices for every pair: one that is trained, and one for the weights of its best epoch."""
+        pairs = self.pairs = tuple(Pair(*pair) for pair in sizes.pairs)
         layers = dict.fromkeys(pair.layer for pair in pairs)
         self._places = self._places or {layer: place for place, layer in enumerate(layers)}
-        # One draw, whatever the pairs: a pair starts from the same numbers in a sweep as alone.
-        seed = int(torch.randint(2**31, ()))
-        starts = [start(pair, size, seed) for pair in pairs]
+        seed = int(torch.randint(2**31, ()))  # one draw, so that a pair starts from the same numbers in any sweep
+        starts = [start(pair, sizes.hidden, seed) for pair in pairs]
         self.matrices = nn.ParameterList(nn.Parameter(matrix) for matrix in starts)
         # Not buffers: DDP would send them to all processes before every batch.
         self.kept = nn.ParameterList(nn.Parameter(matrix.clone(), requires_grad=False) for matrix in starts)
@@ -299,32 +210,38 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
         self._dev, self._test = ItemRows(scores), ItemRows(scores)
 
     def _predictions(self, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]) -> Tensor:
-        """Predictions of some pairs `[batch, pairs, …]`."""
+        """Return the predictions of some pairs, `[batch, pairs, …]`."""
         states = self.states(batch)
         return torch.stack(
             [self.predict(states[:, self._places[self.pairs[pair].layer]] @ matrices[pair].T) for pair in pairs], dim=1
         )
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        """What every pair predicts of a batch `[batch, pairs, …]`, with its weights of the best epoch."""
-        self._require_training()
+        """Return the predictions of every pair `[batch, pairs, …]`, with its weights of the best epoch."""
+        self.on_validation_start()
+        untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
+        if untrained:
+            raise UserError(
+                f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
+                f"lower --model.init_args.learning_rate, or leave out the layer."
+            )
         return self._predictions(batch, self.kept, range(len(self.pairs)))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """One Adam, with a group, and so a learning rate, for every pair."""
+        """Return Adam with a parameter group, and so a learning rate, for every pair."""
         return torch.optim.Adam([{"params": [matrix]} for matrix in self.matrices], self.learning_rate, fused=True)
 
     def on_train_start(self) -> None:
         """Leave out the pairs that have stopped."""
         stopped = (self.stale >= self.patience).tolist()
-        # Several processes wait for the gradients of all matrices.
-        everything = self.trainer.world_size > 1 or all(stopped)  # all: a run that had ended was resumed
+        # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
+        everything = self.trainer.world_size > 1 or all(stopped)
         self._active = [pair for pair in range(len(self.pairs)) if everything or not stopped[pair]]
 
-    on_train_epoch_start = on_train_start  # which a run that is resumed in the middle of an epoch does not call
+    on_train_epoch_start = on_train_start  # a run that is resumed within an epoch calls the first alone
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """The loss of every pair, averaged over the sentences; their sum, since none feels the others."""
+        """Return the sum over pairs of the mean loss of the sentences."""
         losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
         self._loss.update(losses.detach().mean(1).sum(), len(losses))
         loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
@@ -338,21 +255,22 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
                 self._keep(pair)
 
     def _keep(self, pair: int) -> None:
+        """Keep the weights of a pair as its best."""
         with torch.no_grad():
             self.kept[pair].copy_(self.matrices[pair])
         self.best_epoch[pair] = self.current_epoch + 1
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
-        """Gather the losses on dev: while training those of the weights of now, else those of the best epochs."""
+        """Gather the losses on dev: in training with the current weights, else with the weights of the best epochs."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         predicted = self._predictions(batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
         self._val.update(index=batch.index, losses=self.losses(predicted, batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Keep the weights that are better, lower the rate of the others, and stop when all have stopped.
+        """Keep better weights, lower the rate of the other pairs, and stop when all pairs have stopped.
 
-        Logs the loss of each pair, where there are several, and as `val_loss` the mean over the pairs of their best
-        ones: a checkpoint that watches it is the first that has the best weights of all.
+        Log the loss of each of several pairs, and as `val_loss` the mean over the pairs of their lowest losses, so that
+        a checkpoint that monitors it is the first with the best weights of all pairs.
         """
         losses = torch.from_numpy(self._val.take()["losses"].mean(axis=0)).float().to(self.device)
         if len(self.pairs) > 1:
@@ -364,30 +282,69 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
         self.log("val_loss", (self.best_loss if fitting else losses).mean(), prog_bar=True)
 
     def _judge(self, losses: Tensor) -> None:
+        """Compare the losses of the pairs on dev `[pairs]` with their best ones."""
         groups = self.trainer.optimizers[0].param_groups
         running = self.stale < self.patience
         better = running & (losses < self.best_loss - GAIN)
-        # In place: a tensor made during validation could not be written to afterwards.
+        # In place, because a tensor made in the inference mode of validation could not be written to afterwards.
         self.best_loss.copy_(torch.where(better, losses, self.best_loss))
         for pair, (improved, group) in enumerate(zip(better.tolist(), groups, strict=True)):
             if improved:
                 self._keep(pair)
             elif not self.extra_check:
-                group["lr"] *= self.decay
+                group["lr"] *= DECAY
         if self.extra_check:
             return
         self.stale.copy_(torch.where(better, 0, self.stale + running))
         self.trainer.should_stop = self.trainer.should_stop or bool((self.stale >= self.patience).all())
 
-    def _require_training(self) -> None:
-        """Refuse to score what has learned nothing."""
-        self.on_validation_start()
-        untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
-        if untrained:
-            raise UserError(
-                f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
-                f"lower --model.init_args.learning_rate, or leave out the layer."
-            )
+
+class StructuralProbe(MatrixSweep):
+    """A matrix B for every layer and rank, under which squared norms are distances or depths in the tree.
+
+    `MatrixSweep` trains the matrices; the result reports the pair of layer and rank with the best score on dev. The
+    paper's recipe is Adam at 1e-3, batches of 20 sentences and at most 40 epochs. Here one absolute threshold, a gain
+    of 1e-4, decides both when the rate falls and when to stop; torch's own schedule would take it as relative.
+
+    Args:
+        layers: layers of the hidden states, 0 for the embeddings, k for layer k; None for all layers in the data.
+        ranks: numbers of rows of B; None for the size of the hidden states.
+        learning_rate: initial learning rate of Adam.
+        patience: consecutive epochs without a better one after which a matrix stops.
+
+    Attributes:
+        share: score that is a share, and the columns of its numerator and its denominator.
+        correlation: score that is a rank correlation.
+    """
+
+    share: ClassVar[tuple[str, str, str]]
+    correlation: ClassVar[str]
+
+    def __init__(
+        self,
+        layers: tuple[int, ...] | None = None,
+        ranks: tuple[int, ...] | None = None,
+        learning_rate: float = 1e-3,
+        patience: int = 5,
+    ) -> None:
+        super().__init__(learning_rate, patience)
+        self.layers, self.ranks = layers, ranks
+
+    @abstractmethod
+    def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, for every sentence, the total of the share, its numerator, and the rank correlation.
+
+        The first is `[batch]`, the others are `[batch, k]` for k probes.
+        """
+
+    def prepare(self) -> None:
+        data = self.data
+        read_fields(data, self.reads, type(self).__name__)
+        self._places = {layer: place for place, layer in enumerate(data.hidden_layers)}
+        pairs = sweep_pairs(self.layers, self.ranks, data.hidden_layers, data.hidden_size)
+        self.bind_to(
+            data, self.reads, Sizes(hidden=data.hidden_size, pairs=tuple((layer, rank) for layer, rank in pairs))
+        )
 
     def predict_sentences(
         self,
@@ -396,16 +353,16 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
         *,
         options: Options | None = None,
     ) -> list[xr.DataArray]:
-        """Squared distances between the words of new sentences, or their depths; no Trainer is needed.
+        """Return distances between the words of new sentences, or their depths; no Trainer is needed.
 
         Args:
-            sentences: each a string, which is cut at white space, or its words.
-            encoder: that of the training, where the checkpoint does not say or it lies elsewhere now.
-            options: what is done with long sentences; by default as in the training.
+            sentences: sentences, each a string that is split at white space, or a sequence of words.
+            encoder: the encoder of the training; None for the encoder that the checkpoint names.
+            options: policy for long sentences; None for the policy of the training.
 
         Returns:
-            Of each sentence `[probe, from, to]`, or `[probe, word]` of depths: the coordinates `layer` and `rank` are
-            those of the probes.
+            Array of each sentence: squared distances `[probe, from, to]`, or depths `[probe, word]`. The coordinates
+            `layer` and `rank` tell the probes apart.
 
         Raises:
             TrainingError: the probe is not trained, or was trained on another encoder.
@@ -413,28 +370,16 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
         """
         layers = tuple(sorted({pair.layer for pair in self.pairs}))
         found: dict[int, xr.DataArray] = {}
-        with data_of_sentences(self, sentences, self.reads, encoder, options, None, None, layers) as data:
-            self.bind(StructuralSizes(self.pairs, data.hidden_size), data.encoder_identity or {})
+        with self.on_sentences(sentences, encoder, options, hidden=layers) as data:
             self._places = {layer: place for place, layer in enumerate(layers)}
             split = data.splits["test"]
             for batch in data.batches("test"):
                 for row, index in zip(self(batch.to(self.device)).cpu().numpy(), batch.index.tolist(), strict=True):
-                    found[index] = self._labelled(row, split.words(index))
+                    found[index] = _labelled(row, split.words(index), self.pairs)
         return [found[index] for index in sorted(found)]
 
-    def _labelled(self, predicted: NDArray[np.float32], words: Sequence[str]) -> xr.DataArray:
-        axes = ("from", "to") if predicted.ndim == 3 else ("word",)
-        layers, ranks = zip(*self.pairs, strict=True)
-        names = {axis: list(words) for axis in axes}
-        coords = {"layer": ("probe", list(layers)), "rank": ("probe", list(ranks)), **names}
-        real = (slice(None), *[slice(len(words))] * len(axes))
-        return xr.DataArray(predicted[real], coords, ("probe", *axes))
-
     def on_predict_start(self) -> None:
-        raise UserError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")
-
-    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        raise UserError(f"{type(self).__name__} gives candidate heads no probabilities: it has no code length.")
+        raise UserError(f"{type(self).__name__} predicts distances or depths, not heads; `test` scores them.")
 
     def update(self, batch: AttentionBatch) -> None:
         total, right, correlation = self.found(self(batch), batch)
@@ -443,14 +388,26 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
 
     def outcome(self) -> Result:
         """Choose a pair on dev, and score it on test."""
-        splits = self.data.splits
-        dev = Found.from_rows(self._dev, splits["dev"].lengths)
-        test = Found.from_rows(self._test, splits["test"].lengths)
-        share, right, total = self.ratio
-        by_share = self.headline == share
-        table = sweep_table(self.pairs, self.best_epoch.tolist(), dev.counts(by_share), test.counts(by_share))
+        dev, test = self._dev.take(), self._test.take()
+        words = self.data.splits["test"].lengths[test["index"]]
+        (share, right, total), names = self.share, (self.share[0], self.correlation)
+        on_dev = dict(zip(names, score_counts(dev, self.data.splits["dev"].lengths[dev["index"]]), strict=True))
+        on_test = dict(zip(names, score_counts(test, words), strict=True))
+        table = sweep_table(self.pairs, self.best_epoch.tolist(), on_dev[self.headline], on_test[self.headline])
         chosen = int(table.frame["dev"].fillna(-1).argmax())
-        items = test.items(splits["test"].ids, chosen, total, right)
+        weighted, weights = on_test[self.correlation]
+        items = pd.DataFrame(
+            {
+                "sentence": test["index"],
+                "id": [self.data.splits["test"].ids[index] for index in test["index"]],
+                "words": words,
+                total: test["total"].astype(np.int64),
+                right: test["right"][:, chosen].astype(np.int64),
+                "spearman": test["correlation"][:, chosen],
+                "spearman_weighted": weighted[:, chosen],
+                "spearman_weight": weights[:, chosen],
+            }
+        )
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         layer, rank = self.pairs[chosen]
         return Result(
@@ -464,67 +421,66 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
             headline=tuple(ratios),
         )
 
-    def checkpoint_part(self) -> dict[str, Any]:
-        pairs = [tuple(pair) for pair in self.pairs]
-        return {"source": dict(self.origin.source) if self.origin else {}, "pairs": pairs, "size": self.sizes.size}
 
-    def sizes_from(self, part: Mapping[str, Any]) -> StructuralSizes:
-        return StructuralSizes(tuple(Pair(*pair) for pair in part["pairs"]), part["size"])
-
-    def difference(self, trained: Origin[StructuralSizes], run: Origin[StructuralSizes]) -> str | None:
-        if trained == run:
-            return None
-        return (
-            f"The matrices were trained on {_describe(trained)}, and this run has {_describe(run)}. Give "
-            f"--data.init_args.encoder, --data.init_args.hidden, --model.init_args.layers and --model.init_args.ranks "
-            f"those of the training."
-        )
+def _labelled(predicted: NDArray[np.float32], words: Sequence[str], pairs: Sequence[Pair]) -> xr.DataArray:
+    """Return the predictions of a sentence without padding, with the names of its axes."""
+    axes = ("from", "to") if predicted.ndim == 3 else ("word",)
+    layers, ranks = zip(*pairs, strict=True)
+    names = {axis: list(words) for axis in axes}
+    coords = {"layer": ("probe", list(layers)), "rank": ("probe", list(ranks)), **names}
+    real = (slice(None), *[slice(len(words))] * len(axes))
+    return xr.DataArray(predicted[real], coords, ("probe", *axes))
 
 
 class StructuralDistanceProbe(StructuralProbe):
-    """Distances in the tree as squared distances of projected hidden states, `d(i, j) = ‖B(h_i − h_j)‖²` (§2).
+    """A probe of distances in the tree as squared distances of projected states, `d(i, j) = ‖B(h_i − h_j)‖²` (§2).
 
     `uuas` is the share of gold edges in the minimum spanning tree of the predicted distances, without punctuation.
-    `spearman_distance` is the correlation of the predicted distances of a word with those in the tree, from the word
-    to all words of the sentence, itself included; averaged over the words of a sentence, then over the sentences of
-    each length, then over lengths from 5 to 50.
+    `spearman_distance` is the rank correlation of a word's predicted distances and its tree distances to all words of
+    the sentence, itself included. It is averaged over the words of a sentence, then over the sentences of each length,
+    then over lengths from 5 to 50.
     """
 
     experiment = "structural_distance"
     headline = "uuas"
-    ratio = ("uuas", "edges_found", "edges")
+    share = ("uuas", "edges_found", "edges")
     correlation = "spearman_distance"
 
     def states(self, batch: AttentionBatch) -> Tensor:
-        """Less their mean over the sentence: no distance changes, and large ones no longer drown small ones."""
+        """Return the states minus their mean over the sentence, which keeps distances and avoids cancellation."""
         states = batch.hidden.float()
         return states - (states.sum(2) / batch.lengths[:, None, None])[:, :, None]
 
     def predict(self, projected: Tensor) -> Tensor:
-        """Squared distances `[batch, n, n]`, by way of inner products: never a tensor `[batch, n, n, rank]`."""
+        """Return squared distances `[batch, n, n]`, from inner products instead of a tensor `[batch, n, n, rank]`."""
         inner = projected @ projected.mT
         norms = inner.diagonal(dim1=1, dim2=2)
         return norms[:, :, None] + norms[:, None, :] - 2 * inner
 
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
-        return distance_losses(predicted, tree_distances(batch.heads, batch.lengths), batch.lengths)
+        return trees.distance_losses(predicted, trees.tree_distances(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Gold edges, those that the spanning trees draw, and the correlation."""
-        drawn = gold_in_trees(pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths)
-        gold = tree_distances(batch.heads, batch.lengths)[:, None]
-        of_words = rank_correlations(predicted, gold, batch.mask[:, None, None, :])
-        # Of a word alone there is none; of any other every word's is defined, for no word is as near as itself.
+        """Return the numbers of gold edges and of gold edges in the spanning trees, and the correlations."""
+        drawn = trees.gold_in_trees(
+            pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths
+        )
+        gold = trees.tree_distances(batch.heads, batch.lengths)[:, None]
+        of_words = trees.rank_correlations(predicted, gold, batch.mask[:, None, None, :])
+        # A sentence of one word has no correlation; in others every word has one, as no word is as near as itself.
         known = batch.mask & (batch.lengths > 1)[:, None]
         correlation = of_words.masked_fill(~known[:, None], 0.0).sum(-1) / known.sum(-1)[:, None]
         return (drawn[:, :, 0] >= 0).sum(1), (drawn == 1).sum(1), correlation
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        """−ln p(gold head | word) under a code over the n + 1 candidate heads, `[batch, n]`; 0 in the padding.
+        """Return −ln p(gold head | word) over the n + 1 candidate heads, nats `[batch, n]`; 0 in the padding.
 
-        Ours: distances say nothing of ROOT and of the word itself, which get 1/(n+1) each, as in the uniform code; the
-        rest is shared by `p(j|i) ∝ exp(−d(i, j))` over the other words. Where all distances are equal it is the uniform
-        code, so that what is compressed was learned. Several layers or ranks are refused: each would have a code.
+        This code is ours. Distances do not rank ROOT and the word itself, which get 1/(n+1) each, as in the uniform
+        code; the other words share the rest by `p(j|i) ∝ exp(−d(i, j))`. Equal distances give the uniform code, so that
+        all compression is due to the probe.
+
+        Raises:
+            UserError: there are several pairs of layer and rank, which would have a code each.
         """
         if len(self.pairs) != 1:
             raise UserError(
@@ -537,21 +493,21 @@ class StructuralDistanceProbe(StructuralProbe):
         even = torch.log1p(lengths).expand_as(batch.heads)
         to_other = even - (lengths - 1).log() - among.gather(2, (batch.heads - 1).clamp(min=0)[:, :, None])[:, :, 0]
         words = torch.arange(1, batch.heads.size(1) + 1, device=batch.heads.device)
-        silent = (batch.heads == 0) | (batch.heads == words)  # what the distances say nothing of
-        return torch.where(silent, even, to_other).masked_fill(~batch.mask, 0)
+        unranked = (batch.heads == 0) | (batch.heads == words)
+        return torch.where(unranked, even, to_other).masked_fill(~batch.mask, 0)
 
 
 class StructuralDepthProbe(StructuralProbe):
-    """Depths in the tree as squared norms of projected hidden states, `‖B h_i‖²` (§2).
+    """A probe of depths in the tree as squared norms of projected hidden states, `‖B h_i‖²` (§2).
 
-    `root_accuracy` is the share of sentences whose root is the word of the least predicted depth, punctuation left
-    out. `spearman_depth` is the correlation of predicted and gold depths over the words of a sentence, averaged over
+    `root_accuracy` is the share of sentences whose root is the word of least predicted depth, without punctuation.
+    `spearman_depth` is the rank correlation of predicted and gold depths over the words of a sentence, averaged over
     the sentences of each length, then over lengths from 5 to 50.
     """
 
     experiment = "structural_depth"
     headline = "spearman_depth"
-    ratio = ("root_accuracy", "root_correct", "roots")
+    share = ("root_accuracy", "root_correct", "roots")
     correlation = "spearman_depth"
 
     def states(self, batch: AttentionBatch) -> Tensor:
@@ -561,15 +517,15 @@ class StructuralDepthProbe(StructuralProbe):
         return projected.square().sum(-1)
 
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
-        return depth_losses(predicted, tree_depths(batch.heads, batch.lengths), batch.lengths)
+        return trees.depth_losses(predicted, trees.tree_depths(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether there is a word to choose, whether the chosen one is a root, and the correlation."""
+        """Return if there is a word to choose, if the chosen word is a root, and the correlations."""
         plain = batch.mask & ~batch.punctuation
         some = plain.any(1)
         right = torch.zeros(predicted.shape[:2], dtype=torch.bool, device=predicted.device)
         if predicted.size(2):
             least = predicted.masked_fill(~plain[:, None], torch.inf).argmin(-1)
             right = (batch.heads.gather(1, least) == 0) & some[:, None]
-        depths = tree_depths(batch.heads, batch.lengths)[:, None]
-        return some, right, rank_correlations(predicted, depths, batch.mask[:, None])
+        depths = trees.tree_depths(batch.heads, batch.lengths)[:, None]
+        return some, right, trees.rank_correlations(predicted, depths, batch.mask[:, None])

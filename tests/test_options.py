@@ -51,7 +51,7 @@ def classes() -> Iterator[type]:
     for room in ROOMS:
         for _, kind in sorted(vars(room).items()):
             if (
-                kind is not datamodules.AttentionDataModule
+                kind not in (datamodules.AttentionDataModule, datamodules.CorpusDataModule)
                 and isinstance(kind, type)
                 and issubclass(kind, OPTIONS)
                 and not inspect.isabstract(kind)

@@ -7,9 +7,9 @@ from pytorch_lightning import Callback, LightningDataModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from datamodules import DependencyDataModule
-from probes.nested import Trained, train_copy
+from probes.nested import best_copy, train_copy
 from results import Result
-from training import Experiment, TrainedModule
+from training import Best, Experiment, TrainedModule
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
@@ -35,6 +35,7 @@ def scored(module: Experiment[Any], data: LightningDataModule, checkpoint: Path 
     return module.result
 
 
-def trained(probe: Probe, data: DependencyDataModule, **options: Any) -> Trained[Probe]:  # noqa: ANN401
-    """A copy of a probe at its optimum on dev."""
-    return Trained.from_best(probe, train_copy(probe, data, **options))
+def trained(probe: Probe, data: DependencyDataModule, **options: Any) -> tuple[Probe, Best]:  # noqa: ANN401
+    """A copy of a probe at its optimum on dev, and its training."""
+    best = train_copy(probe, data, **options)
+    return best_copy(probe, best), best

@@ -119,7 +119,7 @@ def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:
 
 
 def test_some_of_the_heads_are_refused(bert: Path, corpus: str) -> None:
-    with pytest.raises(CorpusError, match="it is of all heads"):
+    with pytest.raises(CorpusError, match="needs all heads"):
         AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(layers=(1,)))
 
 

@@ -177,8 +177,10 @@ def test_what_the_encoder_cannot_have_been_before_is_refused(
     run: Callable[..., tuple[Result, TextDataModule]], bert: Path, tmp_path: Path
 ) -> None:
     deeper, other = save_bert(tmp_path / "deeper", layers=3), save_roberta(tmp_path / "other")
-    remedy = r"Name in --data\.init_args\.before\.name the encoder that it was made of\.$"
-    with pytest.raises(EncoderError, match=rf"deeper has 3 layers of 4 heads, and .* has 2 of 4: .*{remedy}"):
+    remedy = r"Name in --data\.init_args\.before\.name the encoder that it was made from\.$"
+    with pytest.raises(
+        EncoderError, match=rf"deeper has 3 layers of 4 heads, and .* has 2 layers of 4 heads: .*{remedy}"
+    ):
         run(Change(), encoder=bert, before=deeper)
     with pytest.raises(EncoderError, match=rf"the tokenizers of .*other and .* have different pieces: .*{remedy}"):
         run(Change(), encoder=bert, before=other)

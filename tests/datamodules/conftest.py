@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -64,6 +64,13 @@ def trainer(
     facts = {"limit_train_batches": limit, "limit_val_batches": validate, "current_epoch": epoch, "fit_loop": loop}
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     return cast(Trainer, SimpleNamespace(global_rank=rank, world_size=world, strategy=strategy, **facts))
+
+
+def rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int, int]]:
+    """Batch, row and item of everything a loader yields."""
+    for batch in loader:
+        for row, index in enumerate(batch.index.tolist()):
+            yield batch, row, index
 
 
 @pytest.fixture(scope="session")

@@ -127,11 +127,6 @@ def test_jitter_keeps_every_sentence_and_batches_of_like_length() -> None:
     assert jittered(0, 0.0) == list(bounded)  # the order is that of the lengths alone
 
 
-def test_jitter_and_a_bound_of_cells_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="cannot be bounded in cells"):
-        LengthBatches(LENGTHS, max_cells=4000, max_sentences=16, shuffle=True, jitter=0.1)
-
-
 class Places(torch.utils.data.Dataset[list[int]]):
     """Items that are their own places."""
 

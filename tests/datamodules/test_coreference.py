@@ -42,12 +42,6 @@ def data(request: pytest.FixtureRequest, bert: Path, by_split: str, cache: str) 
     return module
 
 
-def halved(single: Path, cache: str, encoder: EncoderSpec | None = None, seed: int = 0) -> CoreferenceDataModule:
-    module = CoreferenceDataModule(str(single), encoder=encoder, cache=cache, split_seed=seed)
-    module.setup("test")
-    return module
-
-
 def ids(module: CoreferenceDataModule, split: Split) -> tuple[str, ...]:
     return module.splits[split].documents
 
@@ -156,7 +150,10 @@ def test_batches_hold_the_vectors_of_the_head_words(by_split: str, bert: Path, c
 
 @pytest.fixture(scope="module")
 def parts(single: Path, bert: Path, tmp_path_factory: pytest.TempPathFactory) -> CoreferenceDataModule:
-    return halved(single, str(tmp_path_factory.mktemp("parts")), EncoderSpec(str(bert)))
+    cache = str(tmp_path_factory.mktemp("parts"))
+    module = CoreferenceDataModule(str(single), encoder=EncoderSpec(str(bert)), cache=cache)
+    module.setup("test")
+    return module
 
 
 def test_one_file_is_extracted_once_and_split_by_documents(parts: CoreferenceDataModule, single: Path) -> None:
@@ -186,13 +183,6 @@ def test_provenance_of_parts_says_what_is_in_each(parts: CoreferenceDataModule) 
         assert data[split]["ids"] == list(ids(parts, split))
         assert data[split]["documents"] == len(data[split]["ids"]) == audit[split]["documents"]
         assert (data[split]["windows"], data[split]["split_seed"]) == (audit[split]["windows"], 0)
-
-
-def test_the_seed_decides_and_the_encoder_does_not(single: Path, parts: CoreferenceDataModule, tmp_path: Path) -> None:
-    found = [ids(halved(single, str(tmp_path), seed=seed), "dev") for seed in (0, 0, 1, 2, 3)]
-    assert found[0] == found[1] == ids(parts, "dev")
-    assert len(set(found)) > 1
-    assert len(list(tmp_path.rglob("manifest.json"))) == 1  # the seed is no part of the store's key
 
 
 SIZES = [(8, 8, 8, 8, 8), (1, 1, 1, 1), (3, 5, 2, 7), (1, 4, 9), (2,), (1,)]
@@ -231,24 +221,25 @@ def test_every_part_has_its_share_over_all(shares: tuple[float, ...], sizes: tup
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
 
 
-def test_one_file_is_parted_in_three_for_training(single: Path, bert: Path, tmp_path: Path) -> None:
-    module = CoreferenceDataModule(
-        str(single), parts=THIRDS, encoder=EncoderSpec(str(bert)), cache=str(tmp_path), split_seed=2
-    )
-    module.setup("fit")
-    module.setup("test")
-    every = [text.id for text in read_documents(single).documents if text.mentions]
-    assert sorted(name for split in SPLITS for name in ids(module, split)) == sorted(every)
-    sizes = [len(ids(module, split)) for split in SPLITS]
-    assert max(sizes) - min(sizes) <= 1
-    assert len(list(tmp_path.rglob("manifest.json"))) == 1
-    audit = cast(dict[str, dict[str, int]], module.provenance.audit)
-    assert sum(audit[split]["links"] for split in SPLITS) == audit["file"]["links"]
+def test_one_file_is_parted_in_three_for_training_by_a_seed(single: Path, tmp_path: Path) -> None:
+    found = []
+    for seed in (0, 0, 1, 2, 3):
+        options: dict[str, Any] = {"encoder": None, "cache": str(tmp_path), "split_seed": seed}
+        module = CoreferenceDataModule(str(single), parts=THIRDS, **options)
+        module.setup("fit")
+        module.setup("test")
+        found.append([ids(module, split) for split in SPLITS])
+        every = [text.id for text in read_documents(single).documents if text.mentions]
+        assert sorted(name for part in found[-1] for name in part) == sorted(every)
+        assert max(map(len, found[-1])) - min(map(len, found[-1])) <= 1
+    assert found[0] == found[1]
+    assert found[1] != found[2] or found[1] != found[3]
+    assert len(list(tmp_path.rglob("manifest.json"))) == 1  # the seed is no part of the store's key
 
 
 @pytest.mark.parametrize("parts", [(1.0,), (0.5, 0.4), (0.5, 0.5, 0.0), (0.4, 0.2, 0.2, 0.2)])
 def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
-    with pytest.raises(CorpusError, match=r"are no shares of dev and test.*parts \[0.5,0.25,0.25\]"):
+    with pytest.raises(CorpusError, match=r"are not shares of dev and test.*parts \[0.5,0.25,0.25\]"):
         CoreferenceDataModule(encoder=None, parts=parts)
 
 
@@ -257,12 +248,7 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
     [
         (7, "fit", {}, r"no train split.*Part its documents in three: --data.init_args.parts"),
         (1, "test", {}, r"few.conll: one document with mentions cannot be parted into dev and test.*dev: b.con"),
-        (
-            2,
-            "test",
-            {"parts": THIRDS},
-            r"2 documents with mentions cannot be parted into train, dev and test\..*train: a.con",
-        ),
+        (2, "test", {"parts": THIRDS}, r"2 documents with .* parted into train, dev and test\..*train: a.con"),
         (7, "test", {"parses": "absent.conllu"}, r"absent\.conllu"),
         (7, "test", {"parses": "other.conllu"}, r"other\.conllu"),
     ],
@@ -369,17 +355,10 @@ UNKNOWN = document("d", [f"the {JOINER}", JOINER, " ".join([JOINER] * 13)], [(0,
     [
         ([of_lengths(5, 7)], [(0, 0, 2)], {"links": 1}),  # exactly full
         ([of_lengths(5, 8)], [(0, 0, 1), (0, 1, 2)], {"lost_links": 1}),  # one piece over
-        (
-            [of_lengths(5, 7, 1, 12, 6, 6, 6)],
-            [(0, 0, 2), (0, 2, 3), (0, 3, 4), (0, 4, 6), (0, 6, 7)],
-            {"links": 6, "lost_links": 4},  # the first mention of every window but the first
-        ),
+        # The first mention of every window but the first has lost its link.
+        ([of_lengths(5, 7, 1, 12, 6)], [(0, 0, 2), (0, 2, 3), (0, 3, 4), (0, 4, 5)], {"links": 4, "lost_links": 3}),
         ([of_lengths(*[1] * 13)], [(0, 0, 12), (0, 12, 13)], {"lost_links": 1}),
-        (
-            [of_lengths(2, 3), of_lengths(2), of_lengths(4, 4, 5)],
-            [(0, 0, 2), (1, 0, 1), (2, 0, 2), (2, 2, 3)],
-            {"lost_links": 1},
-        ),
+        ([of_lengths(2, 3), of_lengths(4, 4, 5)], [(0, 0, 2), (1, 0, 2), (1, 2, 3)], {"lost_links": 1}),
         ([SILENT, SPARSE], [(1, 1, 2), (1, 3, 4)], {"windows_without_mentions": 3, "links": 1, "lost_links": 1}),
         (
             [of_lengths(2, 3, 13, 14, 4, 1, 13)],
@@ -408,24 +387,15 @@ def test_sentences_are_joined_as_long_as_they_fit(
         (
             [LONG],
             {},
-            r"^document bn/long, sentence 2: 13 words, 15 pieces, over the limit of 14; its longest mention has 5 "
-            r"words \('the the dogs dogs dogs'\)\. --data\.init_args\.options\.too_long skip leaves such sentences out",
+            r"^document bn/long, sentence 2: 13 words, 15 pieces, over the limit of 14; it has 2 mentions\. .*skip\.",
         ),
-        (
-            [document("d", [" ".join(f"word{n}" for n in range(40))], [(0, 1, 40, 3, 0), (0, 0, 1, 0, 0)])],
-            {},
-            r"its longest mention has 39 words \('word1 word2 .{30,50} …'\)",
-        ),
-        ([of_lengths(13, mentions=False)], {}, "it has no mention"),
         ([LONG], {"too_long": "window"}, r"bn/long, sentence 2.*does not cut sentences.*too_long skip"),
-        ([SILENT, SILENT], {}, r"No mention in 2 windows of 2 documents\. Is coreference annotated"),
+        ([SILENT, SILENT], {}, r"No mention in 2 windows of 2 documents\. Check that coreference is annotated"),
         ([of_lengths(13)], {"too_long": "skip"}, "1 sentences over 14 pieces, with 1 mentions, were skipped"),
         ([of_lengths(2)], {"layers": (3,)}, "layers: 3 is asked for, and the encoder has"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(
-    texts: list[Document], options: dict[str, Any], message: str, encoder: Encoder
-) -> None:
+def test_what_cannot_be_cut(texts: list[Document], options: dict[str, Any], message: str, encoder: Encoder) -> None:
     with pytest.raises((AlignmentError, UserError), match=message):
         cut_up(encoder, *texts, **options)
 
@@ -461,9 +431,7 @@ def test_links_add_up_and_the_lost_ones_are_those_of_a_count_by_brute_force(seed
     ("save", "blank"),
     [(tiny.save_bert, ""), (tiny.save_roberta, " "), (tiny.save_gpt2, " "), (tiny.save_llama, "")],
 )
-def test_pieces_of_joined_sentences_are_those_of_one_long_sentence(
-    save: Callable[[Path], Path], blank: str, tmp_path: Path
-) -> None:
+def test_pieces_of_joined_sentences(save: Callable[[Path], Path], blank: str, tmp_path: Path) -> None:
     tokenizer = Encoder(resolve(EncoderSpec(str(save(tmp_path))))).tokenizer
     for sentences in ([["the", "fox"]], [["foxglove"], ["the", "unlazy", "dogs"], [",", "overdrinks", "."]]):
         words = [word for sentence in sentences for word in sentence]
@@ -475,9 +443,7 @@ def test_pieces_of_joined_sentences_are_those_of_one_long_sentence(
 
 @pytest.mark.parametrize("candidates", ["mentions", "words"])
 @pytest.mark.parametrize("taken", [{}, {"layers": (2,), "heads": (1, 4)}], ids=["all", "some heads"])
-def test_stored_blocks_are_slices_of_the_full_attention(
-    candidates: Candidates, taken: dict[str, tuple[int, ...]], tmp_path: Path
-) -> None:
+def test_stored_blocks_are_slices(candidates: Candidates, taken: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
     folder = tiny.save_bert(tmp_path, max_length=40)
     encoder = Encoder(resolve(EncoderSpec(str(folder))))
     documents = corpus([(4, 3, 6), (2, 5, 3, 1), (7, 7, 2, 3)]).documents
@@ -507,7 +473,7 @@ def test_stored_blocks_are_slices_of_the_full_attention(
 
 
 @pytest.mark.parametrize(("name", "dev", "test"), [("ontogum", 20, 20), ("litbank", 10, 10)])
-def test_public_corpora_are_read_by_name(
+def test_public_corpora_by_name(
     name: str, dev: int, test: int, tmp_path: Path, public_data: Callable[..., Path]
 ) -> None:
     module = CoreferenceDataModule(name, root=str(public_data()), encoder=None, cache=str(tmp_path))

@@ -53,21 +53,17 @@ def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ("no_such_corpus", r"no_such_corpus: neither .*a corpus of the registry: .*ud_english_ewt.*\{split\}"),
-        ({"training": "a"}, r"unknown splits \['training'\]\. They are named train, dev, test"),
+        ({"training": "a"}, r"unknown splits \['training'\]\. The splits are train, dev, test"),
         ("absent/{split}", r"absent/(dev|train)\."),
     ],
 )
-def test_a_wrong_corpus_is_named_with_the_remedy(
-    kind: Kind, make: Make, wrong: str | dict[str, str], message: str
-) -> None:
+def test_a_wrong_corpus_is_named(kind: Kind, make: Make, wrong: str | dict[str, str], message: str) -> None:
     corpus = f"{wrong}.{kind.suffix}" if wrong == "absent/{split}" else wrong
     with pytest.raises(CorpusError, match=message):
         make("validate", corpus=corpus)
 
 
-def test_a_missing_split_is_named_before_anything_is_read(
-    kind: Kind, make: Make, given: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_split_is_named_first(kind: Kind, make: Make, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kind, "read", None)
     for stage, there, missing in (("test", ("train", "dev"), "test"), ("fit", ("dev",), "train")):
         files = {split: given.replace("{split}", split) for split in there}
@@ -85,9 +81,7 @@ def test_the_sample_is_written_once(kind: Kind, tmp_path: Path) -> None:
     assert list(first) == ["train", "dev", "test"]
 
 
-def test_the_folder_of_stores_is_given_or_from_the_environment_or_here(
-    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_folder_of_stores_is(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PROBING_CACHE", raising=False)
     assert kind().cache == Path("stores")
     monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
@@ -96,9 +90,7 @@ def test_the_folder_of_stores_is_given_or_from_the_environment_or_here(
 
 
 @over_attention
-def test_a_stage_opens_its_own_splits_and_keeps_those_that_are_open(
-    kind: Kind, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_opens_its_own_splits(kind: Kind, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     module = make("validate")
     assert list(module.stores) == ["dev"]
     dev = module.stores["dev"]
@@ -132,9 +124,7 @@ def test_many_words_with_the_unknown_token_are_warned_of(
         assert all(f"{corpus}: 2 of 100 words (2%) contain the unknown token of " in message for message in found)
 
 
-def test_trees_with_several_roots_are_warned_of(
-    bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_several_roots_are_warned_of(bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     corpus = tmp_path / "roots.conllu"
     tree = "1\tfox\t_\tX\t_\t_\t0\troot\t_\t_\n2\tfox\t_\tX\t_\t_\t{}\troot\t_\t_\n\n"
     corpus.write_text(tree.format(0) + tree.format(1), encoding="utf-8")

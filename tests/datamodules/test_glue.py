@@ -23,9 +23,7 @@ def module(root: Path, task: str, **options: Any) -> ClassificationDataModule:  
 
 
 @pytest.mark.parametrize("task", [*TASKS, "mnli_mismatched"])
-def test_a_task_is_read_by_its_name_alone_and_dev_is_what_is_reported(
-    task: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_is_read_by_its_name_alone(task: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = write(tmp_path, task)
     data = module(tmp_path, task)
     labels = TASKS["mnli" if task == "mnli_mismatched" else task][-1]
@@ -59,9 +57,8 @@ def test_records_of_qqp_that_lack_a_field_or_a_question_are_counted(tmp_path: Pa
     data = module(tmp_path, "qqp")
     audit = cast(dict[str, Any], data.provenance.audit["train"])
     assert {name: audit[name] for name in ("texts", "empty", "malformed")} == {"texts": 6, "empty": 1, "malformed": 2}
-    texts = TextDataModule(
-        {"corpus": "qqp", "split": "train"}, EncoderSpec(str(bert)), root=str(tmp_path), cache=str(tmp_path)
-    )
+    folders: dict[str, Any] = {"root": str(tmp_path), "cache": str(tmp_path)}
+    texts = TextDataModule({"corpus": "qqp", "split": "train"}, EncoderSpec(str(bert)), **folders)
     texts.setup("test")
     assert sum(len(batch.index) for loader in texts.test_dataloader() for batch in loader) == 6
     other = write(tmp_path, "rte")["train"]
@@ -73,20 +70,11 @@ def test_records_of_qqp_that_lack_a_field_or_a_question_are_counted(tmp_path: Pa
 @pytest.mark.parametrize(
     ("task", "given", "message"),
     [
-        (
-            "qnli",
-            "rte",
-            r"train\.tsv:1: the header has no column 'question'; there are index, sentence1, .*columns\.text",
-        ),
+        ("qnli", "rte", r"train\.tsv:1: the header has no column 'question'; there are index, .*columns\.text"),
         ("rte", "wnli", r"train\.tsv:2: '0' is no label of rte, which has entailment, not_entailment\. Put .*RTE\.zip"),
-        ("wnli", "rte", r"train\.tsv:2: 'not_entailment' is no label of wnli, which has 0, 1"),
         ("glue_sst2", "qnli", r"train\.tsv:2: 'entailment' is no label of glue_sst2, which has 0, 1"),
         ("cola", "glue_sst2", r"train\.tsv:1: without a header .* there is no column '4'; there are 1, 2\."),
-        (
-            "stsb",
-            "rte",
-            r"train\.tsv:1: the header has no column 'score'; there are index, sentence1, sentence2, label",
-        ),
+        ("stsb", "rte", r"train\.tsv:1: the header has no column 'score'"),
         ("mrpc", "qqp", r"train\.tsv:1: the header has no column '#1 String'"),
     ],
 )
@@ -102,9 +90,7 @@ def test_labels_that_do_not_fit_the_task_are_refused_by_line(tmp_path: Path) -> 
     dev = write(tmp_path, "stsb")["dev"]
     for label in ("high", "nan", "1e999"):
         dev.write_text(dev.read_text(encoding="utf-8").replace("\t0.5\n", f"\t{label}\n", 1), encoding="utf-8")
-        with pytest.raises(
-            CorpusError, match=rf"{dev}:3: the label '{label}' is no number, and this is a regression\. "
-        ):
+        with pytest.raises(CorpusError, match=rf"{dev}:3: the label '{label}' is no number, and this is a reg"):
             module(tmp_path, "stsb")
         write(tmp_path, "stsb")
     train = write(tmp_path, "mnli")["train"]
@@ -120,18 +106,14 @@ def test_what_the_registry_says_yields_to_what_is_given(tmp_path: Path) -> None:
     assert (data.score, data.splits["dev"].ids[0], data.text("dev", 0)[1][-1]) == ("mcc", f"{TEXTS[0]} dev 0", "0")
     data = ClassificationDataModule("stsb", root=str(tmp_path), regression=False)
     assert (data.regression, data.score) == (False, "accuracy")
-    with pytest.raises(
-        CorpusError, match=r"score: pearson is no score of a classification\. .*accuracy or f1 or auroc or mcc"
-    ):
+    with pytest.raises(CorpusError, match=r"score: pearson is no score of a classification\. .*f1 or auroc or mcc"):
         ClassificationDataModule("cola", score="pearson")
     with pytest.raises(CorpusError, match="score: mcc is no score of a regression"):
         ClassificationDataModule("stsb", score="mcc")
 
 
 def test_a_task_that_is_absent_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(
-        CorpusError, match=r"RTE/train\.tsv: there is no such file.*fbaipublicfiles\.com/glue/data/RTE\.zip"
-    ):
+    with pytest.raises(CorpusError, match=r"RTE/train\.tsv: there is no such file.*glue/data/RTE\.zip"):
         module(tmp_path, "rte")
     files = write(tmp_path, "rte")
     assert fetch("rte", tmp_path) == {**files, "test": files["dev"]}  # whatever they hold: no hash is known

@@ -18,7 +18,7 @@ from attention.inputs import TextTokenizer
 from datamodules import VectorSpec
 from datamodules.classification import vocabulary_vectors
 from datamodules.tokenization import build_vocabulary, piece_vocabulary
-from datamodules.vectors import FoundVectors, WordVectors, find_vectors, load_vectors, read_vectors
+from datamodules.vectors import WordVectors, find_vectors, load_vectors, read_vectors
 from results.digests import Digests
 from results.errors import UserError
 from tests import tiny
@@ -44,12 +44,12 @@ def native() -> KeyedVectors:
     return vectors
 
 
-def read(path: Path, wanted: set[str] = WANTED) -> tuple[dict[str, list[float]], Mapping[str, int]]:
+def read(path: Path, wanted: set[str] = WANTED) -> tuple[dict[str, list[float]], Mapping[str, object]]:
     """The values of every wanted word that is known, in the order of the rows, and what was counted."""
     found = read_vectors(path, wanted)
-    assert list(found.rows.values()) == list(range(len(found.matrix)))
+    assert list(found.index.values()) == list(range(len(found.matrix)))
     assert found.matrix.dtype == np.float32
-    return {word: found.matrix[row].tolist() for word, row in found.rows.items()}, found.audit
+    return {word: found.matrix[row].tolist() for word, row in found.index.items()}, found.audit
 
 
 def refusal(path: Path) -> str:
@@ -60,8 +60,7 @@ def refusal(path: Path) -> str:
 
 
 def find(name: str, root: Path) -> Path:
-    path, *beside = find_vectors(VectorSpec(name), root)
-    assert not beside
+    [path] = find_vectors(VectorSpec(name), root)
     return path
 
 
@@ -82,16 +81,12 @@ def test_text(tmp_path: Path, packed: bool, header: bool, end: bytes) -> None:
     [
         (b"the 1 2\nfox 3 4", {"the": [1, 2], "fox": [3, 4]}, 0),  # a last line without its end
         (b"the 1 2\nfox 3 4\nthe 5 6\nb 1 1\nb 1 1\nthe x y\n", {"the": [1, 2], "fox": [3, 4]}, 2),
-        (
-            "THE 1 2\na\u00a0b 3 4\na\u0085b 5 6\n5 7 8\n".encode(),
-            {"a\u00a0b": [3, 4], "a\u0085b": [5, 6], "5": [7, 8]},
-            0,
-        ),
+        ("THE 1 2\na\u00a0b 3 4\na\u0085b 5 6\n".encode(), {"a\u00a0b": [3, 4], "a\u0085b": [5, 6]}, 0),
     ],
     ids=["no last end of line", "the first of repeated rows", "letter case and uncommon blanks"],
 )
 def test_rows_of_a_text(tmp_path: Path, content: bytes, expected: dict[str, list[float]], repeated: int) -> None:
-    found = read(write(tmp_path / "v.txt", content), {"the", "fox", "a\u00a0b", "a\u0085b", "5"})
+    found = read(write(tmp_path / "v.txt", content), {"the", "fox", "a\u00a0b", "a\u0085b"})
     assert found == (expected, {"repeated_rows": repeated})
 
 
@@ -196,9 +191,7 @@ def test_a_file_that_is_damaged_or_of_something_else(tmp_path: Path, content: by
     assert refusal(tmp_path / "v.txt").startswith(message)
 
 
-def test_a_path_or_the_subset_which_stands_in_until_the_full_file_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_or_a_file_of_the_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "v.txt")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -237,10 +230,7 @@ def test_what_gensim_downloads(base: Path, tmp_path: Path, monkeypatch: pytest.M
     assert find("glove-twitter-25", tmp_path) == path
     monkeypatch.setattr(downloader, "load", unreachable())  # what was downloaded before needs no network
     assert find("glove-twitter-25", tmp_path) == path
-
-
-def test_two_processes_that_download_at_once(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = base / "glove-twitter-25" / "glove-twitter-25.gz"
+    path.unlink()  # another process downloads it at the same time
     monkeypatch.setattr(downloader, "load", unreachable(lambda: write(path, packed=True)))
     assert find("glove-twitter-25", tmp_path) == path
 
@@ -248,11 +238,7 @@ def test_two_processes_that_download_at_once(base: Path, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "glove.6B.200d",
-            r"^glove.6B.200d: there is no such file of word vectors, and no {root}/glove/glove.6B.200d.txt\. "
-            r"Name a text file .*`encoder`.*https://nlp\.stanford\.edu/projects/glove",
-        ),
+        ("glove.6B.200d", r"^glove.6B.200d: there is no such file .* no {root}/glove/glove.6B.200d.txt\. Name a text"),
         # A path that is no file is not looked for in the network.
         *(
             (name, f"^{re.escape(name)}: there is no such file of word vectors, and no .*\\. Name a text file")
@@ -260,8 +246,7 @@ def test_two_processes_that_download_at_once(base: Path, tmp_path: Path, monkeyp
         ),
         (
             "glove-twitter-25",
-            r"^glove-twitter-25: no file has this name, and gensim's downloader failed \(OSError: no route to host\)\. "
-            r"Check the name and the network, or put the file into {base}/glove-twitter-25\. Name a text file",
+            r"^glove.* gensim's downloader failed \(OSError: no route to host\)\. .* into {base}",
         ),
     ],
 )
@@ -286,7 +271,7 @@ class Files:
         name: str,
         counts: Mapping[str, int] = COUNTS,
         source: EncoderSource | None = None,
-        **options: object,
+        **options: bool | float,
     ) -> WordVectors:
         spec = VectorSpec(name, **options)  # type: ignore[arg-type]
         return load_vectors(spec, counts, root=self.root, cache=self.cache, source=source)
@@ -312,7 +297,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The file of every conversion."""
     seen: list[str] = []
 
-    def recorded(path: Path, wanted: Collection[str]) -> FoundVectors:
+    def recorded(path: Path, wanted: Collection[str]) -> WordVectors:
         seen.append(path.name)
         return read_vectors(path, wanted)
 
@@ -337,16 +322,8 @@ def test_rows_of_the_matrix(files: Files, text: str) -> None:
 
 def test_types_and_tokens_are_counted_as_they_are_looked_up(files: Files, text: str) -> None:
     write(Path(text), TEXT + b"fox 4 5 6\n")
-    assert files.load(text).audit == {
-        "file": "v.txt",
-        "size": 3,
-        "types": 5,  # the, fox, café, unheard, of
-        "types_covered": 3,
-        "tokens": 10,
-        "tokens_covered": 7,
-        "coverage": 0.7,
-        "repeated_rows": 1,
-    }
+    counts = {"types": 5, "types_covered": 3, "tokens": 10, "tokens_covered": 7}  # the, fox, café; unheard, of
+    assert files.load(text).audit == {"file": "v.txt", "size": 3, **counts, "coverage": 0.7, "repeated_rows": 1}
     sensitive = files.load(text, lowercase=False).audit
     assert (sensitive["types"], sensitive["types_covered"], sensitive["tokens_covered"]) == (6, 3, 6)  # The, the, fox
 
@@ -367,12 +344,6 @@ def test_low_coverage_is_refused_and_the_bound_is_still_allowed(name: str, files
         f"{remedy[name]}, or lower --data.init_args.vectors.min_coverage."
     )
     assert files.load(chosen, min_coverage=0.7).audit["coverage"] == 0.7
-
-
-@pytest.mark.parametrize("bound", [-0.1, float("nan")])
-def test_a_bound_that_is_no_share_is_refused(bound: float) -> None:
-    with pytest.raises(UserError, match=r"VectorSpec: min_coverage is .*, and must be .*at least 0 and at most 1\."):
-        VectorSpec(min_coverage=bound)
 
 
 def test_identity_tells_files_apart_and_not_corpora(files: Files, text: str, conversions: list[str]) -> None:
@@ -412,9 +383,7 @@ def test_a_file_is_converted_once_for_each_vocabulary(files: Files, text: str, c
     assert len(conversions) == 5
 
 
-def test_a_kv_is_opened_where_it_is_allowed_and_told_apart_by_the_arrays_beside_it(
-    files: Files, tmp_path: Path, native: KeyedVectors
-) -> None:
+def test_a_kv_and_the_arrays_beside_it(files: Files, tmp_path: Path, native: KeyedVectors) -> None:
     path, identities = tmp_path / "v.kv", []
     for value in (1, 5):
         native.vectors[:] = value
@@ -433,29 +402,15 @@ def test_a_cache_that_cannot_be_written(files: Files, text: str) -> None:
         files.load(text)
 
 
-@pytest.mark.parametrize("damage", ["cut off", "a vector", "a word", "a count", "something else"])
-def test_damage_is_named_and_mended(
-    damage: str, files: Files, text: str, conversions: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_mended(files: Files, text: str, conversions: list[str], caplog: pytest.LogCaptureFixture) -> None:
     first = files.load(text)
-    (path,) = files.kept
-    whole = path.read_bytes()
-    altered = {
-        "cut off": whole[:-5],
-        "a vector": whole.replace(first.matrix[0].tobytes(), first.matrix[1].tobytes()),
-        "a word": whole.replace(b"fox", b"fix"),
-        "a count": whole.replace(b'repeated_rows": 0', b'repeated_rows": 1'),
-        "something else": b"{}",
-    }
-    assert altered[damage] != whole
-    path.write_bytes(altered[damage])
+    [path] = files.kept
+    path.write_bytes(path.read_bytes().replace(first.matrix[0].tobytes(), first.matrix[1].tobytes()))
     again = files.load(text)
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warned == [f"{path} is damaged, and is made again."]
     assert np.array_equal(first.matrix, again.matrix)
-    assert (first.index, first.audit) == (again.index, again.audit)
-    assert files.kept == [path]
-    assert len(conversions) == 2
+    assert (first.index, first.audit, files.kept, len(conversions)) == (again.index, again.audit, [path], 2)
     files.load(text)
     assert len(conversions) == 2
 
@@ -479,15 +434,11 @@ def test_the_encoders_own_embeddings(save: Callable[[Path], Path], files: Files,
 def test_words_without_pieces_are_not_covered_and_the_unknown_token_is_counted(files: Files, bert: Path) -> None:
     vectors = files.load("encoder", {"fox": 6, "\u200d": 3, "漢": 1}, resolve(EncoderSpec(str(bert))))
     assert vectors.rows(["fox", "\u200d", "漢"]).tolist() == [0, -1, 1]
-    assert {name: vectors.audit[name] for name in ("types_covered", "coverage", "types_all_unknown")} == {
-        "types_covered": 2,
-        "coverage": 0.7,
-        "types_all_unknown": 1,
-    }
+    assert [vectors.audit[name] for name in ("types_covered", "coverage", "types_all_unknown")] == [2, 0.7, 1]
 
 
 def test_an_encoders_embeddings_without_an_encoder(files: Files) -> None:
-    with pytest.raises(UserError, match=r"^encoder: .* there is none\. Name others\.$"):
+    with pytest.raises(UserError, match=r"^encoder: .* there is no encoder\. Name other vectors\.$"):
         files.load("encoder")
 
 
@@ -507,9 +458,7 @@ def test_an_encoders_vectors_of_its_own_pieces_are_the_rows_of_its_table(bert: P
     assert not found.matrix[-1].any()
 
 
-def test_an_encoders_vectors_of_words_are_those_of_the_default_encoder(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_encoders_vectors(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = resolve(EncoderSpec(str(bert)))
     monkeypatch.setattr("datamodules.classification.resolve", {EncoderSpec(): source}.__getitem__)
     frequencies = np.array([0, 0, 0, 0, 0, 0, 3, 2, 1])

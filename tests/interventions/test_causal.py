@@ -142,8 +142,9 @@ def test_the_probe_reads_the_attention_of_an_encoder_whose_heads_are_off(
                  for split in ("dev", "test"))  # fmt: skip
     means = None if kind == "zero" else means_of(model, [part for _, part in dev])
     upper = data.variant(lowest=2)
-    found = trained(AttentionOnlyProbe(RATE), upper, monitor="val_uas", mode="max", max_epochs=3, patience=2, seed=SEED)
-    assert result.audit["probe_dev"] == found.dev
+    best = {"monitor": "val_uas", "mode": "max", "max_epochs": 3, "patience": 2}
+    probe, training = trained(AttentionOnlyProbe(RATE), upper, **best, seed=SEED)
+    assert result.audit["probe_dev"] == training.value
     assert result.audit["probe_reads_layers"] == "3-3"
     assert {*result.audit["left_blank"]} == {"task", "loss"}  # type: ignore[misc]
 
@@ -157,7 +158,7 @@ def test_the_probe_reads_the_attention_of_an_encoder_whose_heads_are_off(
             for number, heads in enumerate(sets):
                 with off(model, heads, means), torch.no_grad():
                     weights = model(ids_of(part), output_attentions=True).attentions[2][0]
-                predicted = found_heads(found.probe, weights, part)
+                predicted = found_heads(probe, weights, part)
                 right[number] += sum(predicted[place] == sentence.heads[place] for place in ours)
         [row] = frame[(frame["measure"] == "probe") & (frame["relation"] == relation)].to_dict("records")
         assert row["n"] == words

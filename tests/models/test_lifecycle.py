@@ -79,7 +79,7 @@ def test_a_checkpoint_alone_predicts_as_train_py_does(
     assert len(pair) == 2
     one = model.predict_texts(texts[0])
     assert one["predicted"].tolist() == found["predicted"].tolist()[:1]
-    said = "texts: in 2 of 2 texts (100%) every token is unknown, so a classifier sees nothing"
+    said = "texts: in 2 of 2 texts (100%) every token is unknown, so a classifier cannot distinguish them"
     assert said not in caplog.text
     if kind == "flat":
         model.predict_texts(["qwertz asdf", "yxcv"])

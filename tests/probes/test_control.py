@@ -18,6 +18,8 @@ from tests.trainers import scored, trained
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
 TYPES = [f"{stem}{ending}" for stem in ("dog", "Dog", "café", "_", "run", "x") for ending in range(500)]
+RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
+MakeData = Callable[..., DependencyDataModule]
 
 
 def test_a_type_has_one_of_three_behaviours_equally_often() -> None:
@@ -57,7 +59,7 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
     probe: AttentionOnlyProbe | StructuralDistanceProbe,
     control_heads: Callable[[Sequence[str], int], list[int]],
     scores: list[str],
-    make_data: Callable[..., DependencyDataModule],
+    make_data: MakeData,
 ) -> None:
     data = make_data(seed=0, hidden=(1,))
     experiment = ControlTask(probe, max_epochs=4, patience=2, batches=1, seed=3)
@@ -65,8 +67,8 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
     for heads in (None, lambda words: control_heads(words, 3)):
         variant = data.variant(heads=heads)
         monitor, mode = probe.monitor
-        found = trained(probe, variant, monitor=monitor, mode=mode, max_epochs=4, patience=2, seed=3)
-        copies.append((found.epochs, result_of(found.probe, variant, torch.device("cpu"))))
+        found, best = trained(probe, variant, monitor=monitor, mode=mode, max_epochs=4, patience=2, seed=3)
+        copies.append((best.epoch, result_of(found, variant, torch.device("cpu"))))
     (epochs, task), (control_epochs, control) = copies
     assert (result.audit["epochs"], result.audit["control_epochs"]) == (epochs, control_epochs)
     assert task.items is not None
@@ -100,9 +102,7 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
 
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
 @pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
-def test_the_shipped_config_builds_its_probe_and_writes_the_result(
-    corpus: str, run_config: Callable[..., tuple[Any, dict[str, Any], Path]]
-) -> None:
+def test_the_shipped_config_builds_its_probe_and_writes_the_result(corpus: str, run_config: RunConfig) -> None:
     options = ("--model.init_args.max_epochs=1", "--model.init_args.batches=1", f"--data.init_args.corpus={corpus}")
     cli, found, folder = run_config("test", f"--config={CONFIG}", *options)
     assert isinstance(cli.model, ControlTask)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from heads import Baselines
 from metrics.trees import maximum_arborescence
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
-from probes.base import Sizes
+from probes.frozen import Sizes
 from probes.head_selection import HeadSelectionProbe, RelationClassifier
 from results import Bars, HeatMap, Result
 from tests.probes.batches import random_batch
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_p
 DIM = 5
 SIZES = Sizes((0, 1), (0, 1, 2), DIM)
 
-Root = Literal["zero", "learned"]
 MakeData = Callable[..., DependencyDataModule]
+RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
 Probe = TypeVar("Probe", bound=HeadSelectionProbe)
 
 
@@ -45,17 +45,6 @@ def drawn(probe: Probe) -> Probe:
             if parameter.requires_grad:
                 parameter.copy_(torch.randn(parameter.shape, generator=random))
     return probe
-
-
-def learned(probe: HeadSelectionProbe, batch: AttentionBatch, steps: int) -> Tensor:
-    """The heads that a probe predicts of a batch after so many steps on it."""
-    probe.build(SIZES)
-    optimizer = torch.optim.Adam([parameter for parameter in probe.parameters() if parameter.requires_grad], 0.1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        probe.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return probe.predict(batch, tree=False).heads
 
 
 def score(model: AttentionOnlyProbe, attention: Tensor, n: int, i: int, j: int) -> float:
@@ -126,21 +115,17 @@ def literal(model: AttentionWordsProbe, batch: AttentionBatch, row: int) -> torc
     mixed[:, 0, 1:] = start * alpha[:, 0, 1:-1] + end * alpha[:, n + 1, 1:-1]
     words = torch.zeros(n + 1, DIM, dtype=torch.double)
     words[1:] = batch.vectors[row, :n].double()
-    if model.root == "learned":
-        words[0] = model.root_vector.double()
     pairs = torch.cat([words[:, None].expand(-1, n + 1, -1), words[None].expand(n + 1, -1, -1)], dim=2)
-    if model.root == "zero":
-        pairs[:, 0] = 0
+    pairs[:, 0] = 0
     weight = torch.cat([model.dependent, model.head]).double()  # [2·dim, 2·heads]
     by_pair = (pairs @ weight).view(n + 1, n + 1, 2, heads) + model.bias.double()
     scores = torch.einsum("jik,kji->ji", by_pair[:, :, 0], mixed) + torch.einsum("jik,kij->ji", by_pair[:, :, 1], mixed)
     return scores[1:]
 
 
-@pytest.mark.parametrize("root", ["zero", "learned"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_factored_score_is_the_literal_formula(root: Root, bias: bool) -> None:
-    model = drawn(AttentionWordsProbe(bias, root))
+def test_the_factored_score_is_the_literal_formula(bias: bool) -> None:
+    model = drawn(AttentionWordsProbe(bias))
     batch = random_batch([5, 2, 1, 4], vectors=DIM)
     scores = model(batch).detach()
     assert scores.shape == (4, 5, 6)
@@ -152,7 +137,7 @@ def test_the_factored_score_is_the_literal_formula(root: Root, bias: bool) -> No
 
 
 def test_its_gradient_is_that_of_the_literal_formula() -> None:
-    model, batch = drawn(AttentionWordsProbe(root="learned")), random_batch([5, 2, 4], vectors=DIM)
+    model, batch = drawn(AttentionWordsProbe()), random_batch([5, 2, 4], vectors=DIM)
     parameters = list(model.parameters())
     found = torch.autograd.grad(model.cross_entropy(batch).sum(), parameters)
     loss = torch.zeros((), dtype=torch.double)
@@ -161,15 +146,6 @@ def test_its_gradient_is_that_of_the_literal_formula() -> None:
         loss = loss - logits.log_softmax(1)[torch.arange(n), batch.heads[row, :n]].sum()
     for factored, slow in zip(found, torch.autograd.grad(loss, parameters), strict=True):
         torch.testing.assert_close(factored, slow, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", [AttentionWordsProbe, DistancesWordsProbe])
-def test_words_tell_apart_what_attention_does_not(kind: type[HeadSelectionProbe]) -> None:
-    batch = random_batch([4] * 6, vectors=DIM, seed=3)
-    batch.attention.fill_(1 / 6)
-    batch.heads[:] = torch.tensor([0, 1, 1, 1])
-    batch.vectors[:] = torch.eye(DIM)[:4]
-    assert (learned(kind(), batch, 100) == batch.heads).all()
 
 
 def by_hand(n: int, dependent: int, head: int) -> list[float]:
@@ -234,9 +210,7 @@ def fitted(
     return run, probe.result
 
 
-def test_a_trained_probe_and_its_trees_are_scored_beside_the_same_baselines(
-    data: DependencyDataModule, make_data: MakeData
-) -> None:
+def test_a_trained_probe_and_its_trees(data: DependencyDataModule, make_data: MakeData) -> None:
     probe = AttentionOnlyProbe(learning_rate=0.1)
     trainer(3).fit(probe, datamodule=data)
     [validated] = trainer().validate(probe, datamodule=data, verbose=False)
@@ -303,7 +277,7 @@ def test_labels_are_scored_where_the_head_is_right(data: DependencyDataModule, t
 
 
 @pytest.mark.parametrize("kind", [AttentionOnlyProbe, AttentionWordsProbe])
-def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
+def test_a_checkpoint_predicts_sentences(
     kind: type[HeadSelectionProbe], data: DependencyDataModule, bert: Path, tmp_path: Path
 ) -> None:
     run = kept(tmp_path)
@@ -320,7 +294,7 @@ def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
     assert found["id"].iloc[-1] == str(len(sentences))
     other = save_bert(tmp_path / "other", seed=5)
     for encoder, options in ((bert, Options(layers=(1,))), (other, Options())):
-        with pytest.raises(TrainingError, match=r"trained on pretrained weights .* 2 layers × 4 heads.*and the data"):
+        with pytest.raises(TrainingError, match=r"trained on pretrained .* 2 layers × 4 heads.*and this run has"):
             loaded.predict_sentences(["a fox"], EncoderSpec(str(encoder)), options=options, vectors=vectors)
     with pytest.raises(TrainingError, match="was not trained"):
         kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), vectors=vectors)
@@ -328,9 +302,7 @@ def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of Lightning and jsonargparse, which runs elsewhere are tested for
-def test_a_checkpoint_of_a_run_knows_what_it_was_trained_on(
-    run_config: Callable[..., tuple[Any, dict[str, Any], Path]], corpus: str
-) -> None:
+def test_a_checkpoint_of_a_run_knows_what_it_was_trained_on(run_config: RunConfig, corpus: str) -> None:
     options = ["--trainer.max_epochs=1", f"--data.init_args.corpus={corpus}", "--data.init_args.options.layers=[2]"]
     config = "configs/clark2019/attention_glove.yaml"
     cli, _, folder = run_config("fit", "--config", config, *options, "--data.init_args.vectors.name=encoder")
@@ -341,9 +313,7 @@ def test_a_checkpoint_of_a_run_knows_what_it_was_trained_on(
     pd.testing.assert_frame_equal(probe.predict_sentences(["the fox sleeps"]), given)
 
 
-def test_labels_are_known_by_name_whatever_splits_are_open(
-    data: DependencyDataModule, make_data: MakeData, corpus: str, tmp_path: Path
-) -> None:
+def test_labels_are_known_by_name(data: DependencyDataModule, make_data: MakeData, corpus: str, tmp_path: Path) -> None:
     """A corpus with one more relation gives the others other numbers; the one that was not trained is never right."""
     text = Path(corpus.replace("{split}", "test")).read_text(encoding="utf-8")
     other = tmp_path / "other.conllu"
@@ -366,12 +336,6 @@ def test_labels_are_known_by_name_whatever_splits_are_open(
     assert (after["labelled_correct"] <= before["labelled_correct"]).all()
     assert (before["labelled_correct"] - after["labelled_correct"] <= dets).all()
     assert after["labelled_correct"].sum() > 0
-
-
-@pytest.mark.parametrize("reads", [["vectors"], ("vectors",), {"vectors"}, {"vectors": 1}])
-def test_what_a_probe_reads_is_any_collection(reads: Collection[str]) -> None:
-    own: type[HeadSelectionProbe] = type("Own", (HeadSelectionProbe,), {"reads": reads})
-    assert own(labels=True)._needs == {"attention", "vectors"}
 
 
 @pytest.mark.parametrize("reads", ["attention", ["atention"]])

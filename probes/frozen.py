@@ -1,0 +1,214 @@
+"""Base classes of trained probes over frozen attention, hidden states or word vectors."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from attention import EncoderSpec, Options
+from attention.extraction import console
+from datamodules import AttentionBatch, AttentionDataModule, DependencyDataModule, VectorSpec
+from datamodules.dependency import Field
+from heads.experiment import read_fields
+from heads.single_heads import Names, head_map
+from results import Figure, on_one_scale
+from results.errors import UserError, new_items
+from training import Average, Origin, TrainedModule, quiet
+from training.checkpoints import config_of, data_settings, datamodule_from
+from training.experiment import Data
+
+Mode = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the input that shape a probe's parameters.
+
+    Attributes:
+        layers: 0-based layers of the encoder whose attention is read.
+        heads: 0-based heads of each layer.
+        vectors: size of a word vector.
+        hidden: size of a hidden state.
+        pairs: layer and rank of each matrix of a structural probe.
+    """
+
+    layers: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    vectors: int = 0
+    hidden: int = 0
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+class FrozenProbe(TrainedModule[Data, Sizes]):
+    """A trained probe over attention, hidden states or word vectors, which are not trained.
+
+    Attributes:
+        reads: fields of a batch that it reads.
+    """
+
+    reads: Collection[Field] = frozenset(("attention",))
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.
+        self._loss, self._val_loss = Average(), Average()
+
+    def figures(self) -> Mapping[str, Figure]:
+        """Return figures of the learned parameters."""
+        return {}
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, nats per word or link."""
+        self.log("train_loss", self._loss.take())
+
+    def bind_to(self, data: AttentionDataModule[Any], reads: Collection[Field], sizes: Sizes | None = None) -> None:
+        """Make the parameters for the encoder and the word vectors of the data.
+
+        Args:
+            data: the data, after `setup`.
+            reads: fields of a batch that are read.
+            sizes: sizes that only the probe knows.
+
+        Raises:
+            UserError: the data lack word vectors that are read.
+            TrainingError: the parameters were made for other data.
+        """
+        sizes, source = sizes or Sizes(), dict[str, object]()
+        if {"attention", "hidden"} & set(reads):
+            source["encoder"] = data.encoder_identity
+        if "attention" in reads:
+            sizes = replace(sizes, layers=data.layers, heads=data.heads)
+        if "vectors" in reads:
+            if data.vectors is None:
+                raise UserError(
+                    f"{type(self).__name__} needs word vectors: --data.init_args.vectors.name glove.6B.50d, another "
+                    f"name, a file, or `encoder` for the encoder's own input embeddings."
+                )
+            source["vectors"] = dict(data.vectors.identity)
+            sizes = replace(sizes, vectors=data.vectors.size)
+        self.bind(sizes, source)
+
+    def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
+        return Sizes(**part["sizes"])
+
+    def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
+        if trained == run:
+            return None
+        options = [f"--data.init_args.{name}" for name in trained.source]
+        if trained.sizes.pairs:
+            options += ["--data.init_args.hidden", "--model.init_args.layers", "--model.init_args.ranks"]
+        return (
+            f"The parameters were trained on {_describe(trained)}, and this run has {_describe(run)}. Give "
+            f"{', '.join(options)} as in the training."
+        )
+
+
+def _describe(origin: Origin[Sizes]) -> str:
+    sizes, source = origin.sizes, origin.source
+    parts = []
+    encoder, vectors = source.get("encoder"), source.get("vectors")
+    if isinstance(encoder, Mapping):
+        parts.append(f"{encoder['weights']} weights {str(encoder['weights_sha256'])[:12]}…")
+    if sizes.heads:
+        parts.append(f"{len(sizes.layers)} layers × {len(sizes.heads)} heads")
+    if sizes.pairs:
+        layers, ranks = (", ".join(map(str, dict.fromkeys(column))) for column in zip(*sizes.pairs, strict=True))
+        parts.append(f"hidden states of layers {layers}, at ranks {ranks}")
+    if isinstance(vectors, Mapping):
+        named = ", ".join(f"{name} {str(value)[:12]}" for name, value in vectors.items())
+        parts.append(f"vectors of {sizes.vectors} numbers ({named})")
+    return ", ".join(parts)
+
+
+def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapping[str, Figure]:
+    """Return heat maps of learned weights `[2, layers, heads]`, one per direction, on one scale of colours."""
+    names, maps = Names(sizes.layers, sizes.heads), {}
+    for direction, values in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
+        title = f"Weights learned on train, {direction}"
+        figure = replace(head_map(title, values, names, value_label="weight", unit="ratio"), diverging=True)
+        maps[f"weights_{direction.replace(' ', '').replace('→', '_to_')}"] = figure
+    return on_one_scale(maps)
+
+
+class DependencyProbe(FrozenProbe[DependencyDataModule]):
+    """A trained probe over a dependency treebank; a `NestedExperiment` can train copies of it.
+
+    Attributes:
+        monitor: quantity that is logged on dev, and whether its best value is the least or the greatest.
+        headline: main score of the result, a ratio of counts per sentence.
+    """
+
+    takes = DependencyDataModule
+    monitor: ClassVar[tuple[str, Mode]]
+    headline: ClassVar[str]
+
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
+        """Return −ln p(gold head) of every word, nats `[batch, n]`; 0 in the padding."""
+        raise UserError(f"{type(self).__name__} gives candidate heads no probabilities, so it has no code length.")
+
+    def prepare(self) -> None:
+        read_fields(self.data, self.reads, type(self).__name__)
+        self.bind_to(self.data, self.reads)
+
+    @contextmanager
+    def on_sentences(
+        self,
+        sentences: str | Sequence[str | Sequence[str]],
+        encoder: EncoderSpec | None,
+        options: Options | None,
+        vectors: VectorSpec | None = None,
+        root: str | None = None,
+        hidden: tuple[int, ...] = (),
+    ) -> Iterator[DependencyDataModule]:
+        """Yield new sentences as the split `test`, read like the training data, in a cache that ends with the context.
+
+        Arguments that are None are taken from the training. The gold trees of the sentences mean nothing.
+
+        Raises:
+            TrainingError: the probe is not trained, or was trained on other data.
+            UserError: there is no sentence, or one has no words.
+        """
+        given = new_items("sentences", sentences)
+        self.on_validation_start()
+        with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
+            file = Path(cache) / "sentences.conllu"
+            file.write_text("".join(_conllu(number, one) for number, one in enumerate(given, 1)), encoding="utf-8")
+            trained = self._training_data()
+            data = DependencyDataModule(
+                {"test": str(file)},
+                punctuation=(),
+                hidden=hidden,
+                encoder=encoder or trained.encoder,
+                options=options or trained.options,
+                vectors=vectors or trained.vector_spec,
+                root=root,
+                cache=cache,
+            )
+            before, console.quiet = console.quiet, True  # the store is gone after the context
+            try:
+                data.setup("predict")
+            finally:
+                console.quiet = before
+            data.read_only(frozenset(self.reads))
+            self.bind_to(data, self.reads, replace(self.sizes, layers=(), heads=(), vectors=0, hidden=data.hidden_size))
+            yield data
+
+    def _training_data(self) -> DependencyDataModule:
+        """Return the data of the checkpoint, not set up; without a checkpoint, data of the default encoder."""
+        if self.loaded_from is not None and "data" in config_of(self.loaded_from[1]):
+            data = datamodule_from(data_settings(*self.loaded_from))
+            assert isinstance(data, DependencyDataModule)
+            return data
+        return DependencyDataModule(encoder=EncoderSpec() if {"attention", "hidden"} & set(self.reads) else None)
+
+
+def _conllu(number: int, sentence: str | Sequence[str]) -> str:
+    """Return a sentence in CoNLL-U, under an arbitrary tree, which is not read."""
+    words = sentence.split() if isinstance(sentence, str) else sentence
+    rows = [f"{place}\t{word}\t_\tX\t_\t_\t{place - 1}\tdep\t_\t_\n" for place, word in enumerate(words, 1)]
+    return f"# sent_id = {number}\n{''.join(rows)}\n"
