@@ -10,9 +10,9 @@ from torch import Tensor
 from analysis.base import Analysis
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
-from models.base import gathered
 from results import Maps, Result
 from results.errors import UserError, check_numbers
+from training import gathered
 
 _WIDTH = 160  # letters of the text in the title
 

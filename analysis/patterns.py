@@ -15,8 +15,8 @@ from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Means, Moments
 from metrics.patterns import PATTERNS, by_rules, structure
-from models.base import gathered
 from results import Bars, Estimate, Figure, Floats, HeatMap, Maps, Result, Table, Unit, numbers
+from training import gathered
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
 """Names of the patterns as they are shown, each with its letters in the figure."""

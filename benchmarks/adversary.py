@@ -130,7 +130,7 @@ def trajectory_difference(adversary: Adversary, whole: ClassifiedBatch, steps: i
         whole: a batch, all texts of which are searched.
         steps: of both.
     """
-    checkpoint = replace(whole.checkpoint, model=deepcopy(whole.model).double())
+    checkpoint = replace(whole.checkpoint, model=deepcopy(whole.checkpoint.model).double())
     whole = _read(whole, whole.batch, checkpoint)
     ours = []
     for step in range(1, steps + 1):

@@ -33,7 +33,7 @@ def one_by_one(text: ClassifiedBatch, rankings: Tensor, *, whole_model: bool = F
             weights[..., position] = 0
             left = weights / weights.sum(-1, keepdim=True) if count < len(order) else weights
             if whole_model:
-                decided = text.model(text.batch, imposed=dict(zip(text.names, left, strict=True))).logits
+                decided = text.checkpoint.model(text.batch, imposed=dict(zip(text.names, left, strict=True))).logits
             else:
                 decided = text.decide(left)
             if int(decided.argmax()) != own:

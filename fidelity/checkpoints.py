@@ -1,4 +1,4 @@
-"""Trained classifiers from their checkpoints alone: what they are, and which of them differ by the seed only."""
+"""Trained classifiers from their checkpoints, and their variants: checkpoints that differ only in the seed."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -10,19 +10,18 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from datamodules import ClassificationDataModule
-from models import AttentionClassifier, ModelError, TextClassifier
+from models import AttentionClassifier, TextClassifier
 from results.digests import Digests
 from results.errors import UserError
-from training import TrainingError
 from training.checkpoints import config_of, instantiate, read_checkpoint
 from training.config import settings
 
 Config = Mapping[str, Any]
 
-# Options of the trainer that belong to the recipe of a training, and all that it depends on.
 OPTIMISATION = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches")
+"""Options of the trainer that are part of a recipe."""
 TRAINING = ("max_epochs", "max_steps", "precision", "limit_train_batches", *OPTIMISATION)
-READING = ("eval_tokens",)  # options of the data that it does not depend on
+"""Options of the trainer that change the trained model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,20 +30,21 @@ class Checkpoint:
 
     path: Path
     digest: str  # SHA-256 of the file
-    config: Config  # of its run
+    config: Config  # configuration of its run
     name: str
-    """Unique among those that are tested, as `tying, seed 1`."""
+    """Unique name, for instance `tying, seed 1`."""
     variant: str
-    """Shared with those that differ from it in nothing but the seed, as `tying`."""
+    """Name shared by checkpoints that differ only in the seed, for instance `tying`."""
     model: TextClassifier
-    """On the CPU as it was loaded, in evaluation mode, its parameters without gradients."""
+    """The classifier in evaluation mode; its parameters have no gradients."""
 
     @property
     def seed(self) -> int:
+        """Seed of the training; -1 if unknown."""
         return seed_of(self.config)
 
     def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
-        """A classifier of the same configuration for the same data, drawn from a seed and untrained, on the CPU."""
+        """Return an untrained classifier of the same configuration, drawn from a seed, on the CPU."""
         with isolate_rng():
             torch.manual_seed(seed)
             model = classifier_of(self.path, self.config)
@@ -53,41 +53,38 @@ class Checkpoint:
 
 
 def seed_of(config: Config) -> int:
-    """The seed that a run was made with; -1 where it is not known."""
+    """Return the seed of a run; -1 if unknown."""
     seed = config["seed_everything"]
-    # `true` draws one, which the run does not keep; `false` sets none.
+    # `true` draws a seed that the run does not record; `false` sets none.
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else -1
 
 
 def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
-    """How the run of a checkpoint was made, and the content of its file; a UserError if it is no classifier's."""
-    try:
-        content = read_checkpoint(path)
-    except TrainingError as error:
-        raise UserError(str(error)) from None
+    """Return the configuration of a checkpoint's run, and the file's content; a UserError if it is no classifier."""
+    content = read_checkpoint(path)
     if TextClassifier.checkpoint_key not in content or "config" not in content:
         raise UserError(
             f"{path}: this is no checkpoint of a text classifier. `python train.py fit --config "
-            f"configs/tutek2020/base.yaml` leaves one in checkpoints/ of its run."
+            f"configs/tutek2020/base.yaml` writes one to checkpoints/ of its run."
         )
     config = config_of(content)
     known = {"model", "data", "seed_everything"} <= config.keys()
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
-        raise UserError(f"{path}: the checkpoint does not say how its model and its data were made.")
+        raise UserError(f"{path}: the checkpoint has no configuration of its model and its data.")
     return config, content
 
 
 def classifier_of(path: Path, config: Config) -> TextClassifier:
-    """The classifier of a run, as its configuration constructs it: without parameters yet."""
-    # The parser writes into lists that it is given.
+    """Return the classifier of a configuration, without parameters."""
+    # The parser changes the lists of its argument.
     return instantiate(TextClassifier, path, deepcopy(config["model"]))  # type: ignore[type-abstract]
 
 
 def files_of(path: Path) -> list[Path]:
-    """The checkpoint itself, or all below a folder; raises UserError where there is none."""
+    """Return the checkpoint itself, or all checkpoints below a folder; a UserError if there is none."""
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run; name them with "
+            f"{path}: there is no such checkpoint. Training writes them to checkpoints/ of its run; name them with "
             f"--model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
@@ -98,11 +95,14 @@ def files_of(path: Path) -> list[Path]:
 
 
 def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoint]:
-    """The classifiers of files, and of folders that stand for all checkpoints below them, for data that are set up.
+    """Return the classifiers of files, and of all checkpoints below folders, for data that are set up.
 
-    Those of one variant come together, by their seeds; variants in the order of their first files, and those of one
-    folder by their names. A file that is damaged, of something else, there twice, of the same training as another, or
-    trained on other data raises UserError.
+    Checkpoints are sorted by variant, then by seed. Variants have the order of their first files in `paths`; variants
+    of one folder are sorted by name.
+
+    Raises:
+        UserError: a file is damaged, no classifier, named twice, trained on other data, or of the same training as
+            another.
     """
     files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
     digests: dict[str, Path] = {}
@@ -122,10 +122,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
     for (path, place), sha256, config, model, variant in trained:
         name = f"{variant}, seed {seed_of(config)}"
         if twin := found.get(name):
-            raise UserError(
-                f"{path} and {twin.path} are both {name}, and count as two seeds of one configuration: name one "
-                f"checkpoint of each training."
-            )
+            raise UserError(f"{path} and {twin.path} are both {name}: name one checkpoint of each training.")
         found[name] = Checkpoint(path, sha256, config, name, variant, model)
         first.setdefault(variant, place)
     return sorted(found.values(), key=lambda one: (first[one.variant], one.variant, one.seed))
@@ -139,47 +136,45 @@ def _restored(
         with isolate_rng():
             model.make_for(data)
         model.on_load_checkpoint(dict(content))
-    except (ModelError, TrainingError) as error:
-        elsewhere = "" if first else " Classifiers of different data are tested in runs of their own."
+    except UserError as error:
+        elsewhere = "" if first else " Test classifiers of different data in separate runs."
         raise UserError(f"{path}: {error}{elsewhere}") from None
     model.load_state_dict(content["state_dict"])
     return model.eval().requires_grad_(False)
 
 
 def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
-    """A name for each: its regularisers, or what kind it is, and the options that tell it from others of that name."""
-    names = [_kind(model) for model in models]
-    made = [_settings(config) for config in configs]
+    """Return a name for each checkpoint: its regularisers or its kind, and the options that distinguish it."""
+    names, options = [_kind(model) for model in models], [_options(config) for config in configs]
     found = []
-    for name, own in zip(names, made, strict=True):
-        alike = [other for other_name, other in zip(names, made, strict=True) if other_name == name]
-        apart = sorted({key for other in alike for key in other if _count([key], alike) > 1})
-        # Where a class differs, its arguments do anyhow.
-        classes = [f"{key.removesuffix('class_path')}init_args" for key in apart if key.endswith("class_path")]
-        keys = [key for key in apart if not key.startswith(tuple(classes))]
-        told: list[str] = []
-        for key in sorted(keys, key=lambda key: not key.startswith("init_args")):  # the model's first
-            # An option that changes with others tells no more apart than they do.
-            if _count([*told, key], alike) > _count(told, alike):
-                told.append(key)
-        found.append(", ".join([name, *(_told(key, own.get(key)) for key in told)]))
+    for name, own in zip(names, options, strict=True):
+        alike = [other for other_name, other in zip(names, options, strict=True) if other_name == name]
+        differing = sorted({key for other in alike for key in other if _count([key], alike) > 1})
+        # If a class differs, so do its arguments.
+        classes = tuple(f"{key.removesuffix('class_path')}init_args" for key in differing if key.endswith("class_path"))
+        chosen: list[str] = []
+        for key in sorted(differing, key=lambda key: not key.startswith("init_args")):  # the model's options first
+            # An option that varies only together with chosen options distinguishes no more checkpoints.
+            if not key.startswith(classes) and _count([*chosen, key], alike) > _count(chosen, alike):
+                chosen.append(key)
+        found.append(", ".join([name, *(_shown(key, own.get(key)) for key in chosen)]))
     return found
 
 
-def _count(keys: Sequence[str], settings: Sequence[Mapping[str, object]]) -> int:
-    """How many settings differ in some of these options."""
-    return len({tuple(repr(one.get(key)) for key in keys) for one in settings})
+def _count(keys: Sequence[str], options: Sequence[Mapping[str, object]]) -> int:
+    """Return the number of different combinations of some options."""
+    return len({tuple(repr(one.get(key)) for key in keys) for one in options})
 
 
-def _settings(config: Config) -> dict[str, object]:
-    """What a training depends on but the seed, by dotted names."""
+def _options(config: Config) -> dict[str, object]:
+    """Return the options that a training depends on, apart from the seed, by dotted names."""
     found: dict[str, object] = {}
     for name, value in settings(config).items():
         part, _, option = name.partition(".")
         first, _, rest = option.partition(".")
         if part == "model":
             found[option] = value
-        elif part == "data" and first == "init_args" and rest.partition(".")[0] not in READING:
+        elif part == "data" and first == "init_args" and rest != "eval_tokens":
             found[rest] = value
         elif part == "trainer" and first in TRAINING and value is not None:
             found[option] = value
@@ -192,6 +187,6 @@ def _kind(model: TextClassifier) -> str:
     return type(model).__name__.removesuffix("Classifier").lower()
 
 
-def _told(key: str, value: object) -> str:
+def _shown(key: str, value: object) -> str:
     plain = ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))
     return f"{plain} {str(value).rpartition('.')[2] if key.endswith('class_path') else value}"

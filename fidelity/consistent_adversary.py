@@ -1,63 +1,74 @@
-"""A whole model with other attention and the same decisions (Wiegreffe & Pinter 2019, §4)."""
+"""Model-consistent adversaries: models with other attention and the same decisions (Wiegreffe & Pinter 2019, §4).
 
+`Recipe` trains models inside a test; the test with guided token-wise models uses it too.
+"""
+
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from pytorch_lightning import LightningModule
+from pytorch_lightning.callbacks import LambdaCallback
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from datamodules import ClassificationDataModule, TextBatch
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
-from fidelity.checkpoints import Checkpoint
+from fidelity.checkpoints import OPTIMISATION, Checkpoint
 from fidelity.classified import ClassifiedBatch, levels_of
+from fidelity.comparison import CheckpointResult
+from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.perturbation import by_max_attention, max_attention, violins
-from fidelity.recipe import Recipe
 from fidelity.saliency import Saliency
 from metrics.bootstrap import mean, ratio, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, UniformAttention
-from models.interface import Output
-from processes.ranks import Ranks
+from models.text_model import Output
+from processes.progress import Progress
 from results import Curves, Estimate, Figure, Floats, Table, Unit
+from results.digests import Digests, digest
 from results.errors import UserError, check_numbers
-from training import Best, Training, share
+from training import Best, Training, share, train_nested
+
+VERSION = 1  # of the trainings: files of another version are not found again
 
 _UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats", "epochs": "count"}
 _UNITS |= {"f1": "fraction", "accuracy": "fraction"}
 
-# Compared beside the adversaries: itself, the first of its variant, the first with uniform attention.
+# Models compared beside the adversaries: the checkpoint itself, the first of its variant, the first with uniform
+# attention.
 ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
 
 
 class ConsistentAdversary(FidelityTest):
-    """How far a new model that is trained to decide as the checkpoint can differ from it in attention.
+    """Distance in attention between a checkpoint and models trained to make its decisions with other attention.
 
-    Trains one adversary for each λ on TVD − λ · KL over train, by the recipe of the checkpoint and from another
-    initialisation (of a transformer only the classification head is drawn). On test, the mean TVD of the decisions and
-    the mean JSD of the attention of each make a curve, which begins at the checkpoint itself, (0, 0). `area` is that
-    under the curve, `max_jsd` its highest point. Two comparisons stand beside it: the other seeds of the variant, for
-    what a new training alone changes, and a checkpoint with uniform attention, which has no adversary itself.
+    Trains one adversary for each λ on TVD − λ · KL over train, by the recipe of the checkpoint and from other initial
+    weights (in a transformer only the classification head is drawn). On test, each adversary is a point of a curve: the
+    mean TVD of the decisions and the mean JSD of the attention. The curve begins at the checkpoint itself, (0, 0).
+    `area` is the area under the curve, `max_jsd` its highest point. Two comparisons accompany the curve: other seeds of
+    the variant, to show the effect of a new training alone, and a checkpoint with uniform attention, which has no
+    adversary itself.
 
     Tests the attention over sentences of a hierarchical classifier, and the mean over the heads of a transformer.
-    Adversaries are kept in `adversaries/` of the datamodule's cache: a run that is started again trains the rest.
+    Adversaries are kept in `adversaries/` of the datamodule's cache; a run that is started again trains the rest.
 
     Args:
-        strengths: λ. With the TVD of two classes, which is twice that in Wiegreffe & Pinter's code, λ is twice theirs.
-        max_epochs: after which a training ends at the latest.
-        patience: epochs without a lower training loss after which it ends.
-        seeds: of how many checkpoints of each variant adversaries are trained, the first in their order; None for all.
-        regularized: whether the terms of the checkpoint's regularisers are added to the loss.
+        strengths: values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so λ is twice
+            theirs.
+        max_epochs: largest number of epochs of a training.
+        patience: epochs without a lower training loss before a training ends.
+        seeds: number of checkpoints of each variant with adversaries, the first in their order; None for all.
     """
 
     name = "consistent_adversary"
@@ -69,16 +80,15 @@ class ConsistentAdversary(FidelityTest):
         max_epochs: int = 80,
         patience: int = 10,
         seeds: int | None = None,
-        regularized: bool = False,
     ) -> None:
         self.strengths = {f"{strength:g}": strength for strength in strengths}
         if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
             raise UserError(
-                f"ConsistentAdversary trains one model for each λ: strengths are {list(strengths)}; give one or more, "
-                f"0 or above, each once."
+                f"ConsistentAdversary: strengths are {list(strengths)}; give one or more values of λ, 0 or above, each "
+                f"once."
             )
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, seeds=seeds)
-        self.max_epochs, self.patience, self.seeds, self.regularized = max_epochs, patience, seeds, regularized
+        self.max_epochs, self.patience, self.seeds = max_epochs, patience, seeds
         self._begun: tuple[Checkpoint, ...] = ()
         self._adversaries: dict[str, dict[str, TrainedAdversary]] = {}
 
@@ -86,16 +96,15 @@ class ConsistentAdversary(FidelityTest):
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
         self._begun, self._adversaries = tuple(checkpoints), {}
-        wanted: list[tuple[Adversaries, str]] = []
+        wanted: list[tuple[Recipe, str]] = []
         for checkpoint in checkpoints:
             variant = [one for one in checkpoints if one.variant == checkpoint.variant]
             if checkpoint in variant[: self.seeds] and not has_uniform_attention(checkpoint):
                 recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
-                wanted += product([Adversaries(recipe, self.regularized)], self.strengths)
-        found = share([adversaries.training(self.strengths[name]) for adversaries, name in wanted], data.ranks)
-        for (adversaries, name), best in zip(wanted, found, strict=True):
-            of_checkpoint = self._adversaries.setdefault(adversaries.recipe.checkpoint.name, {})
-            of_checkpoint[name] = adversaries.trained(best)
+                wanted += product([recipe], self.strengths)
+        found = share([adversary_training(recipe, self.strengths[name]) for recipe, name in wanted], data.ranks)
+        for (recipe, name), best in zip(wanted, found, strict=True):
+            self._adversaries.setdefault(recipe.checkpoint.name, {})[name] = trained_adversary(recipe, best)
 
     def columns(self, classes: int) -> Sequence[str]:
         others = (*self.strengths, ITSELF, FIRST, UNIFORM)
@@ -105,9 +114,7 @@ class ConsistentAdversary(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         batch = classified.batch
-        nothing = torch.full((len(batch.index),), torch.nan, dtype=torch.float64, device=batch.index.device)
-        numbers = dict.fromkeys(self.columns(classified.probabilities.size(-1)), nothing)
-        numbers["gold"], numbers["max_attention"] = batch.labels.double(), max_attention(classified)
+        numbers = {"gold": batch.labels.double(), "max_attention": max_attention(classified)}
         numbers |= _compared(ITSELF, classified.output, classified)
         for name, other in self._others(classified.checkpoint.name).items():
             numbers |= _compared(name, other.model(batch), classified)
@@ -118,12 +125,12 @@ class ConsistentAdversary(FidelityTest):
         return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """A row for each checkpoint and `other` model: mean `tvd` and `jsd`, and its `f1`, `accuracy`, `epochs`."""
+        """Return a row for each checkpoint and `other` model: mean `tvd`, `jsd`, and its `f1`, `accuracy`, `epochs`."""
         rows = []
         for result in results:
-            values = result.of(self.name)
+            values = result.columns(self.name)
             for name, other in {ITSELF: None, **self._others(result.name)}.items():
-                decisions = values[["gold", f"predicted_{name}"]]
+                decisions = values[["gold", f"predicted_{name}"]].dropna()
                 label = other.name if other else ITSELF
                 names = {"variant": result.variant, "checkpoint": result.name, "other": label}
                 numbers = {
@@ -131,26 +138,26 @@ class ConsistentAdversary(FidelityTest):
                     **_mean(values, "tvd", name).named("tvd"),
                     **_mean(values, "jsd", name).named("jsd"),
                     "f1": resample(f1_score(result.positive, result.classes), decisions, "fraction").value,
-                    "accuracy": resample(_accuracy, decisions, "fraction").value,
+                    "accuracy": (decisions["gold"] == decisions[f"predicted_{name}"]).mean(),
                     "epochs": other.best.epochs if isinstance(other, TrainedAdversary) else math.nan,
                 }
                 rows.append({**names, **numbers})
         return {self.name: Table(pd.DataFrame(rows), _UNITS)}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Mean TVD against mean JSD: a line for each checkpoint with adversaries, points for seeds and uniform.
+        """Return mean TVD against mean JSD: a line for each checkpoint with adversaries, points for other models.
 
-        `consistent_adversary.seeds`: JSD to the first seed by the highest weight, where there are several.
+        With several seeds, `consistent_adversary.seeds` shows the JSD to the first seed by the highest weight.
         """
         lines: dict[str, tuple[list[float], list[float]]] = {}
         points: dict[str, tuple[list[float], list[float]]] = {}
         for result in results:
-            values, others = result.of(self.name), self._others(result.name)
+            values, others = result.columns(self.name), self._others(result.name)
             found = {name: tuple(_mean(values, what, name).value for what in ("tvd", "jsd")) for name in others}
             if result.name in self._adversaries:
                 xs, ys = zip(*sorted([(0.0, 0.0), *(found[name] for name in self.strengths)]), strict=True)
                 lines[result.name] = (list(xs), list(ys))
-            # Distances are symmetric: what a seed has to the first belongs to the line of the first.
+            # Distances are symmetric: the distance of a seed to the first is also the first's to the seed.
             for name, other in others.items():
                 if isinstance(other, Checkpoint):
                     for axis, value in zip(points.setdefault(other.name, ([], [])), found[name], strict=True):
@@ -159,13 +166,13 @@ class ConsistentAdversary(FidelityTest):
         if lines or points:
             title, axes = "Model-consistent adversaries", ("TVD of the decisions", "JSD of the attention")
             figures[self.name] = Curves(title, *axes, lines, points, y_range=(0.0, math.log(2)))
-        if any(result.of(self.name)[f"jsd_{FIRST}"].notna().any() for result in results):
+        if any(result.columns(self.name)[f"jsd_{FIRST}"].notna().any() for result in results):
             seeds = by_max_attention(results, self.name, f"jsd_{FIRST}")
             figures[f"{self.name}.seeds"] = violins("Attention under other seeds", seeds, "JSD to the first seed")
         return figures
 
     def _others(self, name: str) -> "dict[str, TrainedAdversary | Checkpoint]":
-        """Adversaries of a checkpoint, the first of its variant, and the first with uniform attention; not itself."""
+        """Return a checkpoint's adversaries, the first of its variant, the first with uniform attention; not itself."""
         checkpoint = next(one for one in self._begun if one.name == name)
         others: dict[str, TrainedAdversary | Checkpoint] = {**self._adversaries.get(name, {})}
         others[FIRST] = next(one for one in self._begun if one.variant == checkpoint.variant)
@@ -175,18 +182,18 @@ class ConsistentAdversary(FidelityTest):
         return {label: other for label, other in others.items() if other is not checkpoint}
 
     def audit(self) -> Mapping[str, object]:
-        """How many adversaries there are, and how many were cut off by max_epochs."""
+        """Return the number of adversaries, and of adversaries cut off by max_epochs."""
         found = [adversary.best for each in self._adversaries.values() for adversary in each.values()]
         return {"adversaries": len(found), "cut_off": sum(not best.stopped for best in found)}
 
 
 def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[str, Tensor]:
-    """Columns of a batch: how far another model's decisions and attention are from the checkpoint's."""
+    """Return columns of a batch: distances of another model's decisions and attention from the checkpoint's."""
     ours, theirs = (attention_of(one).double() for one in (classified.output, output))
     probabilities = output.logits.softmax(-1)
     return {
         f"tvd_{name}": tvd(probabilities.double(), classified.probabilities.double()),
-        # Weights in single precision may add up to a little more than one.
+        # Weights in single precision may sum to a little more than one.
         f"jsd_{name}": jsd(theirs, ours).mean(0).clamp(max=math.log(2)),
         f"predicted_{name}": probabilities.argmax(-1).double(),
     }
@@ -209,32 +216,110 @@ def _highest(values: Floats, weights: Floats) -> Floats:
     return highest
 
 
-def _accuracy(values: Floats, weights: Floats) -> Floats:
-    return mean((values[:, :1] == values[:, 1:]).astype(np.float64), weights)
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Training of models by the recipe of a checkpoint; finished trainings are kept as files.
+
+    Optimiser, learning rate, clipping and batch size are the ones of the checkpoint's run. Training ends after
+    `max_epochs`, or `patience` epochs without improvement. All random numbers depend on the seed and the checkpoint.
+    """
+
+    checkpoint: Checkpoint
+    data: ClassificationDataModule
+    device: torch.device
+    max_epochs: int
+    patience: int
+    seed: int
+
+    @cached_property
+    def training_seed(self) -> int:
+        """Seed of the trainings, different for each checkpoint."""
+        return int(digest(f"{self.seed} {self.checkpoint.digest}".encode())[:8], 16)
+
+    @cached_property
+    def own_data(self) -> ClassificationDataModule:
+        """The same splits with the batch size of the recipe, for trainers of its own."""
+        own = copy(self.data)
+        own.trainer, own.seed = None, self.training_seed
+        own.batch_size = self.checkpoint.config["data"].get("init_args", {}).get("batch_size", own.batch_size)
+        return own
+
+    def fit(
+        self,
+        module: LightningModule,
+        monitor: str,
+        mode: Literal["min", "max"],
+        **texts: Any,  # noqa: ANN401
+    ) -> Best:
+        """Return the best epoch of a module trained on `texts`; for the arguments see `train_nested`."""
+        progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
+        run = self.checkpoint.config.get("trainer", {})
+        return train_nested(
+            module,
+            LambdaCallback(on_train_epoch_end=lambda *_: progress.advance()),
+            monitor=monitor,
+            mode=mode,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            seed=self.training_seed,
+            remedy=f"It is trained for {self.checkpoint.name}: give the test smaller strengths, or leave it out of "
+            f"--model.init_args.tests.",
+            device=self.device,
+            optimisation={name: run[name] for name in OPTIMISATION if run.get(name) is not None},
+            **texts,
+        )
+
+    def training(
+        self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best], before: int = 0
+    ) -> Training:
+        """Return a training whose outcome is kept for later runs.
+
+        Args:
+            kind: folder in the datamodule's cache; the name of the file is a digest of recipe and options.
+            options: everything else that the outcome depends on.
+            name: name for the log.
+            train: trains.
+            before: epochs of another training that `train` begins with.
+        """
+        path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
+        return Training(f"{name} of {self.checkpoint.name}", path, train, before + self.max_epochs)
+
+    @cached_property
+    def _identity(self) -> list[object]:
+        train = Digests(self.data.cache).one(self.data.files()["train"])
+        lengths = digest(self.data.splits["train"].lengths.tobytes())  # texts may have been cut
+        vectors = None if self.data.vectors is None else dict(self.data.vectors.identity)
+        data = [train, lengths, dict(self.data.identity), vectors, self.own_data.batch_size]
+        return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
+
+    @cached_property
+    def train_outputs(self) -> "TrainOutputs":
+        """Outputs of the checkpoint on train."""
+        return collect_outputs(self.checkpoint.model.to(self.device), self.data, self.device)
 
 
 class TrainOutputs(NamedTuple):
-    """Decisions `[texts, classes]` and, of each text, attention `[positions, heads]` of a classifier on train."""
+    """Outputs of a classifier on train."""
 
-    probabilities: Tensor
-    weights: Sequence[Tensor]
+    probabilities: Tensor  # [texts, classes]
+    weights: Sequence[Tensor]  # for each text [positions, heads]
 
-    def of(self, texts: Tensor, positions: int) -> tuple[Tensor, Tensor]:
-        """Probabilities `[batch, classes]` and attention `[heads, batch, positions]` of texts int64 `[batch]`."""
+    def padded(self, texts: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+        """Return probabilities `[batch, classes]`, attention `[heads, batch, positions]` of texts int64 `[batch]`."""
         weights = pad_sequence([self.weights[text] for text in texts.tolist()], batch_first=True)
         return self.probabilities[texts], pad(weights, (0, 0, 0, positions - weights.size(1))).permute(2, 0, 1)
 
 
 @torch.no_grad()
 def collect_outputs(model: TextClassifier, data: ClassificationDataModule, device: torch.device) -> TrainOutputs:
-    """Run a classifier over train."""
+    """Return the outputs of a classifier on train."""
     probabilities: dict[int, Tensor] = {}
     weights: dict[int, Tensor] = {}
     for batch in data.splits["train"].batches(data.eval_tokens):
         batch = batch.to(device)
         output: Output = model(batch)
         mask = output.levels[levels_of(output, None)[0]].mask
-        sizes = (mask * torch.arange(1, mask.size(1) + 1, device=device)).amax(1)  # to the last that may get weight
+        sizes = (mask * torch.arange(1, mask.size(1) + 1, device=device)).amax(1)  # up to the last position with weight
         texts = batch.index.tolist()
         probabilities |= dict(zip(texts, output.logits.softmax(-1), strict=True))
         rows = zip(texts, attention_of(output).permute(1, 2, 0), sizes.tolist(), strict=True)
@@ -244,39 +329,45 @@ def collect_outputs(model: TextClassifier, data: ClassificationDataModule, devic
 
 
 def attention_of(output: Output) -> Tensor:
-    """The weights of the levels that are tested, `[levels, batch, positions]`."""
+    """Return the weights of the tested levels, `[levels, batch, positions]`."""
     return torch.stack([output.levels[name].weights for name in levels_of(output, None)])
 
 
 def adversarial_loss(
     probabilities: Tensor, weights: Tensor, base_probabilities: Tensor, base_weights: Tensor, strength: float
 ) -> Tensor:
-    """TVD(ŷ_a, ŷ_b) − λ · KL(α_a ‖ α_b), the mean over the texts (Wiegreffe & Pinter 2019, §4).
+    """Return TVD(ŷ_a, ŷ_b) − λ · KL(α_a ‖ α_b), averaged over texts (Wiegreffe & Pinter 2019, §4).
 
-    Decisions ŷ are `[batch, classes]`, attention α is `[heads, batch, positions]`; λ is the strength. Several heads
-    count with the mean of their divergences.
+    Args:
+        probabilities: decisions ŷ_a of the adversary, `[batch, classes]`.
+        weights: attention α_a of the adversary, `[heads, batch, positions]`; KL is averaged over heads.
+        base_probabilities: decisions ŷ_b of the checkpoint.
+        base_weights: attention α_b of the checkpoint.
+        strength: λ.
     """
-    # Their code takes the TVD of one sigmoid, which is half of that of its two classes: their λ is half of this one.
+    # Their code takes the TVD of one sigmoid, half the TVD of its two classes: their λ is half of this λ.
     return (tvd(probabilities, base_probabilities) - strength * kl(weights, base_weights).mean(0)).mean()
 
 
 class AdversarialTraining(LightningModule):
-    """Trains a classifier to decide as another does, with attention as different as it can be; see `adversarial_loss`.
+    """Trains a model to make the decisions of another, with attention as different as possible.
 
-    `base` are outputs of the other on train; `regularized` adds the terms of the model's regularisers to the loss.
+    Args:
+        model: the model to train.
+        base: outputs of the other model on train.
+        strength: λ of `adversarial_loss`.
     """
 
-    def __init__(self, model: TextClassifier, base: TrainOutputs, strength: float, regularized: bool = False) -> None:
+    def __init__(self, model: TextClassifier, base: TrainOutputs, strength: float) -> None:
         super().__init__()
-        self.model, self.base, self.strength, self.regularized = model, base, strength, regularized
+        self.model, self.base, self.strength = model, base, strength
 
-    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:  # the labels play no part
-        output, terms = self.model.loss_terms(batch) if self.regularized else (self.model(batch), {})
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch, which does not depend on the labels."""
+        output: Output = self.model(batch)
         weights = attention_of(output)
-        base = self.base.of(batch.index, weights.size(-1))
-        loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength) + sum(
-            term.value for term in terms.values()
-        )
+        base = self.base.padded(batch.index, weights.size(-1))
+        loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.index))
         return loss
 
@@ -285,54 +376,38 @@ class AdversarialTraining(LightningModule):
 
 
 class TrainedAdversary(NamedTuple):
-    """A trained adversary, on the device, in evaluation mode and without gradients; and how it was trained."""
+    """A trained adversary, in evaluation mode and without gradients, and the end of its training."""
 
     model: TextClassifier
     best: Best
     name: str = "adversary"
 
 
-@dataclass(frozen=True, eq=False)
-class Adversaries:
-    """The model-consistent adversaries of one trained classifier, all of one initialisation, other than its own.
+def adversary_training(recipe: Recipe, strength: float) -> Training:
+    """Return the training of the adversary with one λ.
 
-    Each is that of the epoch with the lowest training loss; nothing is chosen on test, as their code chose the base.
+    All adversaries of a checkpoint have the same initial weights, not the checkpoint's. The epoch with the lowest
+    training loss counts; nothing is chosen on test, where the authors' code chooses the base.
     """
 
-    recipe: Recipe
-    regularized: bool = False
+    def train() -> Best:
+        fresh = recipe.checkpoint.untrained(recipe.own_data, recipe.training_seed).train()
+        module = AdversarialTraining(fresh, recipe.train_outputs, strength)
+        found = recipe.fit(module, "train_loss", "min", train_dataloaders=recipe.own_data.train_dataloader())
+        return found._replace(state={name.removeprefix("model."): value for name, value in found.state.items()})
 
-    @cached_property
-    def _base(self) -> TrainOutputs:
-        recipe = self.recipe
-        return collect_outputs(recipe.checkpoint.model.to(recipe.device), recipe.data, recipe.device)
+    return recipe.training("adversaries", ["adversary", strength], f"Adversary λ = {strength:g}", train)
 
-    def training(self, strength: float) -> Training:
-        """The training of the adversary of one λ."""
-        recipe = self.recipe
 
-        def train() -> Best:
-            fresh = recipe.checkpoint.untrained(recipe.own_data, recipe.training_seed).train()
-            module = AdversarialTraining(fresh, self._base, strength, self.regularized)
-            found = recipe.fit(module, "train_loss", "min", train_dataloaders=recipe.own_data.train_dataloader())
-            return found._replace(state={name.removeprefix("model."): of for name, of in found.state.items()})
-
-        options = ["adversary", strength, self.regularized]
-        return recipe.training("adversaries", options, f"Adversary λ = {strength:g}", train)
-
-    def trained(self, best: Best) -> TrainedAdversary:
-        """The adversary that a training has made."""
-        model = self.recipe.checkpoint.untrained(self.recipe.data, self.recipe.training_seed)
-        model.load_state_dict(best.state)
-        return TrainedAdversary(model.to(self.recipe.device).eval().requires_grad_(False), best)
-
-    def of(self, strength: float) -> TrainedAdversary:
-        """The adversary of one λ, which is found, or trained by this rank alone."""
-        return self.trained(*share([self.training(strength)], Ranks()))
+def trained_adversary(recipe: Recipe, best: Best) -> TrainedAdversary:
+    """Return the adversary of a training that has ended."""
+    model = recipe.checkpoint.untrained(recipe.data, recipe.training_seed)
+    model.load_state_dict(best.state)
+    return TrainedAdversary(model.to(recipe.device).eval().requires_grad_(False), best)
 
 
 def has_uniform_attention(checkpoint: Checkpoint) -> bool:
-    """Whether its attention is uniform, so that no model of its kind has another."""
+    """Return whether a checkpoint has uniform attention, so that no model of its kind has another."""
     model = checkpoint.model
     if isinstance(model, HierarchicalClassifier):
         return isinstance(model.sentence_attention, UniformAttention)

@@ -1,4 +1,4 @@
-"""Erased attention weights (Serrano & Smith 2019): the largest, and one after the other until the decision flips."""
+"""Erasure of attention weights (Serrano & Smith 2019): the largest one, and many until the decision flips."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,29 +9,30 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant, means, over_seeds
 from fidelity.classified import ClassifiedBatch, renormalised, select_texts
+from fidelity.comparison import CheckpointResult, by_variant, over_seeds
+from fidelity.experiment import FidelityTest, Measurements, Score, check_each_once, means
 from fidelity.saliency import RANKINGS, Ranking, Saliency
 from metrics.bootstrap import mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
-from results.errors import UserError, check_numbers, check_values
+from results.errors import check_numbers, check_values
 
-Last = Literal["erase", "keep"]  # what becomes of the last weight of a text
+Last = Literal["erase", "keep"]  # rule for the last weight of a text
 RANDOM: Literal["random"] = "random"
-CELLS = 1 << 21  # most weights, or hidden values that they are multiplied with, of one pass
-FIRST_ROUND = 4  # erased weights that are tried in the first round
+CELLS = 1 << 21  # most weights, or hidden values multiplied with them, in one pass
+FIRST_ROUND = 4  # numbers of erased weights tried in the first round
 
 
 class SingleWeight(FidelityTest):
-    """Decisions without the largest weight, and without a random other one (Serrano & Smith 2019, §4).
+    """Decisions without the largest weight, and without a random other weight (Serrano & Smith 2019, §4).
 
-    One weight is set to zero and the others are scaled to sum to one. Of equal largest weights the first is taken.
-    Several heads lose the weight of the same position; their mean says which weight is largest, and by how much.
+    One weight is set to zero and the others are scaled to sum to one. The first of equal largest weights is taken.
+    Several heads lose the weight of the same position; the largest weight is the one of their mean.
 
-    Scores: `flips_top` and `flips_random`, the share of decisions that change without the largest and without the
-    other; `delta_js`, the mean of how much further the probabilities move without the largest (JSD, in nats). Columns:
-    the same, and `delta_weight`, the difference of the two weights.
+    Scores: `flips_top` and `flips_random`, the share of decisions that change without the largest weight and without
+    the other; `delta_js`, the mean difference of the two changes of the output (JSD, in nats). Columns: the same, and
+    `delta_weight`, the difference of the two weights.
     """
 
     name = "single_weight"
@@ -44,7 +45,7 @@ class SingleWeight(FidelityTest):
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         attention = classified.attention.masked_fill(~classified.mask, -torch.inf)
         largest = attention.argsort(dim=-1, descending=True, stable=True)[:, 0]
-        # The first of the others in a random order; what is outside the mask is behind them all.
+        # The first of the others in a random order; positions outside the mask come last.
         noise = classified.noise(self.name, 1)[0].scatter(1, largest[:, None], torch.inf)
         chosen = torch.stack([largest, noise.argmin(-1)])
         erased = torch.zeros_like(chosen[..., None].expand(-1, -1, attention.size(1)), dtype=torch.bool)
@@ -60,52 +61,52 @@ class SingleWeight(FidelityTest):
         return means(("flips_top", "flips_random")) | means(["delta_js"], "nats")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """How often the decision flips without both, one or none of the weights: shares of the texts."""
+        """Return the shares of texts whose decision flips without each, one or none of the two weights."""
         shares = {"both": [1, 1], "top_only": [1, 0], "random_only": [0, 1], "neither": [0, 0]}
         rows = []
         for result in results:
-            flips = result.of(self.name)[["flips_top", "flips_random"]].dropna()
+            flips = result.columns(self.name)[["flips_top", "flips_random"]].dropna()
             row = {name: (flips == pair).all(axis=1).mean() for name, pair in shares.items()}
             rows.append({"checkpoint": result.name, "texts": len(flips), **row})
         return {f"{self.name}_flips": Table(pd.DataFrame(rows), dict.fromkeys(shares, "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """The texts by the two differences, under the first checkpoint of each variant."""
-        first = {variant: ours[0].of(self.name).dropna() for variant, ours in by_variant(results).items()}
+        """Return a point for each text, by the two differences, under the first checkpoint of each variant."""
+        first = {variant: ours[0].columns(self.name).dropna() for variant, ours in by_variant(results).items()}
         points = {name: (own["delta_weight"].tolist(), own["delta_js"].tolist()) for name, own in first.items()}
         axes = ("difference of the two weights", "difference of the two JSD (nats)")
         return {self.name: Curves("The largest weight erased, against a random other", *axes, points=points)}
 
 
 class SetErasure(FidelityTest):
-    """How many weights must be erased before the decision flips (Serrano & Smith 2019, §5).
+    """Number of weights that must be erased before the decision flips (Serrano & Smith 2019, §5).
 
-    Weights are set to zero in the order of a ranking, the highest first, and the others are scaled to sum to one. The
-    fewer it takes, the better the ranking. Columns of every text:
+    Weights are set to zero in the order of a ranking, highest first, and the others are scaled to sum to one. A good
+    ranking needs few erased weights. Columns of every text:
 
-    - `<ranking>.fraction`: share of its weights that are erased when the decision flips first;
-    - `<ranking>.mass`: share of the attention that these had;
-    - `<ranking>.never`: 1 where it never flips, and the other two are then 1 as well; 0 elsewhere.
+    - `<ranking>.fraction`: share of the weights that are erased at the first flip;
+    - `<ranking>.mass`: share of the attention that is erased at the first flip;
+    - `<ranking>.never`: 1 if the decision never flips, else 0; fraction and mass are then 1.
 
     Every draw of `random` has columns of its own, `random.fraction_1` and so on.
 
     Several heads lose the weights of the same positions. With attention over the words of each sentence, all words of
-    the text stand in one order, and a sentence without any weight is a zero vector. Where all weights are erased, the
-    attended sum is zero: a flat classifier, and a hierarchical one at the level of sentences, decide by the bias of
-    their last layer; a hierarchical one at the level of words by what it makes of empty sentences; a transformer by
-    what the position that it reads already holds, to which its heads add nothing.
+    the text have one order, and a sentence without any weight is a zero vector. If all weights are erased, the attended
+    sum is zero. A flat classifier, and a hierarchical one at the level of sentences, then decide by the bias of their
+    last layer; a hierarchical one at the level of words by its states of empty sentences; a transformer by the state of
+    its position from the layers below.
 
-    Scores, for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
-    with `last: erase` also `last_flips`, the share that flip with the last weight alone; and `below_random`, the median
-    fraction of random orders less its own. Both medians of `below_random` are over all texts, whatever `last` is, with
-    fraction 1 for a decision that never flips. Scores of random orders are means over the draws.
+    Scores for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
+    with `last: erase` also `last_flips`, the share that flip only without any weight; and `below_random`, the median
+    fraction of random orders minus the ranking's own. Both medians of `below_random` are over all texts under either
+    rule, with fraction 1 for a decision that never flips. Scores of random orders are means over the draws.
 
     Args:
-        rankings: what the weights are ordered by, each once; see `fidelity.saliency.Ranking`.
-        draws: random orders of every text, 1 or more.
-        last: `erase`: the last weight is erased too, and `median_fraction`, `median_mass` and boxes leave out decisions
-            that never flip, as in the released code of the paper. `keep`: one weight always stays, and decisions that
-            have not flipped by then count as fraction 1.
+        rankings: rankings of the weights, each once; see `fidelity.saliency.Ranking`.
+        draws: number of random orders of every text, 1 or more.
+        last: `erase`: the last weight is erased too, and `median_fraction`, `median_mass` and violins leave out
+            decisions that never flip, as in the released code of the paper. `keep`: one weight always stays, and
+            decisions that have not flipped by then have fraction 1.
     """
 
     name = "erasure"
@@ -113,8 +114,7 @@ class SetErasure(FidelityTest):
 
     def __init__(self, rankings: Sequence[Ranking] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         check_values(self, rankings=rankings, last=last)
-        if not rankings or len(set(rankings)) < len(rankings):
-            raise UserError(f"erasure: name one or more rankings, each once, and not {list(rankings)}.")
+        check_each_once(self, rankings=rankings)
         check_numbers(self, least=1, draws=draws)
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 
@@ -127,7 +127,7 @@ class SetErasure(FidelityTest):
         ]
 
     def _draws_of(self, ranking: Ranking, column: str) -> list[str]:
-        """Names of a column of a ranking, one for each of its orders."""
+        """Return the names of a column of a ranking, one for each of its orders."""
         name = f"{ranking}.{column}"
         return [f"{name}_{draw}" for draw in range(1, self.draws + 1)] if ranking == RANDOM else [name]
 
@@ -155,9 +155,9 @@ class SetErasure(FidelityTest):
         return scores
 
     def _median(self, values: Floats, weights: Floats) -> Floats:
-        """Mean over the draws of the median over the texts; nan where nothing flips in one of the draws.
+        """Return the mean over draws of the median over texts; nan if no decision flips in one of the draws.
 
-        Columns are those of all draws, and behind them which of them never flip.
+        The first half of the columns has the values of each draw, the second half its column `never`.
         """
         found, never = np.split(values, 2, axis=1)
         counted = never == 0 if self.last == "erase" else np.ones_like(never)
@@ -166,7 +166,7 @@ class SetErasure(FidelityTest):
         return medians
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """The fractions of each ranking as violins, all seeds and draws together, and how often nothing flips."""
+        """Return violins of the fraction for each ranking, over all seeds and draws, and rates of `never`."""
         shown: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}
         for variant, values in over_seeds(results, self.name).items():
@@ -178,7 +178,7 @@ class SetErasure(FidelityTest):
                 kept = fractions[never == 0] if self.last == "erase" else fractions
                 shown.setdefault(variant, []).append(kept.tolist())
                 rates.setdefault(variant, []).append(float(never.mean()) if len(never) else np.nan)
-        left = "decisions that never flip left out" if self.last == "erase" else "all of them where it never does"
+        left = "decisions that never flip left out" if self.last == "erase" else "1 for decisions that never flip"
         return {
             self.name: Spreads(
                 f"Weights erased when the decision flips ({left})",
@@ -195,20 +195,22 @@ class SetErasure(FidelityTest):
 
 @torch.no_grad()
 def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "erase") -> Tensor:
-    """How many weights are erased when the decision flips first, int64 `[orders, batch]`; 0 where it never does.
+    """Return the number of erased weights at the first flip, int64 `[orders, batch]`; 0 if the decision never flips.
 
-    Every round tries twice as many numbers of erased weights as the one before, for all texts under all orders, in
+    Every round tries twice as many numbers of erased weights as the round before, for all texts under all orders, in
     passes of bounded size. Texts that have flipped, or have no weight left, are left out of the next round.
 
-    The highest of `rankings` `[orders, batch, positions]` goes first, and the first of equals; they are -inf outside
-    the mask. Where the last weight of a text goes too, its weights are zero.
+    Args:
+        classified: the texts.
+        rankings: `[orders, batch, positions]`, -inf outside the mask; the highest goes first, and the first of equals.
+        last: whether the last weight of a text is erased too.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     most = classified.mask.sum(1) - int(last == "keep")
     found = torch.zeros_like(ranks[..., 0])
     heads, _, longest = classified.weights.shape
     hidden = classified.output.levels[classified.names[0]].hidden.size(-1)
-    # Of one number of erased weights of one text: its weights, or the averages that they make, of every group.
+    # For one number of erased weights of one text: its weights, or their averages, in every group.
     cells = heads * (int(classified.groups.max()) + 1) * max(longest, hidden)
     start, size = 1, FIRST_ROUND
     while bool((left := (found == 0) & (start <= most)).any()):
@@ -229,9 +231,9 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
 
 
 def _passes(left: Tensor, cells: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Texts, int64 `[texts]`, and their orders, `[orders, texts]`, of each pass, from `left`, bool `[orders, batch]`.
+    """Yield the texts int64 `[texts]` and their orders `[orders, texts]` of each pass, from `left` `[orders, batch]`.
 
-    Texts with as many orders go together; one that has fewer than the others gets some that do not take part.
+    Texts with similar numbers of orders share a pass; a text with fewer orders is filled up with finished ones.
     """
     many = left.sum(0)
     texts = many.argsort(descending=True)[: int((many > 0).sum())]
@@ -242,11 +244,11 @@ def _passes(left: Tensor, cells: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> dict[str, Tensor]:
-    """Fraction and mass of what is erased, and whether the decision never flips: each float64 `[orders, batch]`."""
+    """Return fraction and mass of the erased weights, and `never`: each float64 `[orders, batch]`."""
     never = erased == 0
     order = rankings.argsort(dim=-1, descending=True, stable=True)
     mass = classified.attention.double().expand(rankings.shape).gather(-1, order).cumsum(-1)
-    # Positions outside the mask have none, so that the last is the mass of all.
+    # Positions outside the mask have no weight, so the last sum is the mass of all.
     gone = mass.gather(-1, (erased - 1).clamp(min=0)[..., None]).squeeze(-1) / mass[..., -1]
     fractions = erased.double() / classified.mask.sum(1)
     return {"fraction": fractions.masked_fill(never, 1), "mass": gone.masked_fill(never, 1), "never": never.double()}
@@ -257,13 +259,13 @@ def _mean_of_all(values: Floats, weights: Floats) -> Floats:
 
 
 def _median_below(values: Floats, weights: Floats) -> Floats:
-    """Mean of the medians of the random orders less that of the ranking, the last column; over all texts."""
+    """Return the mean over random orders of their medians, minus the median of the ranking, the last column."""
     *of_random, of_ranking = (median(one[:, None], weights) for one in values.T)
     below: Floats = np.mean(of_random, axis=0) - of_ranking
     return below
 
 
 def _flips_at_last(values: Floats, weights: Floats) -> Floats:
-    """Share of the texts that flip when all weights are gone, not before; columns as for `SetErasure._median`."""
+    """Return the share of texts that flip only without any weight; columns as for `SetErasure._median`."""
     fractions, never = np.split(values, 2, axis=1)
     return _mean_of_all(((fractions == 1) & (never == 0)).astype(np.float64), weights)

@@ -1,4 +1,4 @@
-"""Whether attention is of use to a model that sees no context (Wiegreffe & Pinter 2019, §3.4)."""
+"""Token-wise models with imposed attention: is attention useful without context? (Wiegreffe & Pinter 2019, §3.4)."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -11,31 +11,39 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from datamodules import ClassificationDataModule, TextBatch
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
-from fidelity.consistent_adversary import Adversaries, has_uniform_attention
-from fidelity.recipe import Recipe
+from fidelity.comparison import CheckpointResult
+from fidelity.consistent_adversary import Recipe, adversary_training, has_uniform_attention, trained_adversary
+from fidelity.experiment import FidelityTest, Measurements, Score, check_each_once
 from fidelity.saliency import Saliency
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
-from models.interface import WORD, Output
 from models.regularizers import Encoded
+from models.text_model import WORD, Output
+from processes.ranks import Ranks
 from results import Table
 from results.digests import Digests
-from results.errors import UserError, check_numbers, check_values
+from results.errors import check_numbers, check_values
 from training import Best, Training, share
 
 Source = Literal["uniform", "own", "base", "adversary"]
-"""Whose attention: even, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
+"""Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
+
+ADVERSARY_PATIENCE = 10  # as `patience` of `ConsistentAdversary`
 
 
 class GuidedClassifier(AttentionClassifier):
-    """A flat classifier, made of `parts`, that attends as its guide does; the guide is read and never trained."""
+    """A flat classifier with the attention of a guide, another model that is not trained.
+
+    Args:
+        guide: source of the attention.
+        parts: options of `AttentionClassifier`, without `attention`.
+    """
 
     objects = (*AttentionClassifier.objects, "guide")
 
-    def __init__(self, guide: TextClassifier, **parts: Any) -> None:  # noqa: ANN401 # those of AttentionClassifier
+    def __init__(self, guide: TextClassifier, **parts: Any) -> None:  # noqa: ANN401 # options of AttentionClassifier
         super().__init__(attention=UniformAttention(), **parts)
         # Not as a submodule: it would be trained and saved.
         self._guide = (guide,)
@@ -52,21 +60,20 @@ class GuidedClassifier(AttentionClassifier):
 class GuidedMLP(FidelityTest):
     """F1 of a token-wise MLP that is trained on the labels with imposed attention, for several sources of attention.
 
-    The MLP maps each word by itself, so that only attention knows of the context. Attention that helps it more than
-    uniform attention and more than what it learns itself says something of the text beyond the model it comes from,
-    unless that of an adversary helps as much. Embeddings and optimisation are the checkpoint's, its regularisers are
-    left out; the epoch is chosen on dev. Hierarchical classifiers and transformers have no single distribution over
+    The MLP maps each word by itself, so only attention depends on context. Attention that helps the MLP more than
+    uniform attention, and more than attention that it learns itself, carries information about the text beyond its own
+    model, unless an adversary's attention helps as much. Embeddings and optimisation are the checkpoint's, without its
+    regularisers; the epoch is chosen on dev. Hierarchical classifiers and transformers have no single distribution over
     words, and are left out.
 
     Args:
-        sources: whose attention is imposed, each once: `uniform`, `own`, `base` or `adversary`.
-        strength: λ of the adversary; see `ConsistentAdversary`, whose adversary is taken where it has this λ, the same
-            epochs, patience and seed, and no terms of regularisers.
-        size: of the hidden states.
-        max_epochs: after which a training ends at the latest.
-        patience: epochs without a higher F1 on dev after which it ends.
+        sources: sources of the imposed attention, each once: `uniform`, `own`, `base` or `adversary`.
+        strength: λ of the adversary; an adversary of `ConsistentAdversary` with the same λ, epochs, patience and seed
+            is used again.
+        size: size of the hidden states.
+        max_epochs: largest number of epochs of a training.
+        patience: epochs without a higher F1 on dev before a training ends.
         adversary_epochs: `max_epochs` of the adversary.
-        adversary_patience: `patience` of the adversary.
     """
 
     name = "guided_mlp"
@@ -80,24 +87,20 @@ class GuidedMLP(FidelityTest):
         max_epochs: int = 20,
         patience: int = 5,
         adversary_epochs: int = 80,
-        adversary_patience: int = 10,
     ) -> None:
         check_values(self, sources=sources)
-        if not sources or len(set(sources)) < len(sources):
-            raise UserError(f"GuidedMLP: name one or more sources of attention, each once, and not {list(sources)}.")
+        check_each_once(self, sources=sources)
         check_numbers(self, least=0, strength=strength)
         check_numbers(self, least=1, size=size, max_epochs=max_epochs, patience=patience)
-        check_numbers(self, least=1, adversary_epochs=adversary_epochs, adversary_patience=adversary_patience)
+        check_numbers(self, least=1, adversary_epochs=adversary_epochs)
         self.sources, self.strength, self.size = sources, strength, size
-        self.max_epochs, self.patience = max_epochs, patience
-        self.adversary_epochs, self.adversary_patience = adversary_epochs, adversary_patience
+        self.max_epochs, self.patience, self.adversary_epochs = max_epochs, patience, adversary_epochs
         self._models: dict[str, dict[str, TextClassifier]] = {}
         self._cut_off = self._left_out = 0
 
     def begin(
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        # One distribution over the words of a text is imposed: classifiers that have none are left out, and counted.
         flat = [checkpoint for checkpoint in checkpoints if isinstance(checkpoint.model, AttentionClassifier)]
         self._models, self._cut_off, self._left_out = {}, 0, len(checkpoints) - len(flat)
         wanted: list[tuple[Recipe, Source]] = []
@@ -120,17 +123,16 @@ class GuidedMLP(FidelityTest):
         options: list[object] = [source, self.size, dev]
         before = 0
         if source == "adversary":
+            options += [self.strength, self.adversary_epochs]
             before = self.adversary_epochs
-            options += [self.strength, self.adversary_epochs, self.adversary_patience]
 
         def train() -> Best:
             return recipe.fit(self._untrained(recipe, source), "val_f1", "max", datamodule=recipe.own_data)
 
-        # In the folder where former versions kept them.
         return recipe.training("diagnostics", options, f"Token-wise model with attention `{source}`", train, before)
 
     def _untrained(self, recipe: Recipe, source: Source) -> AttentionClassifier:
-        """The model of a source; the adversary that guides it is trained where it is not found."""
+        """Return the model of a source; the guiding adversary is trained unless it is kept."""
         base = recipe.checkpoint.model.to(recipe.device)
         assert isinstance(base, AttentionClassifier)
         optimisation = ("learning_rate", "optimizer", "weight_decay", "decay", "class_weights")
@@ -139,12 +141,12 @@ class GuidedMLP(FidelityTest):
         parts = deepcopy(parts)
         if source == "uniform":
             return AttentionClassifier(attention=UniformAttention(), **parts)
-        if source == "own":  # of the kind of the checkpoint's: it is made anew for the size of these states
+        if source == "own":  # the checkpoint's kind of attention, with parameters for states of this size
             return AttentionClassifier(attention=deepcopy(base.attention).train(), **parts)
         guide: TextClassifier = base
         if source == "adversary":
-            own = replace(recipe, max_epochs=self.adversary_epochs, patience=self.adversary_patience)
-            guide = Adversaries(own).of(self.strength).model
+            own = replace(recipe, max_epochs=self.adversary_epochs, patience=ADVERSARY_PATIENCE)
+            guide = trained_adversary(own, *share([adversary_training(own, self.strength)], Ranks())).model
         return GuidedClassifier(guide, **parts)
 
     def columns(self, classes: int) -> Sequence[str]:
@@ -152,17 +154,16 @@ class GuidedMLP(FidelityTest):
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        batch, models = classified.batch, self._models.get(classified.checkpoint.name, {})
-        nothing = torch.full((len(batch.index),), torch.nan, device=batch.index.device)
-        numbers = dict.fromkeys(self.columns(classified.probabilities.size(-1)), nothing)
-        numbers |= {f"predicted_{source}": model(batch).logits.argmax(-1).float() for source, model in models.items()}
-        return Measurements(numbers | {"gold": batch.labels.float()})
+        models = self._models.get(classified.checkpoint.name, {})
+        numbers = {f"predicted_{source}": model(classified.batch).logits.argmax(-1) for source, model in models.items()}
+        return Measurements({"gold": classified.batch.labels, **numbers})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         f1 = f1_score(positive, classes)
         return {f"{source}.f1": Score(("gold", f"predicted_{source}"), f1, "fraction") for source in self.sources}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
+        """Return F1 for each checkpoint and source of attention."""
         rows = [
             {"variant": result.variant, "checkpoint": result.name, "attention": source}
             | result.scores[f"{self.name}.{source}.f1"].named("f1")
@@ -172,6 +173,6 @@ class GuidedMLP(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 
     def audit(self) -> Mapping[str, object]:
-        """How many models there are, how many were cut off by max_epochs, and who has none."""
+        """Return the number of models, of models cut off by max_epochs, and of checkpoints without models."""
         models = sum(len(models) for models in self._models.values())
         return {"models": models, "cut_off": self._cut_off, "checkpoints_left_out": self._left_out}

@@ -1,4 +1,4 @@
-"""Attention that is made uniform or shuffled at test time, over the same hidden states."""
+"""Uniform and shuffled attention at test time, over the same hidden states."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,31 +8,31 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
-from fidelity.classified import ClassifiedBatch, permuted, uniform_weights
+from fidelity.classified import ClassifiedBatch, renormalised
+from fidelity.comparison import CheckpointResult, over_seeds
+from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import Saliency
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
 from results import Figure, Floats, Spreads, Table, Unit
 from results.errors import check_numbers
 
-# Of the highest attention weight of a text (Jain & Wallace 2019, fig. 6).
-BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
+BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight of a text (Jain & Wallace 2019, fig. 6)
 
 
 class Perturbation(FidelityTest):
-    """What a classifier loses when its attention is replaced at test time (Tutek & Šnajder 2020, §5).
+    """Loss of a classifier when its attention is replaced at test time (Tutek & Šnajder 2020, §5).
 
-    Attention is made `uniform`, the same weight on every position, or `permuted`, shuffled within the text; at the
-    level of words of a hierarchical model both happen within each sentence. All heads are shuffled alike.
+    `uniform` gives every position the same weight; `permuted` shuffles the weights within the text. At the level of
+    words of a hierarchical model both happen within each sentence. All heads are shuffled alike.
 
-    Scores, each for both: `<kind>_drop` and `<kind>_accuracy_drop`, F1 and accuracy lost, positive for a loss;
-    `<kind>_flips`, the share of decisions that become others. F1 is that of the positive class where there are two
-    classes, else the mean over classes. Columns: `gold` and `own`, the classes; `<kind>_class_<n>`, the share of draws
-    in which the text is given class n; `<kind>_flips`, in which it is given another than its own.
+    Scores for each kind: `<kind>_drop` and `<kind>_accuracy_drop`, the loss of F1 and of accuracy; `<kind>_flips`, the
+    share of decisions that change. With two classes F1 is the positive class's, else the mean over classes. Columns:
+    `gold`, the label; `own`, the decision under the model's attention; `<kind>_class_<n>`, the share of draws with
+    decision n; `<kind>_flips`, the share of draws with a decision other than `own`.
 
     Args:
-        permutations: 1 or more shuffles of every text. The F1 is that of all of their decisions together.
+        permutations: number of shuffles of every text, 1 or more. F1 counts the decisions of all shuffles.
     """
 
     name = "perturbation"
@@ -50,7 +50,7 @@ class Perturbation(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         noise = classified.noise(self.name, self.permutations)
-        uniform = uniform_weights(classified.groups, classified.weights.dtype)
+        uniform = renormalised((classified.groups >= 0).to(classified.weights.dtype), classified.groups)
         replaced = {
             "uniform": uniform.expand(1, *classified.weights.shape),
             "permuted": permuted(classified.weights, noise, classified.groups),
@@ -75,15 +75,14 @@ class Perturbation(FidelityTest):
 
 
 class Permutation(FidelityTest):
-    """How far shuffled attention moves the output, against how peaked the attention is (Jain & Wallace 2019, §4.2.1).
+    """Change of the output under shuffled attention, by the highest weight of the text (Jain & Wallace 2019, §4.2.1).
 
-    A decision that hangs on the weights changes when they are shuffled, at least where one of them is high. Columns:
+    A decision that depends on the weights changes when they are shuffled, at least if one of them is high. Columns:
     `median_tvd`, the median over the shuffles of the total variation distance between the two outputs, in 0–1; and
-    `max_attention`, the highest weight of the text (of several heads that of their mean). Score: `median_tvd`, the mean
-    over the texts of these medians.
+    `max_attention`, the highest weight of the text, of the mean over heads. Score: the mean over texts of `median_tvd`.
 
     Args:
-        permutations: 1 or more shuffles of every text.
+        permutations: number of shuffles of every text, 1 or more.
     """
 
     name = "permutation"
@@ -99,40 +98,57 @@ class Permutation(FidelityTest):
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         weights = permuted(classified.weights, classified.noise(self.name, self.permutations), classified.groups)
         distances = tvd(classified.decide(weights), classified.probabilities)
-        # Not torch.median: of an even number of shuffles it is the lower of the middle two.
+        # Not torch.median: for an even number of shuffles it is the lower of the middle two.
         return Measurements({"median_tvd": distances.quantile(0.5, dim=0), "max_attention": max_attention(classified)})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         return means(["median_tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """`permutation`: mean and median over the texts of `median_tvd`, by the highest weight; see `bin_table`."""
+        """Return `permutation`: mean and median over the texts of `median_tvd`, by the highest weight."""
         return {self.name: bin_table(by_max_attention(results, self.name, "median_tvd"), "tvd", "fraction")}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """`permutation`: violins by the highest weight (Jain & Wallace's fig. 6)."""
+        """Return `permutation`: violins of `median_tvd` by the highest weight (Jain & Wallace's fig. 6)."""
         values = by_max_attention(results, self.name, "median_tvd")
         return {self.name: violins("Attention shuffled", values, "median TVD of the output")}
 
 
+def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
+    """Return weights `[heads, batch, positions]` shuffled within their groups, `[draws, heads, batch, positions]`.
+
+    All heads are shuffled alike, in the order of the noise, `[draws, batch, positions]`. Positions in no group, -1,
+    keep their weight.
+    """
+    positions = groups.argsort(dim=-1, stable=True).expand(noise.shape)
+    by_noise = noise.argsort(-1)
+    # Sorted by group, then by noise: the n-th of them gives its weight to the n-th position of the group.
+    givers = by_noise.gather(-1, groups.expand(noise.shape).gather(-1, by_noise).argsort(dim=-1, stable=True))
+    source = torch.empty_like(givers).scatter_(-1, positions, givers)
+    outside = groups < 0
+    source = torch.where(outside, torch.arange(groups.size(-1), device=groups.device), source)
+    shape = (noise.size(0), *weights.shape)
+    return weights.expand(shape).gather(-1, source[:, None].expand(shape))
+
+
 def max_attention(classified: ClassifiedBatch) -> Tensor:
-    """The highest weight of every text, `[batch]`."""
+    """Return the highest weight of every text, `[batch]`."""
     return classified.attention.amax(-1)
 
 
 def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
-    """Values of a column by variant, over all its seeds, in the `BINS` of the column `max_attention`."""
+    """Return the values of a column for each variant, over all its seeds, in the `BINS` of `max_attention`."""
     found: dict[str, list[Floats]] = {}
     for variant, values in over_seeds(results, test).items():
         pairs = values[["max_attention", column]].dropna().to_numpy(np.float64)
-        # The last bin holds 1 too.
+        # The last bin includes 1.
         bins = np.minimum(pairs[:, 0] * len(BINS), len(BINS) - 1).astype(np.int64)
         found[variant] = [pairs[bins == place, 1] for place in range(len(BINS))]
     return found
 
 
 def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> Table:
-    """A row for each variant and bin with texts."""
+    """Return mean and median of values for each variant and bin with texts."""
     rows = [
         (variant, name, len(some), some.mean(), np.median(some))
         for variant, by_bin in values.items()
@@ -145,7 +161,7 @@ def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> 
 
 
 def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> Spreads:
-    """One violin for each bin and variant."""
+    """Return one violin for each bin and variant."""
     series = {variant: [some.tolist() for some in by_bin] for variant, by_bin in values.items()}
     return Spreads(title, BINS, series, label, unit="ratio", category_label="highest attention weight of the text")
 

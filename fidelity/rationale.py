@@ -1,4 +1,4 @@
-"""Whether the words ranked highest carry the decision, and are those that people name (ERASER, DeYoung et al. 2020)."""
+"""Tests that classify some words of a text: rationales (ERASER, DeYoung et al. 2020) and single words."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -6,10 +6,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means
 from fidelity.classified import ClassifiedBatch
+from fidelity.comparison import CheckpointResult, over_seeds
+from fidelity.experiment import FidelityTest, Measurements, Score, check_each_once, means
 from fidelity.saliency import RANKINGS, Ranking, Saliency
-from results import Table
+from results import Figure, Spreads, Table
 from results.errors import UserError, check_numbers, check_values
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
@@ -17,25 +18,25 @@ COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
 
 
 class Rationale(FidelityTest):
-    """Rationales made of the words that a ranking puts first, at several lengths; `random` is what they must beat.
+    """Rationales of the words that a ranking puts first, at several lengths; `random` is the baseline.
 
-    With p the probability of the class that the full text gets, and r the words of a rationale: comprehensiveness is
-    p(x) − p(x without r), high if r is needed; sufficiency p(x) − p(r alone), low if r is enough. Both are means over
-    the fractions. The AOPC of DeYoung et al. (2020, §5) divides their sum by one more: with five fractions it is 5/6 of
-    this. A rationale has at least one word, and leaves at least one.
+    Let p be the probability of the class predicted for the full text x, and r the words of a rationale.
+    Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone), low if r is
+    enough. Both are means over the fractions. The AOPC of DeYoung et al. (2020, §5) divides their sum by one more: with
+    five fractions it is 5/6 of this mean. A rationale has at least one word, and leaves at least one.
 
-    Where the corpus names the deciding words, plausibility: `auprc` and `average_precision`, the area under the
-    precision–recall curve by trapezoids and by steps, as ERASER reports both; and `token_f1`, with as many words as are
-    named; nan for texts that name none. At the level of sentences one that holds a deciding word is a deciding
-    sentence.
+    Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the area under the
+    precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is the F1 of as many words as are
+    marked. All are nan for texts without marked words. At the level of sentences, a sentence with a marked word is
+    marked.
 
-    Columns and scores are `<ranking>.<one of these>`; scores are means over the texts. The column `gold` holds how many
-    deciding words there are.
+    Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column `gold` counts the
+    marked words.
 
     Args:
-        rankings: what words are ranked by, each once.
+        rankings: rankings of the words, each once.
         fractions: lengths of the rationales, as shares of the words, between 0 and 1; rounded up.
-        draws: of `random`, 1 or more; what it gets is the mean over them.
+        draws: number of random orders, 1 or more; the columns of `random` are means over them.
     """
 
     name = "rationale"
@@ -48,8 +49,7 @@ class Rationale(FidelityTest):
         draws: int = 5,
     ) -> None:
         check_values(self, rankings=rankings)
-        if not rankings or len(set(rankings)) < len(rankings):
-            raise UserError(f"rationale: name one or more rankings, each once, and not {list(rankings)}.")
+        check_each_once(self, rankings=rankings)
         check_numbers(self, least=1, draws=draws)
         if not fractions or not all(0 < fraction < 1 for fraction in fractions):
             raise UserError(
@@ -58,25 +58,23 @@ class Rationale(FidelityTest):
             )
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
 
+        self._scores = [f"{ranking}.{column}" for ranking in rankings for column in COLUMNS]
+
     def columns(self, classes: int) -> Sequence[str]:
         return [*self._scores, "gold"]
-
-    @property
-    def _scores(self) -> list[str]:
-        return [f"{ranking}.{column}" for ranking in self.rankings for column in COLUMNS]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words = classified.words
         by_ranking = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
         values = torch.cat(by_ranking).masked_fill(~words, -torch.inf)
-        # [orders, batch, positions] from 0 for the highest; of equals the earlier word comes first.
+        # [orders, batch, positions] from 0 for the highest; the earlier of equal words comes first.
         ranks = values.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
         gold = classified.to_positions(classified.batch.rationale.float()) > 0
         found = {
             **self._erased(classified, ranks),
             "auprc": torch.stack([auprc(order, gold, words) for order in values]),
             "average_precision": torch.stack([average_precision(order, gold, words) for order in values]),
-            # With as many words as are named precision, recall and F1 are one.
+            # With as many words as are marked, precision, recall and F1 are equal.
             "token_f1": (gold & (ranks < gold.sum(1)[:, None])).sum(-1) / gold.sum(1),
         }
         numbers = {"gold": gold.sum(1)}
@@ -87,9 +85,9 @@ class Rationale(FidelityTest):
         return Measurements(numbers)
 
     def _erased(self, classified: ClassifiedBatch, ranks: Tensor) -> Mapping[str, Tensor]:
-        """Comprehensiveness and sufficiency `[orders, batch]`."""
+        """Return comprehensiveness and sufficiency, each `[orders, batch]`."""
         words = classified.words
-        # The published formula also counts the rationale without a word, and divides by one more.
+        # The published formula also counts the rationale of no words, and divides by one more.
         top = ranks[:, None] < rationale_lengths(words.sum(1), self.fractions)[..., None]
         keep = torch.stack([words & ~top, words & top])  # [2, orders, fractions, batch, positions]
         probability = classified.of_predicted(classified.reread(keep.flatten(0, 2)))
@@ -100,15 +98,15 @@ class Rationale(FidelityTest):
         return means(self._scores)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Plausibility by the number of deciding words; there is none where the corpus names none.
+        """Return plausibility by the number of marked words; no table if the corpus marks none.
 
-        Words that stand in for each other, or decide only together, are missed by measures of single words.
+        Measures of single words miss words that can replace each other, or that decide only together.
         """
         rows = [
             {"checkpoint": result.name, "deciding words": size, "texts": len(values), "ranking": ranking}
             | {name: values[f"{ranking}.{name}"].mean() for name in PLAUSIBILITY}
             for result in results
-            for size, values in _by_size(result.of(self.name))
+            for size, values in _by_size(result.columns(self.name))
             for ranking in self.rankings
         ]
         table = Table(pd.DataFrame(rows), dict.fromkeys(PLAUSIBILITY, "fraction")) if rows else None
@@ -116,7 +114,7 @@ class Rationale(FidelityTest):
 
 
 def _by_size(values: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The texts that name deciding words, by how many."""
+    """Yield the texts with marked words, by the number of these."""
     gold = values["gold"]
     for size, texts in (("1", gold == 1), ("2", gold == 2), ("3 or more", gold > 2)):
         if texts.any():
@@ -124,36 +122,82 @@ def _by_size(values: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
-    """How many words are these fractions of texts of so many, `[batch]` → int64 `[fractions, batch]`."""
+    """Return the number of words in each fraction of texts with `words` words `[batch]`, int64 `[fractions, batch]`."""
     shares = torch.tensor(fractions, dtype=torch.float64, device=words.device)[:, None] * words
-    # .07 · 100 is a little more than 7.
+    # In floating point .07 · 100 is a little more than 7.
     lengths = (shares - 1e-9).ceil().long().clamp(min=1)
     return torch.minimum(lengths, words - 1)
 
 
 def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Area under the precision–recall curve by trapezoids, `[batch]`, as ERASER computes it; nan without a gold word.
+    """Return the area under the precision–recall curve by trapezoids, `[batch]`, as in ERASER; nan without a gold word.
 
-    The curve begins at recall 0 with precision 1, as scikit-learn draws it. So words that all have one value get
-    halfway between 1 and the share of gold words, and a single gold word that comes second .25; `average_precision` is
-    .5 there. All arguments are `[batch, positions]`; words of equal value come together.
+    The curve begins at recall 0 with precision 1, as in scikit-learn. If all words have one value, the area is the mean
+    of 1 and the share of gold words. For a single gold word in second place it is .25, and `average_precision` .5. All
+    arguments are `[batch, positions]`; words of equal value are one point of the curve.
     """
     order = values.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True)
-    # Behind the last word recall stays 1, so that padding adds nothing.
+    # After the last word recall stays 1, so padding adds nothing.
     precision, recall = (points.gather(-1, order) for points in precision_recall(values, gold, words))
     pad = torch.nn.functional.pad
     return torch.trapezoid(pad(precision, (1, 0), value=1.0), pad(recall, (1, 0)), dim=-1)
 
 
 def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """The mean over gold words of the precision down to each; arguments and result as for `auprc`."""
+    """Return the mean over gold words of the precision at each; arguments and result as for `auprc`."""
     precision, _ = precision_recall(values, gold, words)
     return torch.where(gold, precision, 0).sum(-1) / gold.sum(-1)
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Precision and recall `[batch, positions]` of the words whose value is at least that of each; outside, of all."""
+    """Return precision and recall `[batch, positions]` of the words with at least the value of each position."""
     values = values.masked_fill(~words, -torch.inf)
     as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, positions]
     found = (as_high & gold[:, None, :]).sum(-1).double()
     return found / as_high.sum(-1), found / gold.sum(-1, keepdim=True)
+
+
+class SingleToken(FidelityTest):
+    """Probability of the predicted class with each word of the text alone as input (Tutek & Šnajder 2020).
+
+    If hidden states represent their own words, some words alone make the class likely and others do not. If they mix
+    the words of the text, every word alone gives a similar probability. Delimiters stay.
+
+    Columns and scores: `full`, the probability given the full text; `mean` and `spread`, mean and standard deviation
+    over words of the probability given one word; `agree`, the share of words whose decision alone is the text's.
+    Further columns: `min` and `max` over words.
+    """
+
+    name = "single_token"
+    headline = ("spread", "agree")
+
+    def columns(self, classes: int) -> Sequence[str]:
+        return ("full", "mean", "spread", "min", "max", "agree")
+
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+        words = classified.words
+        alone = classified.reread(torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None] & words)
+        probability = classified.of_predicted(alone).T  # [batch, positions], nan without a word
+        mean = probability.nanmean(1)
+        same = (alone.argmax(-1) == classified.predicted).T & words
+        return Measurements(
+            {
+                "full": classified.confidence,
+                "mean": mean,
+                # Over all words of the text, not over a sample of them: no correction.
+                "spread": (probability - mean[:, None]).square().nanmean(1).sqrt(),
+                "min": probability.nan_to_num(torch.inf).amin(1),
+                "max": probability.nan_to_num(-torch.inf).amax(1),
+                "agree": same.sum(1) / words.sum(1),
+            }
+        )
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        return means(("spread", "mean", "full", "agree"))
+
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
+        """Return a violin of the spread within a text for each variant, over all its seeds."""
+        spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
+        label = "standard deviation of P(class) over the words of a text"
+        texts = {"texts": list(spreads.values())}
+        return {"single_token.spread": Spreads("Each word alone", tuple(spreads), texts, label, unit="ratio")}

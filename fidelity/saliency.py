@@ -1,5 +1,6 @@
-"""How much each word matters to a decision: gradients, integrated gradients, and leaving it out."""
+"""Importance of each word for a decision: gradients, integrated gradients, and leave-one-out."""
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -13,52 +14,52 @@ from metrics.distributions import tvd
 Ranking = Literal[
     "random", "attention", "attention_gradient", "attention_times_gradient", "leave_one_out", "integrated_gradients"
 ]
-"""What positions can be ordered by. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
+"""Rankings of positions. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
 `attention_times_gradient`, α ∂p/∂α."""
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 
 Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out"]
-"""What attention can be compared with. `input_x_gradient` is what Jain & Wallace (2019) call gradient."""
+"""Measures to compare attention with. Jain & Wallace (2019) call `input_x_gradient` gradient."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
-TOKENS = 8192  # most of one pass of integrated gradients, padding included; but all texts of a batch go together
+IG_STEPS = 50  # points on the path of integrated gradients
+TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass holds all texts of a batch at least once
 
 
+@dataclass(frozen=True, eq=False)
 class Saliency:
-    """Measures of how much each word matters to the decision, and rankings by them, for a batch of texts.
+    """Measures of the importance of each word for the decision, and rankings by them, for a batch of texts.
 
-    All are about the probability p of the class that the whole text gets, are computed when first used, and are
-    `[batch, positions]`: the tokens of a position are summed. Positions without a word have 0. Integrated gradients
-    have `ig_steps` points on their path.
+    p is the probability of the class predicted for the whole text. Measures are computed at first use. They are
+    `[batch, positions]`, summed over the tokens of a position, and 0 at positions without a word.
     """
 
-    def __init__(self, classified: ClassifiedBatch, ig_steps: int = 50) -> None:
-        self._classified, self._ig_steps = classified, ig_steps
+    classified: ClassifiedBatch
 
     @cached_property
     def _word_gradients(self) -> tuple[Tensor, Tensor]:
-        """Embedded tokens, and ∂p/∂e with the attention held as it is: both `[batch, time, size]`."""
-        output = self._classified.output
+        """Embedded tokens, and ∂p/∂e with fixed attention: both `[batch, time, size]`."""
+        output = self.classified.output
         embedded = output.embedded.detach().requires_grad_()
-        held = {name: level.weights.detach() for name, level in output.levels.items()}
-        logits = self._classified.model(self._classified.batch, embedded=embedded, imposed=held).logits
-        return embedded.detach(), self._gradient_of_decision(logits, embedded)
+        fixed = {name: level.weights.detach() for name, level in output.levels.items()}
+        logits = self.classified.checkpoint.model(self.classified.batch, embedded=embedded, imposed=fixed).logits
+        return embedded.detach(), decision_gradient(self.classified, logits, embedded)
 
     @cached_property
     def input_x_gradient(self) -> Tensor:
-        """`|Σ_d e_d ∂p/∂e_d|`, attention held as it is: "gradient" in Jain & Wallace (2019), §4.1 and their code."""
+        """`|Σ_d e_d ∂p/∂e_d|` with fixed attention: "gradient" in Jain & Wallace (2019), §4.1 and their code."""
         embedded, gradients = self._word_gradients
-        return self._classified.to_positions((embedded * gradients).sum(-1)).abs()
+        return self.classified.to_positions((embedded * gradients).sum(-1)).abs()
 
     @cached_property
     def gradient_norm(self) -> Tensor:
-        """`‖∂p/∂e‖₂`, attention held as it is."""
+        """`‖∂p/∂e‖₂` with fixed attention."""
         _, gradients = self._word_gradients
-        return self._classified.to_positions(gradients.norm(dim=-1))
+        return self.classified.to_positions(gradients.norm(dim=-1))
 
     @property
     def integrated_gradients(self) -> Tensor:
-        """Integrated gradients (Sundararajan et al. 2017), for the decision if positive; attention follows the input.
+        """Integrated gradients (Sundararajan et al. 2017); positive for the decision; attention follows the input.
 
         The function is the log-odds, log p/(1 − p), because p hardly changes over most of the path of a confident
         decision. In the baseline every word is embedded as zeros; delimiters stay, as in `leave_one_out`.
@@ -67,17 +68,17 @@ class Saliency:
 
     @property
     def incompleteness(self) -> Tensor:
-        """`[batch]`: absolute difference of the sum of integrated gradients and the log-odds above the baseline's."""
+        """|Σ integrated gradients − (log-odds of the text − log-odds of the baseline)|, `[batch]`."""
         return self._integrated[1]
 
     @cached_property
     def _integrated(self) -> tuple[Tensor, Tensor]:
-        classified = self._classified
+        classified = self.classified
         embedded = classified.output.embedded.detach()
         rows = torch.arange(len(embedded), device=embedded.device)
 
         def log_odds(changed: Tensor, rows: Tensor) -> Tensor:  # several copies of each text
-            logits: Tensor = classified.model(select_texts(classified.batch, rows), embedded=changed).logits
+            logits: Tensor = classified.checkpoint.model(select_texts(classified.batch, rows), embedded=changed).logits
             chosen = classified.predicted[rows, None]
             others = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
             return logits.gather(1, chosen).squeeze(1) - others
@@ -86,73 +87,75 @@ class Saliency:
             embedded,
             baselines=embedded.masked_fill((classified.token_to_position >= 0)[..., None], 0),
             additional_forward_args=rows,
-            n_steps=self._ig_steps,
+            n_steps=IG_STEPS,
             internal_batch_size=max(len(rows), TOKENS // embedded.size(1)),
             return_convergence_delta=True,
         )
         return classified.to_positions(found.detach().sum(-1)), delta.detach().abs()
 
     @cached_property
-    def _without(self) -> Tensor:
-        """Probabilities `[positions, batch, classes]` without the words of each position; nan where it has none."""
-        words = self._classified.words
+    def _left_out(self) -> tuple[Tensor, Tensor]:
+        """Fall of p, and total variation distance of the output, without each position: both `[batch, positions]`."""
+        classified, words = self.classified, self.classified.words
         others = words & ~torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None]
-        # A copy of which nothing stays is not read.
-        return self._classified.reread(others & words.T[..., None])
+        # A copy without the word of a position that has none is empty, and not read.
+        without = classified.reread(others & words.T[..., None])  # [positions, batch, classes]
+        falls = classified.confidence - classified.of_predicted(without)
+        distances = tvd(classified.probabilities, without)
+        return torch.where(words, falls.T, 0), torch.where(words, distances.T, 0)
 
-    @cached_property
+    @property
     def leave_one_out(self) -> Tensor:
-        """How much p falls when the position is left out: for the decision if positive."""
-        return self._of_words(self._classified.confidence - self._classified.of_predicted(self._without))
+        """Fall of p when the position is left out; positive for the decision."""
+        return self._left_out[0]
 
-    @cached_property
+    @property
     def leave_one_out_tvd(self) -> Tensor:
-        """Total variation distance of the decision from that without the position (Jain & Wallace 2019, §4.1)."""
-        return self._of_words(tvd(self._classified.probabilities, self._without))
-
-    def _of_words(self, by_position: Tensor) -> Tensor:
-        return torch.where(self._classified.words, by_position.T, 0)
+        """Total variation distance of the output when the position is left out (Jain & Wallace 2019, §4.1)."""
+        return self._left_out[1]
 
     @cached_property
     def _attention_gradients(self) -> Tensor:
-        """∂p/∂α `[heads, batch, positions]`, hidden states held, 0 outside the mask."""
-        weights = self._classified.weights.detach().requires_grad_()
-        gradients = self._gradient_of_decision(self._classified.logits(weights), weights)
-        return gradients.masked_fill(~self._classified.mask, 0)
+        """∂p/∂α `[heads, batch, positions]` with fixed hidden states, 0 outside the mask."""
+        weights = self.classified.weights.detach().requires_grad_()
+        gradients = decision_gradient(self.classified, self.classified.logits(weights), weights)
+        return gradients.masked_fill(~self.classified.mask, 0)
 
     @cached_property
     def attention_gradient(self) -> Tensor:
-        """∂p/∂α, summed over heads; of all positions that get weight (Serrano & Smith 2019, §5)."""
+        """∂p/∂α, summed over heads, at all positions with weight (Serrano & Smith 2019, §5)."""
         return self._attention_gradients.sum(0)
 
     @cached_property
     def attention_times_gradient(self) -> Tensor:
-        """α ∂p/∂α, summed over heads; of all positions that get weight (Serrano & Smith 2019, §5)."""
-        return (self._classified.weights.detach() * self._attention_gradients).sum(0)
-
-    def _gradient_of_decision(self, logits: Tensor, inputs: Tensor) -> Tensor:
-        # In double precision: in single, a decision that is all but certain would have a gradient of exactly 0.
-        probabilities = self._classified.of_predicted(logits.double().softmax(-1))
-        # No text depends on another, so the gradient of the sum is that of each.
-        (found,) = torch.autograd.grad(probabilities.sum(), inputs)
-        return found
+        """α ∂p/∂α, summed over heads, at all positions with weight (Serrano & Smith 2019, §5)."""
+        return (self.classified.weights.detach() * self._attention_gradients).sum(0)
 
     def signed(self, measure: Measure) -> Tensor:
-        """The measure; negative where a position speaks against the decision, if the measure can tell."""
+        """Return a measure; measures with a sign are negative if a position speaks against the decision."""
         values: Tensor = getattr(self, measure)
         return values
 
     def magnitude(self, measure: Measure) -> Tensor:
-        """|measure|; of `leave_one_out` the total variation distance."""
+        """Return |measure|, or the total variation distance for `leave_one_out`."""
         return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
 
     def rankings(self, ranking: Ranking, draws: int) -> Tensor:
-        """What positions are ordered by, `[orders, batch, positions]`, the highest first; -inf outside the mask.
+        """Return the values that order positions, highest first, `[orders, batch, positions]`; -inf outside the mask.
 
-        Of `random` there are as many orders as draws, of the others one.
+        `random` has `draws` orders, every other ranking one.
         """
         if ranking == "random":
-            values = self._classified.noise("ranking", draws)
+            values = self.classified.noise("ranking", draws)
         else:
-            values = getattr(self._classified if ranking == "attention" else self, ranking)[None]
-        return values.masked_fill(~self._classified.mask, -torch.inf)
+            values = getattr(self.classified if ranking == "attention" else self, ranking)[None]
+        return values.masked_fill(~self.classified.mask, -torch.inf)
+
+
+def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tensor) -> Tensor:
+    """Return the gradient of p with respect to the inputs of the logits `[batch, classes]`."""
+    # In double precision: in single, the gradient of a nearly certain decision would be exactly 0.
+    probabilities = classified.of_predicted(logits.double().softmax(-1))
+    # Texts do not depend on each other, so the gradient of the sum is the gradient of each.
+    (found,) = torch.autograd.grad(probabilities.sum(), inputs)
+    return found

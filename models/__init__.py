@@ -1,9 +1,6 @@
 """Text classifiers whose attention can be read, and replaced by another."""
 
-from models.base import TextClassifier
-from models.classifier import AttentionClassifier
-from models.hierarchical import HierarchicalClassifier
-from models.interface import ModelError
+from models.classifiers import AttentionClassifier, HierarchicalClassifier
 from models.layers import (
     AdditiveAttention,
     AverageEncoder,
@@ -15,4 +12,5 @@ from models.layers import (
     UniformAttention,
 )
 from models.regularizers import Concat, Conicity, MaskedLanguageModel, Residual, Tying
+from models.text_classifier import TextClassifier
 from models.transformer import TransformerClassifier

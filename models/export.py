@@ -1,4 +1,4 @@
-"""A fine-tuned transformer as plain files of transformers, which need nothing of this package.
+"""Export of a fine-tuned transformer as plain files of transformers, which need no code of this package.
 
 `python -m models.export CHECKPOINT FOLDER` writes config, weights (safetensors) and tokenizer to a new folder:
 
@@ -14,14 +14,15 @@ from pathlib import Path
 from attention.encoder import resolve, save_model
 from models.transformer import TransformerClassifier
 from results import UserError
+from training.checkpoints import checkpoint_file
 
 
 def export(classifier: TransformerClassifier, folder: str | Path) -> None:
     """Write a trained classifier to a new folder; its labels are the names of the classes.
 
     Raises:
-        TrainingError: it is not trained.
-        EncoderError: the folder is there already, or cannot be written.
+        TrainingError: the classifier is not trained.
+        EncoderError: the folder exists, or cannot be written.
     """
     classifier.on_predict_start()
     sizes = classifier.sizes
@@ -35,13 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m models.export", description="Write a fine-tuned transformer as plain files of transformers."
     )
     parser.add_argument("checkpoint", help="a file from checkpoints/ of a run of TransformerClassifier")
-    parser.add_argument("folder", help="where the files are written; it must not be there")
+    parser.add_argument("folder", help="where the files are written; it must not exist")
     given = parser.parse_args(arguments)
-    if not Path(given.checkpoint).is_file():
-        print(f"error: {given.checkpoint}: there is no such checkpoint.", file=sys.stderr)
-        return 1
     try:
-        export(TransformerClassifier.load_from_checkpoint(given.checkpoint), given.folder)
+        export(TransformerClassifier.load_from_checkpoint(checkpoint_file(given.checkpoint)), given.folder)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

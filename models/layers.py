@@ -1,4 +1,4 @@
-"""The parts of a classifier: word embeddings, encoders that make hidden states of them, attention over these."""
+"""The parts of a classifier: word embeddings, encoders, and attention over their hidden states."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,24 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import Vocabulary
-from models.interface import ModelError
-from results.errors import check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values
 
 EMBEDDING_SIZE = 300
 EMBEDDING_SPREAD = 0.1
-"""Size of a row, and standard deviation of its entries, where there are no word vectors."""
+"""Size of an embedding, and standard deviation of its entries, without word vectors."""
 
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """What is asked of the word embeddings on the command line.
+    """Options of the word embeddings.
 
     Attributes:
-        size: of a word's row; None for that of the word vectors, and 300 without any.
-        trainable: whether the rows are trained. What has no vector is otherwise frozen as it was drawn, too.
-        project: size of what the encoder reads, by a learned linear map; None for the rows themselves. Residual and
-            tying need embedded words and hidden states of one size.
-        dropout: share of the entries of what the encoder reads that is dropped in training.
+        size: size of an embedding; None for the size of the word vectors, and 300 without word vectors.
+        trainable: whether embeddings are trained; otherwise embeddings drawn for words without a vector are frozen too.
+        project: size after a learned linear map; None for no map. Residual and tying need embedded words and hidden
+            states of one size.
+        dropout: dropout of the encoder's input.
     """
 
     size: int | None = None
@@ -44,20 +43,21 @@ DEFAULT_EMBEDDING = EmbeddingSpec()
 
 
 class WordEmbedding(nn.Module):
-    """A row for every word of a vocabulary, of which the padding's is zero and never trained.
+    """Embeddings of the words of a vocabulary; the padding's embedding is zero and never trained.
 
-    Rows without a vector are drawn from a normal distribution around 0 whose standard deviation is that of all entries
-    of the known vectors, or 0.1 where no vector is known. The projection has no bias, so that the padding stays zero.
+    Embeddings of words without a vector are drawn from a normal distribution around 0. Its standard deviation is the
+    one of all entries of the known vectors, or 0.1 if no vector is known. The projection has no bias, so that the
+    padding stays zero.
 
     Args:
-        spec: what is asked for.
-        vocabulary: its words.
-        vectors: float32 `[vocabulary, size]`, word vectors; None without, and for rows that a checkpoint has.
-        known: bool `[vocabulary]`, rows of `vectors` that are one.
-        vector_size: of the vectors.
+        spec: the options.
+        vocabulary: the words.
+        vectors: float32 `[vocabulary, size]`, word vectors; None without, and if a checkpoint has the embeddings.
+        known: bool `[vocabulary]`, words that have a vector.
+        vector_size: size of the vectors, also if a checkpoint has the embeddings.
 
     Raises:
-        ModelError: the vectors have another size than was asked for.
+        UserError: the vectors have another size than `spec.size`.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class WordEmbedding(nn.Module):
             spread = float(vectors[known].std(correction=0)) if known.any() else EMBEDDING_SPREAD
             rows = torch.where(known[:, None], vectors, torch.randn(vectors.shape) * spread)
         else:
-            raise ModelError(
-                f"The word vectors have {vectors.size(1)} dimensions, and {spec.size} are asked for: leave "
+            raise UserError(
+                f"The word vectors have {vectors.size(1)} dimensions, and the option asks for {spec.size}: leave "
                 f"--model.init_args.embedding.size out (where a config names it: --model.init_args.embedding "
                 f"'{{size: null}}'), or give other vectors (--data.init_args.vectors); a linear map to {spec.size} is "
                 f"--model.init_args.embedding.project {spec.size}."
@@ -89,54 +89,56 @@ class WordEmbedding(nn.Module):
         self.size = spec.project or rows.size(1)
         self.projection = nn.Linear(rows.size(1), self.size, bias=False) if spec.project else nn.Identity()
         if isinstance(self.projection, nn.Linear):
-            # What the vectors know lies in their angles and distances: the map begins as one that keeps them.
+            # The information of the vectors lies in their angles and distances: an orthogonal map keeps them.
             nn.init.orthogonal_(self.projection.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embedded words `[batch, time, size]` of tokens int64 `[batch, time]`; zero in the padding."""
+        """Return embedded words `[batch, time, size]` of tokens int64 `[batch, time]`; zero in the padding."""
         embedded: Tensor = self.projection(self.rows(tokens))
         return embedded
 
 
 class TextEncoder(nn.Module, ABC):
-    """What makes hidden states of embedded words.
+    """An encoder of embedded words: the base.
 
-    It is made from plain arguments, before any size is known. Subclasses fill `build`, which makes the parameters, and
-    `states`.
+    The constructor takes plain options, as sizes are not known yet. Subclasses fill `build`, which makes the
+    parameters, and `states`.
     """
 
-    size: int  # of a hidden state; known once it is built
+    size: int  # size of a hidden state, known after `build`
 
     @abstractmethod
     def build(self, input_size: int) -> None:
-        """Make the parameters, for embedded words of this size."""
+        """Make the parameters for embedded words of this size."""
 
     @abstractmethod
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states `[batch, time, size]`, anything in the padding; there is a text, and it has a token."""
+        """Return hidden states `[batch, time, size]`, with any values in the padding."""
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states `[batch, time, size]`, zero in the padding; they do not depend on how far a text is padded.
+        """Return hidden states `[batch, time, size]` of at least one text, zero in the padding.
 
-        Of `embedded` `[batch, time, input_size]`; the mask, bool `[batch, time]`, has real tokens before the padding.
+        Padding changes no other state.
+
+        Args:
+            embedded: `[batch, time, input_size]`.
+            mask: bool `[batch, time]`, real tokens; they stand before the padding.
         """
-        if not mask.numel():
-            return embedded.new_zeros(*mask.shape, self.size)
         return self.states(embedded, mask).masked_fill(~mask[..., None], 0)
 
 
 class RecurrentEncoder(TextEncoder):
     """LSTM or GRU in one or both directions.
 
-    The direction from the end reads every text reversed within its own length, so that padding comes last in both and
-    touches no state. That is exact, and on a CPU faster than packed sequences.
+    The backward direction reads every text reversed within its own length, so that padding comes last in both
+    directions and touches no state. This is exact, and faster on a CPU than packed sequences.
 
     Args:
         cell: `lstm` or `gru`.
         hidden: size of the states of one direction.
-        bidirectional: whether there is a direction from the end, whose states stand behind those from the start.
+        bidirectional: whether backward states are appended to the forward states.
         layers: number of layers.
-        dropout: share of the states that is dropped between layers.
+        dropout: dropout of the states between layers.
     """
 
     def __init__(
@@ -164,14 +166,14 @@ class RecurrentEncoder(TextEncoder):
         )
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        # The place whose token stands here once each text is reversed; padding stays in place.
+        # Position of the token that stands here in the reversed text; padding stays in place.
         places = torch.arange(mask.size(1), device=mask.device)
         order = torch.where(mask, mask.sum(1, keepdim=True) - 1 - places, places)[..., None]
         states = embedded
         for layer, networks in enumerate(self.networks):
             assert isinstance(networks, nn.ModuleList)
-            # Saliency wants gradients in evaluation, which cuDNN has in training mode alone. To a single layer without
-            # dropout the two modes are one.
+            # Saliency needs gradients in evaluation, which cuDNN has only in training mode. For a single layer without
+            # dropout both modes are equal.
             networks.train(torch.is_grad_enabled())
             read = self.dropout(states) if layer else states
             ways = [networks[0](read)[0]]
@@ -183,21 +185,21 @@ class RecurrentEncoder(TextEncoder):
 
 
 class ConvolutionEncoder(TextEncoder):
-    """Convolutions of several widths side by side, ReLU, one state a token (Jain & Wallace 2019).
+    """Parallel convolutions of several widths with ReLU, one state a token (Jain & Wallace 2019).
 
     Args:
-        kernels: widths in tokens, all odd, so that a state has as many tokens before as behind it.
-        filters: of each width.
+        kernels: widths in tokens, all odd, so that a window is centred on its token.
+        filters: number of filters of each width.
 
     Raises:
-        ModelError: a width is even, or there is none.
+        UserError: a width is even, or there is none.
     """
 
     def __init__(self, kernels: tuple[int, ...] = (1, 3, 5, 7), filters: int = 32) -> None:
         super().__init__()
         if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
-            raise ModelError(
-                f"A convolution of widths {kernels} has no token in its middle: give odd widths, for instance "
+            raise UserError(
+                f"Convolutions of widths {kernels} are not centred on a token: give odd widths, for instance "
                 f"--model.init_args.encoder.init_args.kernels [1,3,5,7]."
             )
         check_numbers(self, least=1, filters=filters)
@@ -210,13 +212,13 @@ class ConvolutionEncoder(TextEncoder):
         )
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        # What a projection or a perturbation left in the padding is not to be seen from the last words.
+        # A window at the end of a text reaches into the padding, which may hold perturbed embeddings.
         read = embedded.masked_fill(~mask[..., None], 0).mT
         return torch.cat([convolution(read) for convolution in self.convolutions], dim=1).relu().mT
 
 
 class AverageEncoder(TextEncoder):
-    """Each word by itself, Linear and tanh: the "Average" of Jain & Wallace (2019)."""
+    """Linear layer and tanh for each word by itself: the "Average" of Jain & Wallace (2019)."""
 
     def __init__(self, size: int = 256) -> None:
         super().__init__()
@@ -232,7 +234,7 @@ class AverageEncoder(TextEncoder):
 
 
 class NoEncoder(TextEncoder):
-    """The embedded words themselves: the "noenc" of Serrano & Smith (2019)."""
+    """Embedded words as hidden states: the "noenc" of Serrano & Smith (2019)."""
 
     def build(self, input_size: int) -> None:
         self.size = input_size
@@ -242,32 +244,32 @@ class NoEncoder(TextEncoder):
 
 
 class Attention(nn.Module, ABC):
-    """A distribution over the positions of each row, out of one score a position.
+    """A softmax over one score for each position: the base.
 
-    It is made from plain arguments, before any size is known. Subclasses fill `build` and `scores`.
+    The constructor takes plain options, as sizes are not known yet. Subclasses fill `build` and `scores`.
     """
 
     @abstractmethod
     def build(self, size: int) -> None:
-        """Make the parameters, for hidden states of this size."""
+        """Make the parameters for hidden states of this size."""
 
     @abstractmethod
     def scores(self, hidden: Tensor) -> Tensor:
-        """Scores `[batch, positions]` of hidden states `[batch, positions, size]`, before the softmax."""
+        """Return scores `[batch, positions]` of hidden states `[batch, positions, size]`, before the softmax."""
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Weights `[batch, positions]` of hidden states `[batch, positions, size]`, 0 outside the mask.
+        """Return weights `[batch, positions]` of hidden states `[batch, positions, size]`, 0 outside the mask.
 
         Rows sum to one, or are zero where the mask, bool `[batch, positions]`, is empty.
         """
         scores = self.scores(hidden)
-        # The lowest number and not -inf: a row with an empty mask would be NaN, which anomaly detection reports.
+        # Not -inf: a row with an empty mask would be NaN, which anomaly detection reports.
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
         return weights.masked_fill(~mask, 0)
 
 
 class AdditiveAttention(Attention):
-    """`vᵀ tanh(W h_t + b)`, without a query (Bahdanau et al. 2015, as Jain & Wallace 2019, §2, use it).
+    """Attention with scores `vᵀ tanh(W h_t + b)`, without a query (Bahdanau et al. 2015; Jain & Wallace 2019, §2).
 
     Args:
         size: rows of W; None for half the size of a hidden state, as in Jain & Wallace's code.
@@ -289,7 +291,7 @@ class AdditiveAttention(Attention):
 
 
 class DotAttention(Attention):
-    """`h_t · q / √d` with a learned q, d the size of a hidden state (Jain & Wallace 2019, §2)."""
+    """Attention with scores `h_t · q / √d`; q is learned, d is the size of a hidden state (Jain & Wallace 2019, §2)."""
 
     def build(self, size: int) -> None:
         self.query = nn.Linear(size, 1, bias=False)
@@ -300,10 +302,10 @@ class DotAttention(Attention):
 
 
 class UniformAttention(Attention):
-    """The same weight on every position: what attention has to be better than (Wiegreffe & Pinter 2019)."""
+    """The same weight on every position: a baseline for attention (Wiegreffe & Pinter 2019)."""
 
     def build(self, size: int) -> None:
-        """Nothing is learned."""
+        """Make no parameter."""
 
     def scores(self, hidden: Tensor) -> Tensor:
         return hidden.new_zeros(hidden.shape[:-1])

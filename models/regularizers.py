@@ -1,6 +1,6 @@
-"""What keeps hidden states true to their words (Tutek & Šnajder 2020): each is one transform, or one term of the loss.
+"""Regularisers that keep hidden states close to their words (Tutek & Šnajder 2020), and conicity.
 
-Transforms are applied in the order in which they are given; terms are added to the loss of the labels.
+A regulariser transforms the hidden states or adds a term to the loss; transforms are applied in the order of the list.
 """
 
 from collections.abc import Callable
@@ -12,60 +12,50 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from models.interface import ModelError
-from results.errors import check_numbers
+from datamodules import Vocabulary
+from results.errors import UserError, check_numbers
 from training import Mean
 
 
 @dataclass(frozen=True)
-class RegularizerSizes:
-    """What the parameters of a regulariser depend on."""
-
-    embedded: int  # size of an embedded word
-    hidden: int  # size of a hidden state as the encoder makes it
-    vocabulary: int  # number of words
-    mask: int | None  # number of the mask token in the vocabulary; None where it has none
-
-
-@dataclass(frozen=True)
 class Encoded:
-    """A batch on its way from the words to attention; each tensor begins with `[batch, time]`."""
+    """An encoded batch, before attention."""
 
-    tokens: Tensor  # int64
-    words: Tensor  # bool, real tokens that are no delimiters
-    embedded: Tensor  # [..., embedded], what the encoder read
-    hidden: Tensor  # [..., hidden], what the encoder made of it
-    averaged: Tensor  # [..., averaged], behind all transforms: what attention averages
-    encode: Callable[[Tensor], Tensor]  # other tokens in the place of these to their hidden states
+    tokens: Tensor  # int64 [batch, time]
+    words: Tensor  # bool [batch, time], tokens that are neither delimiters nor padding
+    embedded: Tensor  # [batch, time, embedded], input of the encoder
+    hidden: Tensor  # [batch, time, hidden], output of the encoder
+    averaged: Tensor  # [batch, time, averaged], hidden states after all transforms, which attention averages
+    encode: Callable[[Tensor], Tensor]  # makes hidden states of other tokens of the same shape
 
 
 class Regularizer(nn.Module):
     """A transform of the hidden states, a term of the loss, or both.
 
-    Subclasses with parameters fill `build`, those that transform `transform` and, where the size changes,
-    `output_size`, and those that add to the loss `term`, which is logged as `loss.<name>`.
+    Subclasses with parameters fill `build`. Subclasses with a transform fill `transform` and, if the size changes,
+    `output_size`. Subclasses with a term of the loss fill `term`, which is logged as `loss.<name>`.
     """
 
     name: ClassVar[str]
 
-    def build(self, sizes: RegularizerSizes) -> None:
-        """Make the parameters."""
+    def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
+        """Make the parameters, given the sizes of an embedded word and of an encoder's hidden state."""
 
     def output_size(self, embedded: int, hidden: int) -> int:
-        """Size of a hidden state behind its transform, from that of an embedded word and that before it."""
+        """Return the size of a transformed state, given the sizes of an embedded word and of the state before."""
         return hidden
 
     def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Hidden states `[batch, time, output_size]` out of embedded words and the hidden states so far."""
+        """Return transformed states `[batch, time, output_size]` of embedded words and the hidden states before."""
         return hidden
 
     def term(self, state: Encoded) -> Mean | None:
-        """A mean, its weight included; None where there is no term."""
+        """Return the term times its weight; None without a term."""
         return None
 
 
 class Concat(Regularizer):
-    """`h_t := [rnn(e)_t ; e_t]`."""
+    """Concatenation of hidden states and embedded words, `h_t := [rnn(e)_t ; e_t]`."""
 
     name = "concat"
 
@@ -77,7 +67,7 @@ class Concat(Regularizer):
 
 
 class Residual(Regularizer):
-    """`h_t := e_t + rnn(e)_t`; a ModelError where they are not of one size."""
+    """Residual connection `h_t := e_t + rnn(e)_t`; a UserError if the two sizes differ."""
 
     name = "residual"
 
@@ -90,16 +80,16 @@ class Residual(Regularizer):
 
 
 class Tying(Regularizer):
-    """`weight · (1/T) Σ_t ‖h_t − e_t‖²`, over the T words of a text, the mean over the texts.
+    """The term `weight · (1/T) Σ_t ‖h_t − e_t‖²` over the T words of a text, averaged over the texts.
 
-    h are the states as the encoder makes them. The authors' later code leaves out the square and counts padding; this
-    is the paper's formula. The default weight is ours.
+    h is the encoder's output, before transforms. This is the paper's formula; the authors' later code leaves out the
+    square and counts padding. The default weight is ours.
 
     Args:
         weight: δ.
 
     Raises:
-        ModelError: embedded words and hidden states are not of one size.
+        UserError: embedded words and hidden states have different sizes.
     """
 
     name = "tying"
@@ -109,36 +99,36 @@ class Tying(Regularizer):
         check_numbers(self, least=0, weight=weight)
         self.weight = weight
 
-    def build(self, sizes: RegularizerSizes) -> None:
-        _one_size(self, sizes.embedded, sizes.hidden)
+    def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
+        _one_size(self, embedded, hidden)
 
     def term(self, state: Encoded) -> Mean:
         return _over_words(self.weight, (state.hidden - state.embedded).square().sum(2), state.words)
 
 
 class MaskedLanguageModel(Regularizer):
-    """`weight · −log p(w_t | the text, some chosen words replaced)`, the mean over the chosen words of a batch.
+    """The term `weight · −log p(w_t | text with chosen words replaced)`, averaged over the chosen words of a batch.
 
-    Embedding and encoder are those of the classifier; the decoder is one linear map of the chosen words' states. Each
-    word is chosen with the probability `share`, and one of every text in any case. A chosen word is read as the mask
-    token with the probability `masked`, as a random one with `random`, and otherwise as it is: its state is then asked
-    for the word that its encoder has read. In training all is drawn anew; in evaluation the text itself decides, so
-    that it is the same in every epoch and batch.
+    The term shares embedding and encoder with the classifier; a linear decoder predicts the chosen words from their
+    states. Each word is chosen with probability `share`, and at least one word of every text. The encoder reads a
+    chosen word as the mask token with probability `masked`, as a random word with `random`, and unchanged otherwise.
+    Choices are drawn again in every training step; in evaluation they depend on the text alone, so that every epoch and
+    batch has the same.
 
-    By default every chosen word is masked, and no state is asked for a word that its encoder has read. BERT (Devlin et
-    al. 2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked` .15 all words of a text
-    are predicted, and 15 % of them masked; a lower `share` draws a sample of them, with the same expectation. The
-    default weight is ours, the share BERT's.
+    By default every chosen word is masked, so that no word is predicted from its own embedding. BERT (Devlin et al.
+    2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked` .15 all words of a text are
+    predicted, and 15 % of them masked; a lower `share` predicts a sample of them, with the same expectation. The
+    default weight is ours, the default share BERT's.
 
     Args:
         weight: η.
-        share: of the words that are chosen.
-        masked: share of the chosen words that are read as the mask token.
-        random: share of the chosen words that are read as any row of the vocabulary.
+        share: share of the words that are chosen.
+        masked: share of the chosen words that are replaced by the mask token.
+        random: share of the chosen words that are replaced by a random entry of the vocabulary.
 
     Raises:
-        UserError: a share is no probability, or `share` is 0.
-        ModelError: `masked` and `random` are more than 1 together, or the vocabulary has no mask token.
+        UserError: a share is no probability, `share` is 0, `masked` and `random` sum to more than 1, or the vocabulary
+            has no mask token.
     """
 
     name = "mlm"
@@ -148,53 +138,52 @@ class MaskedLanguageModel(Regularizer):
         check_numbers(self, above=0, most=1, share=share)
         check_numbers(self, least=0, weight=weight, masked=masked, random=random)
         if masked + random > 1:
-            raise ModelError(
-                f"MaskedLanguageModel masks a share of the chosen words, and replaces another at random: masked is "
-                f"{masked} and random {random}; give shares from 0, of at most 1 together."
+            raise UserError(
+                f"MaskedLanguageModel: masked is {masked} and random {random}, and their sum must be at most 1."
             )
         self.weight, self.share, self.masked, self.random = weight, share, masked, random
 
-    def build(self, sizes: RegularizerSizes) -> None:
-        if sizes.mask is None:
-            raise ModelError(
+    def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
+        if vocabulary.mask is None:
+            raise UserError(
                 "MaskedLanguageModel masks words, and the vocabulary of these data has no mask token: give a tokenizer "
                 "that has one (--data.init_args.tokenizer), or none for whitespace words."
             )
-        self.mask_token = sizes.mask
-        self.decoder = nn.Linear(sizes.hidden, sizes.vocabulary)
+        self.mask_token = vocabulary.mask
+        self.decoder = nn.Linear(hidden, len(vocabulary))
 
     def term(self, state: Encoded) -> Mean:
         chosen = self.chosen(state.tokens, state.words)
         hidden = state.encode(self.replaced(state.tokens, state.words, chosen))
-        # A sum, because the mean over no word would be NaN.
+        # A sum, because the mean over no words would be NaN.
         nats = cross_entropy(self.decoder(hidden[chosen]), state.tokens[chosen], reduction="sum")
         count = chosen.sum()
         return Mean(self.weight * nats / count.clamp(min=1), count)
 
     def chosen(self, tokens: Tensor, words: Tensor) -> Tensor:
-        """Bool `[batch, time]`, the words that are chosen."""
+        """Return the chosen words, bool `[batch, time]`."""
         draws = self._draws(tokens, words, 0).masked_fill(~words, 2)
-        lowest = draws == draws.amin(1, keepdim=True) if draws.numel() else words
+        lowest = draws == draws.amin(1, keepdim=True)
         return ((draws < self.share) | lowest) & words
 
     def replaced(self, tokens: Tensor, words: Tensor, chosen: Tensor) -> Tensor:
-        """What the encoder reads, int64 `[batch, time]`: the tokens, but for the chosen that are masked or random."""
-        if self.masked == 1:  # nothing else is to be drawn
+        """Return the encoder's input, int64 `[batch, time]`: the tokens, with chosen words masked or random."""
+        if self.masked == 1:
             return tokens.masked_fill(chosen, self.mask_token)
         draws = self._draws(tokens, words, 1)
         mask, random = draws < self.masked, draws < self.masked + self.random
-        # Any row, specials included, as in BERT's code. In float32 a draw below 1 may come out as the number of rows.
+        # Any row, specials included, as in BERT's code. In float32 a draw below 1 may round to the number of rows.
         rows = self.decoder.out_features
         others = (self._draws(tokens, words, 2) * rows).long().clamp(max=rows - 1)
         read = torch.where(chosen & random, others, tokens)
         return read.masked_fill(chosen & mask, self.mask_token)
 
     def _draws(self, tokens: Tensor, words: Tensor, choice: int) -> Tensor:
-        """Numbers in [0, 1), float32 `[batch, time]`, for the first, second or third choice about every word."""
+        """Return numbers in [0, 1), float32 `[batch, time]`, for choice 0, 1 or 2 about every word."""
         if self.training:
             return torch.rand(tokens.shape, device=tokens.device)
         draws = torch.zeros(tokens.shape)
-        # Only the words of the text and their places in it decide.
+        # They depend on the words of the text and their order alone.
         for row, (text, real) in enumerate(zip(tokens.cpu(), words.cpu(), strict=True)):
             drawn = np.random.default_rng(text[real].numpy()).random((3, int(real.sum())))
             draws[row, real] = torch.from_numpy(drawn[choice]).float()
@@ -202,10 +191,10 @@ class MaskedLanguageModel(Regularizer):
 
 
 class Conicity(Regularizer):
-    """`weight · mean_t cos(h_t, h̄)` over the words of a text, the mean over the texts (Chandrahas et al. 2018).
+    """The term `weight · mean_t cos(h_t, h̄)` over the words of a text, averaged over texts (Chandrahas et al. 2018).
 
-    h are the states that attention averages, and h̄ is their mean: the term is low where they point into different
-    directions. Mohankumar et al. (2020) keep it low in classifiers with attention.
+    h are the states that attention averages, and h̄ is their mean: the term is low if they point in different
+    directions. Mohankumar et al. (2020) minimise it in classifiers with attention.
     """
 
     name = "conicity"
@@ -223,7 +212,7 @@ class Conicity(Regularizer):
 
 def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
     if embedded != hidden:
-        raise ModelError(
+        raise UserError(
             f"{type(regularizer).__name__} needs embedded words and hidden states of one size, and they have "
             f"{embedded} and {hidden} dimensions: --model.init_args.embedding.project {hidden}, or an encoder whose "
             f"states have {embedded}."
@@ -231,6 +220,6 @@ def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
 
 
 def _over_words(weight: float, values: Tensor, words: Tensor) -> Mean:
-    """A weight times the mean over the words of each text, then over the texts; a text without a word counts as 0."""
+    """Return weight times the mean over the words of each text, averaged over texts; texts without a word count 0."""
     means = values.masked_fill(~words, 0).sum(1) / words.sum(1).clamp(min=1)
-    return Mean(weight * (means.sum() / max(len(means), 1)), len(means))
+    return Mean(weight * means.mean(), len(means))

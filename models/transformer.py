@@ -1,4 +1,4 @@
-"""A pretrained transformer that is fine-tuned to classify, with the rows of attention that its decision reads."""
+"""A pretrained transformer fine-tuned to classify, with the rows of attention at the position of its decision."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from attention.encoder import (
     resolve,
 )
 from datamodules import ClassificationDataModule, TextBatch
-from models.base import TextClassifier, TextSizes
-from models.interface import Level, ModelError, Output, checked_levels
-from results.errors import check_numbers
+from models.text_classifier import TextClassifier
+from models.text_model import Level, Output, TextSizes, checked_levels
+from results.errors import UserError, check_numbers
 from training import recorded_gradients
 
 PIECES = 16384  # most pieces of one pass of `decide`, padding included
@@ -31,35 +31,35 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Decision:
-    """What a classifier says of some texts, and the rows of attention that were asked for."""
+    """Logits of some texts, and rows of attention."""
 
     logits: Tensor  # [batch, classes]
     weights: Mapping[Head, Tensor]
-    """By head `[batch, pieces]`, attention from the position that the decision is read from; rows sum to one unless
-    they were imposed, and are 0 in the padding. Logits are computed from these tensors."""
+    """By head `[batch, pieces]`, attention from the position of the decision. Rows sum to one unless they were imposed,
+    and are 0 in the padding. Logits are computed from these tensors."""
     values: Mapping[Head, Tensor]  # by head [batch, pieces, dim], the vectors that the weights average
 
 
 class SequenceClassifier(nn.Module):
     """A pretrained transformer under a classification head, in training mode.
 
-    An encoder is read at its first piece, a causal decoder at its last real one; which of the two is found out by
-    running it. Its attention is seen to equal its own eager attention.
+    An encoder decides at its first piece, a causal decoder at its last real piece; a test run finds out which. Loading
+    also checks that the captured attention equals the model's own eager attention.
 
     Args:
-        source: where the transformer lies. A head that comes with it is kept; one that does not is drawn from the
-            run's seed. Random weights (`EncoderSpec`) are those of the encoder, under a head that is always drawn.
+        source: where the transformer lies. A classification head in its files is kept; without one, a head is drawn
+            from the run's seed. With random weights (`EncoderSpec`) the head is always drawn.
         classes: number of classes.
 
     Attributes:
         layers: number of attention layers.
         heads: heads per layer.
-        drawn: names of the weights that come from the run's seed, those of the head in most cases.
-        names: what a head that came with the files calls its classes, in its order; empty for one that was drawn.
+        drawn: names of the weights drawn from the run's seed, in most cases the classification head's.
+        names: names of the classes in the files, in the order of the head's outputs; empty for a head that was drawn.
 
     Raises:
-        EncoderError: it cannot be loaded, its attention cannot be captured, it cannot be run on word embeddings, or
-            its decision is read from no single piece or another than the first or last.
+        EncoderError: the model cannot be loaded or run on word embeddings, its attention cannot be captured, or its
+            decision depends on another piece than the first or the last.
     """
 
     def __init__(self, source: EncoderSource, classes: int) -> None:
@@ -71,16 +71,16 @@ class SequenceClassifier(nn.Module):
         self.layers, self.heads = check(self.model, source.spec.name)
         self._segmented = is_segmented(self.model, load_tokenizer(source))
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
-        # from_pretrained leaves it in eval mode, and Lightning would keep it there: fine-tuning without dropout.
+        # from_pretrained leaves it in eval mode, and Lightning would keep that: fine-tuning without dropout.
         self.model.train()
 
     def freeze(self) -> None:
-        """From here on only the weights that were drawn have gradients."""
+        """Train only the weights that were drawn."""
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name in self.drawn)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Word embeddings `[batch, pieces, size]` of int64 `[batch, pieces]`, before positions are added."""
+        """Return word embeddings `[batch, pieces, size]` of int64 `[batch, pieces]`, before positions are added."""
         embedded: Tensor = self.model.get_input_embeddings()(tokens)
         return embedded
 
@@ -92,15 +92,15 @@ class SequenceClassifier(nn.Module):
         heads: Sequence[Head] = (),
         imposed: Mapping[Head, Tensor] | None = None,
     ) -> Decision:
-        """Classify texts, one at least, that are padded on the right.
+        """Classify at least one text; texts are padded on the right.
 
         Args:
-            embedded: word embeddings `[batch, pieces, size]`; anything in the padding.
+            embedded: word embeddings `[batch, pieces, size]`, with any values in the padding.
             mask: bool `[batch, pieces]`, real pieces, delimiters included.
-            segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair; read where the tokenizer tells them apart.
-            heads: whose rows are read.
-            imposed: for some of them, weights `[batch, pieces]` in the place of the row, used exactly as they are;
-                dropout spares them. All other rows, heads and layers attend as they do.
+            segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair; used if the tokenizer has segments.
+            heads: heads whose rows are returned.
+            imposed: weights `[batch, pieces]` for some of these heads, which replace the row and are used exactly as
+                they are, without dropout. All other rows, heads and layers keep their own attention.
         """
         last = mask.sum(1) - 1
         rows = _Rows(last if self._reads_last else torch.zeros_like(last), heads, imposed or {})
@@ -109,7 +109,7 @@ class SequenceClassifier(nn.Module):
         return Decision(logits, rows.weights, rows.values)
 
     def logits(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        """Logits `[batch, classes]` of texts, while the attention of any layer may be replaced from outside."""
+        """Return logits `[batch, classes]` of texts; the caller may intervene in the attention of any layer."""
         return self._logits(self.embed(tokens), mask, segments, mask.sum(1) - 1)
 
     def _logits(self, embedded: Tensor, mask: Tensor, segments: Tensor, last: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class SequenceClassifier(nn.Module):
         if not self._reads_last:
             of_first: Tensor = self.model(**inputs).logits
             return of_first
-        # transformers' decoders look for the last piece by its number, which embeddings do not have.
+        # transformers' decoders find the last piece by its id, which embeddings do not have.
         hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state
         logits: Tensor = self.model.get_submodule("score")(
             hidden[torch.arange(len(hidden), device=hidden.device), last]
@@ -127,7 +127,7 @@ class SequenceClassifier(nn.Module):
         return logits
 
     def _check(self, name: str) -> None:
-        """Find out where the decision is read, and see that it is the model's own also from embeddings and padded."""
+        """Find the position of the decision; check that padded embeddings give the model's own decision."""
         pad = getattr(self.model.config, "pad_token_id", None)
         tokens = torch.tensor([[number for number in range(1, 8) if number != pad][:6]], device=self.model.device)
         layers: list[Tensor] = []
@@ -136,7 +136,7 @@ class SequenceClassifier(nn.Module):
             layers.append(weights)
             return weights, None
 
-        # What follows the last layer's attention looks at each position alone: rows without gradient are not read.
+        # Layers after the last attention treat each position by itself: the decision depends on rows with a gradient.
         with recorded_gradients(), intervening(see):
             own = self.model(input_ids=tokens).logits
             [gradient] = torch.autograd.grad(own.sum(), layers[-1:])
@@ -145,20 +145,20 @@ class SequenceClassifier(nn.Module):
         if read not in ([0], [end]):
             raise EncoderError(
                 f"{name} decides by the pieces {read} of {end + 1}, counted from 0. Only classifiers that decide by "
-                f"the first piece or the last can be used: there is one row of attention to read then."
+                f"the first piece or the last can be used, because their decision has one row of attention."
             )
         self._reads_last = read == [end]
         if self._reads_last and not isinstance(getattr(self.model, "score", None), nn.Linear):
             raise EncoderError(
-                f"{name} decides by its last piece, but not with a linear layer `score`, so that padding cannot be "
-                f"left out. Choose another decoder (GPT-2, Llama, …)."
+                f"{name} decides by its last piece without a linear layer `score`, so padding cannot be left out. "
+                f"Choose another decoder (GPT-2, Llama, …)."
             )
         padded = nn.functional.pad(tokens, (0, 2), value=1)
         mask = torch.arange(padded.size(1), device=tokens.device) <= end
         try:
             with torch.inference_mode():
                 ours = self(self.embed(padded), mask[None], torch.zeros_like(padded)).logits
-        except Exception as error:  # whatever an architecture raises that wants token ids
+        except Exception as error:  # of any kind, from an architecture that needs token ids
             raise EncoderError(f"{name} cannot be run on word embeddings: {error}") from error
         own = own.detach()
         gap = float((ours - own).abs().max())
@@ -168,7 +168,7 @@ class SequenceClassifier(nn.Module):
 
 @dataclass
 class _Rows:
-    """Reads the rows of some heads from one piece of each text, `[batch]`, and puts others in their place."""
+    """Reads the rows of some heads at one position of each text, `[batch]`, and replaces some of them."""
 
     positions: Tensor
     heads: Sequence[Head]
@@ -192,45 +192,44 @@ class _Rows:
         if given := [place for place in places if place in self.imposed]:
             spared = torch.zeros_like(weights[..., :1], dtype=torch.bool)
             spared[index(given)] = True
-        # Its own rows are put back too: gradients with respect to them are those of what was used.
+        # The model's own rows are put back too, so that their gradients are the ones of the weights used.
         return weights.index_put(index(places), torch.stack([self.weights[place] for place in places], 1)), spared
 
 
 @dataclass(frozen=True)
 class TransformerOutput(Output):
-    """An `Output` that can be decided anew."""
+    """An `Output` with the inputs that `decide` needs."""
 
     segments: Tensor  # int64 [batch, time], as in the batch
-    imposed: Mapping[str, Tensor]  # what was imposed, [batch, time] by level
+    imposed: Mapping[str, Tensor]  # imposed weights, [batch, time] by level
 
 
 class TransformerClassifier(TextClassifier):
-    """The transformer whose tokenizer cut the texts, under a classification head.
+    """A pretrained transformer under a classification head; the data name it as their tokenizer.
 
-    A level of attention is one row of one head: that of the position which the classification head reads, the first
-    piece of an encoder (`[CLS]`) and the last of a decoder, to all pieces, delimiters included. What a row averages are
-    the values of its head. A level is named `layer-head`, both counted from 1. All other rows, heads and layers attend
-    as they do, whatever is imposed.
+    A level of attention is one row of one head: the attention from the position of the decision, the first piece of an
+    encoder (`[CLS]`) or the last of a decoder, to all pieces, delimiters included. The row averages the values of its
+    head. A level is named `layer-head`, both counted from 1. Imposed weights replace a row; all other rows, heads and
+    layers keep their own attention.
 
-    A classification head that comes with the files is kept, and can be tested without training. Where labels are
-    numbers the head has one output, and its mean squared error is the loss.
+    A classification head in the model's files is kept, and can be tested without training. In a regression the head
+    has one output, and the mean squared error is the loss.
 
     Args:
-        heads: whose rows: `6-1`, or a layer, `6`, for all its heads; None for all heads of the last layer.
-        learning_rate: the highest, of AdamW.
-        weight_decay: of matrices; biases and normalisations have none, as in BERT's training.
-        warmup: share of the steps in which the learning rate rises from 0; it then falls to 0 by the last, both
-            linearly, as in BERT's released code.
+        heads: heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None for the last layer.
+        learning_rate: highest learning rate of AdamW.
+        weight_decay: weight decay of matrices; biases and normalisations have none, as in BERT's training.
+        warmup: share of the steps in which the learning rate rises from 0; afterwards it falls to 0 by the last step.
+            Both are linear, as in BERT's released code.
         class_weights: see `TextClassifier`.
-        frozen: whether only weights that are drawn from the run's seed are trained, those of the classification head in
-            most cases. All that comes with the files stays as it is and has no dropout, a pooler too where they hold
-            it; one that they lack is drawn and trained.
+        frozen: whether only weights drawn from the run's seed are trained, in most cases the classification head. All
+            weights of the model's files stay as they are and have no dropout. A pooler is trained only if the files
+            lack it.
 
     Raises:
-        UserError: `warmup` is no share.
-        ModelError: later, the texts are cut into words, a head that is kept has its classes in
-            another order, nothing is left to train, or the training has no end.
-        UserError: later, one of `heads` is written otherwise, or the model has no such head.
+        UserError: `warmup` is no share. Once the data are known: the texts are cut into words, the model has none of
+            `heads`, the classes of a kept head have another order, nothing is left to train, or the training has no
+            last step.
     """
 
     regresses = True
@@ -252,7 +251,7 @@ class TransformerClassifier(TextClassifier):
 
     def build(self, sizes: TextSizes) -> None:
         if sizes.tokenizer is None:
-            raise ModelError(
+            raise UserError(
                 f"{type(self).__name__} reads pieces of its own tokenizer, and these texts are cut into words: "
                 f"--data.init_args.tokenizer.name bert-base-uncased, another name or a folder."
             )
@@ -266,7 +265,7 @@ class TransformerClassifier(TextClassifier):
             self.classifier.freeze()
 
     def on_train_start(self) -> None:
-        """Features that are frozen have no dropout either; earlier Lightning would warn of it."""
+        """Switch off the dropout of frozen weights."""
         if self.frozen:
             self.classifier.model.base_model.eval()
 
@@ -275,9 +274,9 @@ class TransformerClassifier(TextClassifier):
         names, labels = self.classifier.names, data.labels
         folded = [[name.lower() for name in some] for some in (names, labels)]
         if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):
-            raise ModelError(
-                f"The classification head has the classes {', '.join(names)} in this order, and those of the "
-                f"data are sorted: {', '.join(labels)}. Rename the labels so that they sort as those of the head."
+            raise UserError(
+                f"The classification head has the classes {', '.join(names)} in this order, and the labels of the "
+                f"data are sorted: {', '.join(labels)}. Rename the labels so that their order is the head's."
             )
         if names and labels:
             self._audit["classes_of_the_head"] = ", ".join(
@@ -289,7 +288,7 @@ class TransformerClassifier(TextClassifier):
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> TransformerOutput:
-        # Embedded words come without the positions and segments that the transformer adds.
+        # Word embeddings, to which the transformer adds positions and segments.
         if embedded is None:
             embedded = self.classifier.embed(batch.tokens)
         mask = batch.mask
@@ -298,9 +297,9 @@ class TransformerClassifier(TextClassifier):
         return TransformerOutput(found.logits, levels, embedded, batch.segments, imposed or {})
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """See `TextClassifier`; the transformer runs again, in passes of at most `PIECES` pieces.
+        """Run the transformer again with other attention, in passes of at most `PIECES` pieces.
 
-        Levels that are not named keep the weights that were imposed in `forward`, or attend anew.
+        Levels without weights here keep the weights imposed in `forward`, or recompute their attention.
         """
         assert isinstance(output, TransformerOutput)
         mask = next(iter(output.levels.values())).mask
@@ -311,7 +310,7 @@ class TransformerClassifier(TextClassifier):
             head: weights.expand(*leading, texts, time).reshape(-1, time)
             for head, weights in self._rows(imposed).items()
         }
-        logits = [output.logits[:0]]  # there may be nothing to impose
+        logits = [output.logits[:0]]  # `leading` may have no element
         copies, most = leading.numel() * texts, max(PIECES // time, 1)
         for first in range(0, copies, most):
             places = torch.arange(first, min(first + most, copies), device=mask.device)
@@ -324,7 +323,7 @@ class TransformerClassifier(TextClassifier):
         return torch.cat(logits).view(*leading, texts, output.logits.size(1))
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
-        remedy = "--model.init_args.heads says which levels there are."
+        remedy = "--model.init_args.heads names the levels."
         checked = checked_levels(imposed, self.levels, remedy)
         return {self.levels[name]: weights for name, weights in checked.items()}
 
@@ -334,9 +333,9 @@ class TransformerClassifier(TextClassifier):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
-            raise ModelError(
+            raise UserError(
                 f"{type(self).__name__} lets the learning rate fall to 0 by the last step, and this training has none: "
-                f"--trainer.max_epochs 3."
+                f"give --trainer.max_epochs 3, or another number."
             )
         rising = self.warmup * steps
 
@@ -344,9 +343,9 @@ class TransformerClassifier(TextClassifier):
             return step / rising if step < rising else max(steps - step, 0) / (steps - rising)
 
         if not (groups := self.parameter_groups()):
-            raise ModelError(
-                "--model.init_args.frozen: nothing is left to train, as the classification head came with the files "
-                "too. Test it without a training (`python train.py test`), or set frozen to false."
+            raise UserError(
+                "--model.init_args.frozen: nothing is left to train, as the model's files have a classification head. "
+                "Test it without training (`python train.py test`), or set frozen to false."
             )
         adam = torch.optim.AdamW(groups, self.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, share)

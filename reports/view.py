@@ -26,8 +26,7 @@ from fidelity.checkpoints import Checkpoint, files_of, read
 from fidelity.classified import classify
 from fidelity.saliency import MEASURES, Saliency
 from models import TextClassifier
-from models.base import tokenized
-from models.interface import SENTENCE
+from models.text_model import SENTENCE
 from pages import View, view_page
 from pages.view import Arc, Span
 from results import command
@@ -177,7 +176,7 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     Raises:
         UserError: the classifier reads other words, or fewer than two.
     """
-    split = tokenized([" ".join(text.words)], model.sizes.vocabulary, model.sizes.tokenizer, model.sizes.options)
+    split = model.sizes.tokenize([" ".join(text.words)])
     batch = split[[0]]
     with torch.no_grad():
         level = next(name for name in model(batch).levels if name != SENTENCE)

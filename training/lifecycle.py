@@ -20,6 +20,7 @@ from training.experiment import Data, Experiment
 from training.lightning_private import attached_trainer
 
 Sizes = TypeVar("Sizes")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,15 @@ def over_devices(means: Sequence[Mean], module: LightningModule) -> list[Mean]:
         Mean(mean.value * (count / average), average)
         for mean, count, average in zip(means, counts, averages, strict=True)
     ]
+
+
+def gathered(items: Sequence[Item]) -> list[Item]:
+    """Return the items of all devices, in the order of the devices."""
+    parts: list[Any] = [list(items)]
+    if dist.is_available() and dist.is_initialized():
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, list(items))
+    return [item for part in parts for item in part]
 
 
 class Average(Metric):

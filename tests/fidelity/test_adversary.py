@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -15,11 +14,11 @@ from scipy.stats import norm
 from torch import Tensor
 
 from fidelity.adversary import Adversary, Farthest, pairs
-from fidelity.base import CheckpointResult
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify
+from fidelity.comparison import CheckpointResult
 from metrics.distributions import jsd, tvd
-from models.interface import WORD
+from models.text_model import WORD
 from results import Curves
 from results.errors import UserError
 from tests.fidelity import tiny
@@ -27,14 +26,10 @@ from tests.fidelity.tiny import KINDS, TEXTS, Kind, classified, close, measureme
 from tests.models.batches import VOCABULARY, batch_of
 
 
-def slow_kl(p: Tensor, q: Tensor) -> Tensor:
-    """Σ p log(p / q) over the positions where p has weight."""
-    there = p > 0
-    return (p[there] * (p[there].log() - q[there].log())).sum()
-
-
 def slow_jsd(p: Tensor, q: Tensor) -> Tensor:
-    return slow_kl(p, (p + q) / 2) / 2 + slow_kl(q, (p + q) / 2) / 2
+    """Half the sum of x log(2x / (p + q)) over both sides, where x has weight."""
+    parts = ((x[x > 0] * (2 * x / (p + q))[x > 0].log()).sum() for x in (p, q))
+    return sum(parts, torch.zeros(())) / 2
 
 
 def over_heads(p: Tensor, q: Tensor) -> Tensor:
@@ -44,7 +39,7 @@ def over_heads(p: Tensor, q: Tensor) -> Tensor:
 def output(text: ClassifiedBatch, weights: Tensor) -> Tensor:
     """Probabilities of the classes when the whole model runs with other weights `[heads, positions]`."""
     imposed = {name: head[None] for name, head in zip(text.names, weights, strict=True)}
-    found: Tensor = text.model(text.batch, imposed=imposed).logits[0].softmax(-1)
+    found: Tensor = text.checkpoint.model(text.batch, imposed=imposed).logits[0].softmax(-1)
     return found
 
 
@@ -105,19 +100,17 @@ def test_logits_begin_around_the_uniform_ones_and_are_drawn_for_each_text_by_its
         close(adversary.start(text)[:, :, 0], start[:, :, row, : text.mask.size(1)])
 
 
-def given(weights: Tensor) -> Callable[[ClassifiedBatch], Tensor]:
-    return lambda _: weights
-
-
 def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     found = classified("flat")
-    adversary = Adversary(copies=6, epsilon=0.02, tolerance=0.1, epsilons=(1, 0.05, 1e-6), search="published")
+    adversary = with_constants(
+        Adversary(copies=6, epsilon=0.02, tolerance=0.1, search="published"), epsilons=(1, 0.05, 1e-6)
+    )
     # Some near to the attention, others far from it: every number of them is accepted for some text.
     mixed = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None, None, None] ** 3
     copies = (1 - mixed) * found.weights + mixed * adversary.start(found).softmax(-1)
     copies[:, :, 1] = torch.tensor([[1.0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)
     copies[:, :, 5] = found.weights[:, 5].flip(-1).roll(2, -1)
-    monkeypatch.setattr(adversary, "published", given(copies))
+    monkeypatch.setattr(adversary, "published", lambda _: copies)
     measured = measurements(adversary, found)
     accepted_copies = set()
     for row in range(len(TEXTS)):
@@ -253,29 +246,6 @@ def test_no_search_alone_finds_more(kind: Kind) -> None:
     assert (numbers["tvd"] <= 0.1).all()
 
 
-@pytest.mark.parametrize("kind", ["flat", "transformer"])
-def test_the_chosen_attention_has_the_divergence_and_the_distance_that_are_reported(kind: Kind) -> None:
-    found = classified(kind)
-    adversary = with_constants(Adversary(copies=3, steps=5, draws=60), ascents=3, ascent_steps=10)
-    measured = measurements(adversary, found)
-    chosen = measured.highlights["adversary"]
-    close(chosen.sum(-1), torch.ones(len(TEXTS), dtype=torch.float64), atol=1e-6)
-    assert not chosen[~found.mask].any()
-    if kind == "flat":
-        close(jsd(chosen, found.attention), measured.numbers["max_jsd"], atol=1e-6)
-        close(tvd(found.decide(chosen[None]), found.probabilities), measured.numbers["tvd"], atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["flat", "han"])
-def test_a_text_has_the_same_value_in_any_batch(kind: Kind) -> None:
-    together, *alone = short_texts(kind, 2)
-    adversary = with_constants(Adversary(copies=2, steps=5, draws=60), ascents=3, ascent_steps=10)
-    numbers = measurements(adversary, together).numbers
-    for row, text in enumerate(alone[:4]):
-        for column, value in measurements(adversary, text).numbers.items():
-            close(value[0].double(), numbers[column][row].double(), atol=1e-7)
-
-
 def test_the_best_pair_is_that_of_a_loop_over_all_pairs() -> None:
     together, *alone = short_texts("flat", 2)
     limits = (0.01, 0.3)
@@ -321,8 +291,8 @@ def test_the_audit_counts_the_evaluations_that_ran(
         return decide(self, weights)
 
     monkeypatch.setattr(ClassifiedBatch, "logits", counting)
-    adversary = Adversary(copies=2, steps=3, starts=2, draws=60, epsilons=(0.01, 0.3), search=search)
-    measurements(with_constants(adversary, ascents=3, ascent_steps=4), text)
+    adversary = Adversary(copies=2, steps=3, starts=2, draws=60, search=search)
+    measurements(with_constants(adversary, ascents=3, ascent_steps=4, epsilons=(0.01, 0.3)), text)
     counts = adversary.audit()["evaluations"]
     assert isinstance(counts, dict)
     assert ("pairs" in counts) == (labels == 2 and search == "best")
@@ -358,7 +328,7 @@ def test_the_curve_is_the_mean_over_the_texts_and_over_the_seeds_of_a_variant() 
         result("tying", 0, [(0.3, 0.0, 0.0), (0.3, 0.1, 0.1), (0.3, 0.2, 0.5)]),
         result("base", 1, [(0.2, 0.4, 0.6), (0.2, 0.4, 0.6), (nan, nan, nan)]),
     ]
-    adversary = Adversary(epsilons=(0.3, 0.1))
+    adversary = with_constants(Adversary(), epsilons=(0.1, 0.3))
     figures, tables = adversary.figures(results), adversary.tables(results)
     assert figures.keys() == tables.keys() == {"adversary", "adversary.curve"}
     curve = figures["adversary.curve"]

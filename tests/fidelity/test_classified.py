@@ -10,7 +10,7 @@ from torch import Tensor
 import fidelity.classified as classified_module
 from datamodules import TextBatch
 from fidelity.classified import classify, passes, shortened
-from models.interface import WORD
+from models.text_model import WORD
 from results.errors import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint, classified, close

@@ -15,18 +15,22 @@ from torch import Tensor
 
 from datamodules import TextBatch
 from datamodules.classification import TextSplit
-from fidelity.base import CheckpointResult
 from fidelity.classified import levels_of
+from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import (
     AdversarialTraining,
-    Adversaries,
     ConsistentAdversary,
+    Recipe,
+    TrainedAdversary,
     adversarial_loss,
+    adversary_training,
     attention_of,
     collect_outputs,
+    trained_adversary,
 )
 from metrics.distributions import area
-from models.interface import SENTENCE
+from models.text_model import SENTENCE
+from processes.ranks import Ranks
 from results import Curves
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, Kind
@@ -34,12 +38,12 @@ from tests.fidelity.trained import (
     CPU,
     Checkpoints,
     Data,
-    checkpoint_of,
     config_of,
     recipe_of,
     refuse_training,
     result_of,
 )
+from training import share
 
 Begin = Callable[..., ConsistentAdversary]
 Results = list[CheckpointResult]
@@ -74,7 +78,7 @@ def begin(checkpoints: Checkpoints, data: Data, tmp_path: Path, monkeypatch: pyt
 def means(result: CheckpointResult, what: str) -> list[float]:
     """Of each adversary."""
     columns = [f"{what}_{label}" for label in LABELS]
-    return [float(mean) for mean in result.of("consistent_adversary")[columns].mean()]
+    return [float(mean) for mean in result.columns("consistent_adversary")[columns].mean()]
 
 
 def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: Results) -> None:
@@ -89,7 +93,7 @@ def test_each_text_is_compared_as_it_would_be_alone(
 ) -> None:
     adversary = test._adversaries[checkpoints[1].name]["0.01"].model
     others = {"0.01": adversary, "first": checkpoints[0].model, "uniform": checkpoints[2].model}
-    values = results[1].of("consistent_adversary")
+    values = results[1].columns("consistent_adversary")
     for text in (0, 7, 28):
         batch = data.splits["test"][[text]]
         assert values["gold"][text] == int(batch.labels)
@@ -133,7 +137,7 @@ def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
     own = table[table["other"] == "itself"]
     assert (own[["tvd", "tvd.low", "tvd.high", "jsd", "jsd.low", "jsd.high"]] == 0).all(axis=None)
     adversary = table[(table["checkpoint"] == "base, seed 1") & (table["strength"] == 0.3)].iloc[0]
-    values, positive = results[1].of("consistent_adversary"), results[1].positive
+    values, positive = results[1].columns("consistent_adversary"), results[1].positive
     gold, predicted = values["gold"], values["predicted_0.3"]
     assert adversary["accuracy"] == pytest.approx((gold == predicted).mean())
     right = ((gold == positive) & (predicted == positive)).sum()
@@ -169,14 +173,6 @@ def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
     assert kept | finished == kept
 
 
-def test_other_options_are_other_adversaries(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin(strengths=(0.1,))
-    refuse_training(monkeypatch)
-    begin(strengths=(0.1,))
-    with pytest.raises(KeyboardInterrupt):
-        begin(strengths=(0.1,), regularized=True)
-
-
 def test_what_ended_before_it_was_done_is_counted(begin: Begin, checkpoints: Checkpoints, data: Data) -> None:
     assert begin(strengths=(0.0, 0.1)).audit() == {"adversaries": 2, "cut_off": 2}
     still = replace(checkpoints[0], config=config_of(0, learning_rate=0.0, dropout=0.0))
@@ -209,7 +205,7 @@ def test_what_a_classifier_says_of_a_text_is_found_by_its_place_in_any_batch(kin
     with torch.no_grad():
         together = model(batch)
         positions = together.levels[levels_of(together, None)[0]].weights.size(1)
-        probabilities, weights = found.of(batch.index, positions)
+        probabilities, weights = found.padded(batch.index, positions)
         for place, row in enumerate(rows):
             output = model(tiny.texts(kind, [row]))
             alone = attention_of(output)[:, 0]
@@ -271,7 +267,7 @@ def test_gradients_reach_the_adversary_alone_and_labels_play_no_part(kind: Kind)
     with torch.no_grad():
         output = adversary(batch)
     weights = attention_of(output)
-    expected = slow_loss(output.logits.softmax(-1), weights, *base.of(batch.index, weights.size(-1)), 0.1)
+    expected = slow_loss(output.logits.softmax(-1), weights, *base.padded(batch.index, weights.size(-1)), 0.1)
     assert value == pytest.approx(expected, rel=1e-6)
     moved = [name for name, one in adversary.named_parameters() if one.grad is not None and one.grad.any()]
     assert any("attention" in name for name in moved)
@@ -290,24 +286,8 @@ def _copy(kind: Kind) -> Any:  # noqa: ANN401
     return adversary
 
 
-def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: Data) -> None:
-    tying = {"class_path": "models.Tying", "init_args": {"weight": 0.5}}
-    checkpoint = checkpoint_of(
-        data, config_of(regularizers=[tying], embedding={"size": 8}, dropout=0.0), "tying", epochs=1
-    )
-    base = collect_outputs(checkpoint.model, data, CPU)
-    batch = data.splits["train"][[5, 6, 7]]
-    weights = base.of(batch.index, batch.tokens.size(1))[1]
-    tiny.close(weights, attention_of(checkpoint.model(batch)), 1e-6)
-    assert not weights[:, :, 0].any()  # delimiters get no attention, and keep their place
-    losses = []
-    for regularized in (False, True):
-        module = AdversarialTraining(checkpoint.untrained(data, 1), base, 0.1, regularized)
-        module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
-        losses.append(float(module.training_step(batch, 0).detach()))
-    _, terms = checkpoint.untrained(data, 1).loss_terms(batch)
-    assert losses[1] - losses[0] == pytest.approx(float(terms["tying"].value.detach()), rel=1e-4)
-    assert losses[1] > losses[0]
+def made(recipe: Recipe) -> TrainedAdversary:
+    return trained_adversary(recipe, *share([adversary_training(recipe, 0.01)], Ranks()))
 
 
 def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_again(
@@ -317,8 +297,8 @@ def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_a
     recipe = recipe_of(checkpoint, data, max_epochs=4)
     monkeypatch.setattr(data, "cache", tmp_path)
     before = {name: value.clone() for name, value in checkpoint.model.state_dict().items()}
-    model, best, _ = Adversaries(recipe).of(0.01)
-    again, found, _ = Adversaries(recipe_of(checkpoint, data, max_epochs=4)).of(0.01)
+    model, best, _ = made(recipe)
+    again, found, _ = made(recipe_of(checkpoint, data, max_epochs=4))
     assert best[1:] == found[1:]
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
@@ -329,5 +309,5 @@ def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_a
     assert not torch.equal(model.state_dict()["decision.weight"], before["decision.weight"])
     # Trained again, in a folder of its own, it is the same in every bit.
     monkeypatch.setattr(data, "cache", tmp_path / "other")
-    third = Adversaries(recipe).of(0.01).model.state_dict()
+    third = made(recipe).model.state_dict()
     assert all(torch.equal(value, best.state[name]) for name, value in third.items())

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fidelity import erasure
-from fidelity.base import CheckpointResult
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify
+from fidelity.comparison import CheckpointResult
 from fidelity.erasure import Last, SetErasure, SingleWeight, first_flips
 from fidelity.saliency import RANKINGS
 from results import Curves, Spreads

@@ -19,16 +19,8 @@ import yaml
 import fidelity
 import train
 from fidelity import FidelityTest
-from fidelity.base import CheckpointResult
-from fidelity.experiment import (
-    Example,
-    comparison_table,
-    example_page,
-    examples_of,
-    fidelity_table,
-    result_scores,
-    summary_table,
-)
+from fidelity.comparison import CheckpointResult, comparison_table, fidelity_table, result_scores, summary_table
+from fidelity.experiment import Example, example_page, examples_of
 from fidelity.saliency import MEASURES, RANKINGS
 from metrics.bootstrap import mean, median, resample, resamples
 from results import Estimate
@@ -81,7 +73,7 @@ SHORT = (QUICK, TESTS)
 
 def test_every_test_over_several_checkpoints_leaves_whole_results(runs: Path, tmp_path: Path) -> None:
     names = [runs / "base-1", runs / "tying", runs / "base-0"]
-    cli, run, found = run_over(names, ALL, FEWER, "--model.init_args.ig_steps=5", folder=tmp_path)
+    cli, run, found = run_over(names, ALL, FEWER, folder=tmp_path)
     scores = found["scores"]
     for name in SCORES:
         for variant in ("", "tying."):
@@ -137,22 +129,6 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     assert trains == named["wiegreffe2019/fidelity"]
 
 
-def test_classes_and_scores_are_those_of_the_classifiers_own_test(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, run, found = run_over([runs / "base-1"], *SHORT, folder=tmp_path)
-    assert "\nsummary " not in capsys.readouterr().out  # of one variant it would repeat the scores
-    assert (run / "summary.csv").exists()
-    (own,) = (runs / "base-1").rglob("results.json")
-    expected = json.loads(own.read_text(encoding="utf-8"))["scores"]
-    for name in ("f1", "accuracy"):
-        assert found["scores"][name] == pytest.approx(expected[name])
-    items = pd.read_parquet(run / found["items"])
-    assert items["predicted"].tolist() == [
-        {"bad": 0, "good": 1}[label] for label in pd.read_parquet(own.parent / "items.parquet")["predicted"]
-    ]
-
-
 def write(folder: Path, rows: list[str]) -> None:
     """Texts of few rows, the same in all splits."""
     (folder / "texts").mkdir()
@@ -179,15 +155,26 @@ def test_texts_of_one_sentence_are_classified_hierarchically_but_counted_as_skip
 PART = ("--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2")
 
 
-def test_a_part_of_the_texts_can_be_read(runs: Path, tmp_path: Path) -> None:
+def test_a_part_of_the_texts_can_be_read_and_classes_are_those_of_the_classifiers_own_test(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, part, told = run_over([runs / "base-0"], *SHORT, *PART, folder=tmp_path / "part")
     _, whole, all_told = run_over([runs / "base-0"], *SHORT, folder=tmp_path / "whole")
+    assert "\nsummary " not in capsys.readouterr().out  # of one variant it would repeat the scores
+    assert (whole / "summary.csv").exists()
+    (own,) = (runs / "base-0").rglob("results.json")
+    expected = json.loads(own.read_text(encoding="utf-8"))["scores"]
+    assert [all_told["scores"][name] for name in ("f1", "accuracy")] == pytest.approx(
+        [expected[name] for name in ("f1", "accuracy")]
+    )
     found, every = (pd.read_parquet(path / "items.parquet").set_index("id") for path in (part, whole))
     assert 0 < len(found) < len(every) == 29
     assert told["audit"]["texts"] == f"{len(found)} of 29"
     assert "texts" not in all_told["audit"]
     column = "permutation.median_tvd"
     np.testing.assert_allclose(found[column], every.loc[found.index, column], atol=1e-5)
+    predicted = pd.read_parquet(own.parent / "items.parquet")["predicted"]
+    assert every["predicted"].tolist() == predicted.map({"bad": 0, "good": 1}).tolist()
 
 
 TRAINED = (
@@ -356,16 +343,23 @@ def test_undefined_scores_stay_undefined() -> None:
     assert all(np.isnan(list(score.named(name).values())).all() for name, score in result_scores(results).items())
 
 
-def test_scores_carry_the_variant_but_those_of_the_first() -> None:
+def test_scores_and_summary_have_the_means_of_the_comparison() -> None:
     alone = SEVERAL[0]
     assert result_scores([alone]) == alone.scores
-    several = result_scores(SEVERAL)
-    rows = comparison_table(SEVERAL).frame.to_dict("records")
-    names = {f"{row['variant']}.{row['score']}".removeprefix("base."): row for row in rows}
-    assert names.keys() == several.keys()
-    for name, row in names.items():
-        found = several[name]
-        assert [found.value, found.low, found.high] == [row["mean"], row["low"], row["high"]]
+    rows = comparison_table(SEVERAL).frame
+    scores, summary = result_scores(SEVERAL), summary_table(SEVERAL).frame
+    assert summary["score"].tolist() == rows["score"].drop_duplicates().tolist()
+    assert list(summary.columns[:4]) == ["score", "base", "base.low", "base.high"]
+    assert len(scores) == len(rows)
+    for row in rows.to_dict("records"):
+        found = scores[f"{row['variant']}.{row['score']}".removeprefix("base.")]
+        (line,) = summary[summary["score"] == row["score"]].to_dict("records")
+        for end, column, value in (
+            ("", "mean", found.value),
+            (".low", "low", found.low),
+            (".high", "high", found.high),
+        ):
+            assert value == line[f"{row['variant']}{end}"] == row[column]
 
 
 def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
@@ -379,16 +373,6 @@ def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
     assert middle["seeds"].tolist() == [2, 1]
     own = SEVERAL[0].scores["single_token.spread"].value
     assert result_scores([SEVERAL[0], left_out])["single_token.spread"].value == own
-
-
-def test_the_summary_has_what_the_comparison_has_a_column_for_each_variant() -> None:
-    found, rows = summary_table(SEVERAL).frame, comparison_table(SEVERAL).frame
-    assert found["score"].tolist() == rows["score"].drop_duplicates().tolist()
-    assert list(found.columns[:4]) == ["score", "base", "base.low", "base.high"]
-    for _, row in rows.iterrows():
-        (line,) = found[found["score"] == row["score"]].to_dict("records")
-        for end, column in (("", "mean"), (".low", "low"), (".high", "high")):
-            assert line[f"{row['variant']}{end}"] == row[column]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ from tests.fidelity.trained import CPU, Checkpoints, Data, refuse_training, resu
 
 SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
 OPTIONS: dict[str, Any] = {
-    "strength": 0.3, "size": 5, "max_epochs": 4, "patience": 4, "adversary_epochs": 3, "adversary_patience": 3,
+    "strength": 0.3, "size": 5, "max_epochs": 4, "patience": 4, "adversary_epochs": 3,
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def by_hand(model: AttentionClassifier, tokens: list[int], weights: list[float])
 def test_every_model_averages_words_by_the_attention_of_its_source(
     test: GuidedMLP, checkpoints: Checkpoints, data: Data
 ) -> None:
-    adversary = ConsistentAdversary((0.3,), max_epochs=3, patience=3)
+    adversary = ConsistentAdversary((0.3,), max_epochs=3, patience=10)
     adversary.begin(checkpoints[:1], data, CPU, 0)
     guides: dict[str, TextClassifier] = {
         "base": checkpoints[0].model,
@@ -57,7 +57,7 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
     }
     models = test._models[checkpoints[0].name]
     assert list(models) == list(SOURCES)
-    values = result_of(test, checkpoints[0], data).of("guided_mlp")
+    values = result_of(test, checkpoints[0], data).columns("guided_mlp")
     for text in (2, 11, 20):
         batch = data.splits["test"][[text]]
         tokens, words = batch.tokens[0].tolist(), batch.words[0]
@@ -89,7 +89,7 @@ def test_scores_and_table_are_f1_with_intervals(test: GuidedMLP, both: Checkpoin
     results = [result_of(test, checkpoint, data) for checkpoint in both]
     table = test.tables(results)["guided_mlp"].frame
     assert table["attention"].tolist() == [*SOURCES, *SOURCES]
-    values, positive = results[0].of("guided_mlp"), data.positive
+    values, positive = results[0].columns("guided_mlp"), data.positive
     gold = values["gold"]
     for source, row in zip(SOURCES, table.itertuples(), strict=False):
         predicted = values[f"predicted_{source}"]
@@ -122,6 +122,5 @@ def test_classifiers_without_one_attention_over_words_are_left_out_and_counted(k
     assert test.audit() == {"models": 0, "cut_off": 0, "checkpoints_left_out": 1}
     found = tiny.classified(kind)
     numbers = measurements(test, found).numbers
-    assert set(numbers) == set(test.columns(3))
-    assert torch.equal(numbers["gold"], found.batch.labels.float())
-    assert all(numbers[f"predicted_{source}"].isnan().all() for source in SOURCES)
+    assert set(numbers) == {"gold"}
+    assert torch.equal(numbers["gold"], found.batch.labels)

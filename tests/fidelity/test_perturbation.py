@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fidelity.base import CheckpointResult
 from fidelity.classified import ClassifiedBatch
+from fidelity.comparison import CheckpointResult
 from fidelity.perturbation import BINS, Permutation, Perturbation
 from results import Spreads
 from tests.fidelity import tiny

@@ -12,9 +12,8 @@ from sklearn.metrics import auc, precision_recall_curve
 from torchmetrics.functional.classification import binary_average_precision
 
 from fidelity.classified import ClassifiedBatch
-from fidelity.rationale import Rationale, auprc, average_precision, rationale_lengths
+from fidelity.rationale import Rationale, SingleToken, auprc, average_precision, rationale_lengths
 from fidelity.saliency import RANKINGS
-from fidelity.single_token import SingleToken
 from tests.fidelity import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, checkpoint_result, classified, classifier, measurements
 from tests.models.batches import batch_of
@@ -101,22 +100,19 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
         named = {units[place] for place, decides in enumerate(GOLD[row]) if decides}
         assert numbers["gold"][row] == len(named)
         words = int(found.words[row].sum())
+        truth = torch.tensor([[position in named for position in range(words)]])
+        inside = torch.ones(1, words, dtype=torch.bool)
         for ranking in RANKINGS:
-            precisions, areas, hits = [], [], []
-            for values in tiny.saliency_of(found).rankings(ranking, 2)[:, row, :words].tolist():
-                order = sorted(range(words), key=lambda position: (-values[position], position))
-                ahead = [
-                    sum(position in named for position in order[: place + 1]) / (place + 1) for place in range(words)
-                ]
-                precisions += [np.mean([ahead[place] for place in range(words) if order[place] in named] or [np.nan])]
-                if named:
-                    truth = [position in named for position in range(words)]
-                    precision, recall, _ = precision_recall_curve(truth, values)
-                areas += [auc(recall, precision) if named else np.nan]
-                hits += [sum(position in named for position in order[: len(named)]) / len(named) if named else np.nan]
-            for column, expected in (("auprc", areas), ("average_precision", precisions), ("token_f1", hits)):
+            orders = tiny.saliency_of(found).rankings(ranking, 2)[:, row, :words]
+            best = orders.argsort(dim=1, descending=True, stable=True)[:, : len(named)]
+            expected = {
+                "auprc": [auprc(values[None], truth, inside).item() for values in orders],
+                "average_precision": [average_precision(values[None], truth, inside).item() for values in orders],
+                "token_f1": truth[0][best].double().mean(1).tolist(),
+            }
+            for column, values in expected.items():
                 value = numbers[f"{ranking}.{column}"][row].item()
-                assert value == pytest.approx(np.mean(expected), abs=1e-6, nan_ok=True), (ranking, column)
+                assert value == pytest.approx(np.mean(values), abs=1e-6, nan_ok=True), (ranking, column)
 
 
 def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from datamodules import TextBatch
 from fidelity import saliency
-from fidelity.base import CheckpointResult
 from fidelity.classified import ClassifiedBatch, classify
+from fidelity.comparison import CheckpointResult
 from fidelity.correlation import Correlation, agreements, without_rounding
 from fidelity.saliency import MEASURES, RANKINGS, Saliency
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, EmbeddingSpec, NoEncoder
-from models.base import TextSizes
 from models.layers import TextEncoder
+from models.text_model import TextSizes
 from results import Curves, Estimate
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of
@@ -32,7 +32,7 @@ STEP = 1e-6
 def confidence(found: ClassifiedBatch, embedded: Tensor, *, held: bool) -> Tensor:
     """Probability of the class that the unchanged text gets."""
     own = {name: level.weights for name, level in found.output.levels.items()}
-    logits = found.model(found.batch, embedded=embedded, imposed=own if held else None).logits
+    logits = found.checkpoint.model(found.batch, embedded=embedded, imposed=own if held else None).logits
     rows = torch.arange(len(logits))
     return logits.softmax(-1)[rows, found.predicted]  # type: ignore[no-any-return]
 
@@ -88,7 +88,7 @@ def test_gradients_are_finite_differences_under_the_attention_as_it_was(kind: Ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_integrated_gradients_are_a_sum_along_a_straight_path(kind: Kind) -> None:
+def test_integrated_gradients_are_a_sum_along_a_straight_path(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     found = classified(kind)
     embedded = found.output.embedded
     start = torch.where((found.token_to_position >= 0)[..., None], 0, embedded)
@@ -101,7 +101,8 @@ def test_integrated_gradients_are_a_sum_along_a_straight_path(kind: Kind) -> Non
     close(integrated.sum(1), changed, 1e-2)
     left = (integrated.sum(1) - changed).abs()
     close(saliency_of(found).incompleteness, left)
-    assert Saliency(found, ig_steps=2).incompleteness.mean() > 3 * left.mean()
+    monkeypatch.setattr(saliency, "IG_STEPS", 2)
+    assert Saliency(found).incompleteness.mean() > 3 * left.mean()
 
 
 def test_integrated_gradients_are_the_same_in_passes_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +177,7 @@ def test_magnitudes_have_no_sign_and_leaving_out_counts_all_classes() -> None:
 def test_a_decision_that_is_all_but_certain_has_gradients_still() -> None:
     """In single precision its probability is 1, and would have none."""
     found = classified("flat", dtype=torch.float32)
-    model = deepcopy(found.model)
+    model = deepcopy(found.checkpoint.model)
     with torch.no_grad():
         model.decision.bias[0] += 25  # type: ignore[union-attr, index, operator]
     certain = classify(replace(found.checkpoint, model=model), found.batch, None, seed=0, pad=VOCABULARY.pad)[1]

@@ -16,9 +16,10 @@ from torch import Tensor
 from attention import EncoderSpec
 from datamodules import TextBatch
 from fidelity.adversary import Adversary
-from fidelity.base import CheckpointResult, FidelityTest, Measurements
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify
+from fidelity.comparison import CheckpointResult
+from fidelity.experiment import FidelityTest, Measurements
 from fidelity.saliency import Saliency
 from metrics.bootstrap import resample
 from models import (
@@ -30,8 +31,7 @@ from models import (
     TextClassifier,
     TransformerClassifier,
 )
-from models.base import TextSizes
-from models.interface import WORD
+from models.text_model import WORD, TextSizes
 from results import Estimate
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
@@ -119,7 +119,7 @@ def measurements(test: FidelityTest, batch: ClassifiedBatch) -> Measurements:
     return test.measure(batch, saliency_of(batch))
 
 
-def with_constants(adversary: Adversary, **constants: float) -> Adversary:
+def with_constants(adversary: Adversary, **constants: float | tuple[float, ...]) -> Adversary:
     for name, value in constants.items():
         assert hasattr(Adversary, name)
         setattr(adversary, name, value)
@@ -138,7 +138,7 @@ def close(found: Tensor, expected: Tensor, atol: float = 1e-9) -> None:
 def slow_decision(text: ClassifiedBatch, weights: Sequence[Sequence[float]]) -> list[float]:
     """Probabilities of one text when the whole model runs with other weights `[heads][positions]`."""
     imposed = {name: torch.tensor([head], dtype=torch.float64) for name, head in zip(text.names, weights, strict=True)}
-    found: list[float] = text.model(text.batch, imposed=imposed).logits.softmax(-1)[0].tolist()
+    found: list[float] = text.checkpoint.model(text.batch, imposed=imposed).logits.softmax(-1)[0].tolist()
     return found
 
 

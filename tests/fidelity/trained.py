@@ -12,10 +12,11 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 import train
 from datamodules import ClassificationDataModule
-from fidelity.base import CheckpointResult, FidelityTest
 from fidelity.checkpoints import Checkpoint, classifier_of
 from fidelity.classified import classify
-from fidelity.recipe import Recipe
+from fidelity.comparison import CheckpointResult
+from fidelity.consistent_adversary import Recipe
+from fidelity.experiment import FidelityTest
 from metrics.bootstrap import resample
 from results.digests import digest
 from tests.fidelity.tiny import measurements
@@ -135,8 +136,9 @@ def result_of(test: FidelityTest, checkpoint: Checkpoint, data: Data) -> Checkpo
         classified = classify(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1]
         assert classified is not None
         numbers = measurements(test, classified).numbers
-        assert set(numbers) == set(columns)
-        rows[classified.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
+        assert set(numbers) <= set(columns)
+        for column, values in numbers.items():
+            rows[classified.batch.index, columns.index(column)] = values.numpy()
     frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
     scores = {
         f"{test.name}.{name}": resample(

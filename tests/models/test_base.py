@@ -12,7 +12,6 @@ from torch import nn
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_f1_score
 
 from datamodules import ClassificationDataModule, DependencyDataModule
-from metrics.rows import ItemRows
 from models import (
     AdditiveAttention,
     AttentionClassifier,
@@ -24,8 +23,8 @@ from models import (
     Residual,
     Tying,
 )
-from models.base import Classified
 from models.regularizers import Regularizer
+from models.text_classifier import DecisionRows
 from results.errors import UserError
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
@@ -188,12 +187,6 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
     for difference, model in others.items():
         with pytest.raises(TrainingError, match=f"The checkpoint is of another model, .*{difference}: give --config"):
             again.test(model, datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
-    # What a former version called its metrics makes no other model.
-    former = torch.load(best, weights_only=True)
-    parts = former["classifier"]["modules"]
-    former["classifier"]["modules"] = [*(one for one in parts if one[0] != "_"), "_losses ModuleDict"]
-    torch.save(former, tmp_path / "former.ckpt")
-    again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=tmp_path / "former.ckpt", verbose=False)
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]
     torch.save(foreign, tmp_path / "foreign.pt")
@@ -201,34 +194,14 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
         again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=tmp_path / "foreign.pt", verbose=False)
 
 
-def test_probabilities_near_one_are_told_apart(tmp_path: Path) -> None:
+def test_probabilities_near_one_are_told_apart() -> None:
     """As float32 these would be 1, and tie."""
-    model = model_of()
-    metric = ItemRows({"gold": None, "outputs": 2})
-    batch = batch_of([[7], [7], [7]], labels=[0, 1, 1])
-    model._gather(metric, batch, torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]]))
-    joined = model._joined(metric)
-    assert isinstance(joined, Classified)
-    found = joined.probabilities
+    rows = DecisionRows(2, regression=False)
+    rows.add(batch_of([[7], [7], [7]], labels=[0, 1, 1]), torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]]))
+    found = rows.decisions().outputs
     expected = 1 / (1 + np.exp(-np.array([18.0, 20.0, 25.0])))
     assert np.unique(found[:, 1]).size == 3
     np.testing.assert_allclose(found[:, 1], expected, rtol=1e-14)
-
-
-def test_class_weights_make_every_class_count_alike(tmp_path: Path) -> None:
-    """Of two batches with the same texts, the loss is the weighted mean, as one writes it down."""
-    for split, count in (("train", 12), ("dev", 4), ("test", 4)):
-        rows = [f"{'good' if number % 4 == 0 else 'bad'}\tthe film {number % 3}\n" for number in range(count)]
-        (tmp_path / f"{split}.tsv").write_text("label\ttext\n" + "".join(rows), encoding="utf-8")
-    data = data_of(str(tmp_path / "{split}.tsv"), tmp_path / "cache")
-    model = AttentionClassifier(AverageEncoder(4), AdditiveAttention(), EmbeddingSpec(size=4), class_weights=True)
-    trainer_of(tmp_path, epochs=1).fit(model, datamodule=data)
-    batch = next(iter(data.train_dataloader()))
-    with torch.no_grad():
-        _, terms = model._terms(batch)
-        nats = -model(batch).logits.log_softmax(-1).gather(1, batch.labels[:, None])[:, 0]
-    weights = torch.tensor([12 / (2 * 9), 12 / (2 * 3)])[batch.labels]
-    torch.testing.assert_close(terms["cross_entropy"].value, (weights * nats).sum() / weights.sum())
 
 
 @pytest.mark.parametrize("eval_tokens", [1, 20, 16384])

@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import models.hierarchical
+import models.classifiers
 from datamodules import TextBatch
-from models.base import TextClassifier, TextSizes
-from models.classifier import AttentionClassifier
-from models.hierarchical import HierarchicalClassifier
-from models.interface import ModelError
+from models.classifiers import AttentionClassifier, HierarchicalClassifier
 from models.layers import (
     AdditiveAttention,
     Attention,
@@ -27,6 +24,9 @@ from models.layers import (
     UniformAttention,
 )
 from models.regularizers import Concat, Conicity, MaskedLanguageModel, Regularizer, Residual, Tying
+from models.text_classifier import TextClassifier
+from models.text_model import TextSizes
+from results.errors import UserError
 from tests.models.batches import VOCABULARY, batch_of
 
 # Three sentences, one word, and two sentences; <s> and </s> around the first text, <sep> within the last.
@@ -155,7 +155,7 @@ def random_weights(model: TextClassifier, *leading: int) -> dict[str, Tensor]:
 def test_logits_and_weights_are_those_of_texts_read_one_by_one(
     kind: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models.hierarchical, "TOGETHER", together)
+    monkeypatch.setattr(models.classifiers, "TOGETHER", together)
     model, batch = built(KINDS[kind]()), texts(time=8 if together == 64 else 40)
     output = model(batch)
     assert list(output.levels) == (["word"] if kind in FLAT else ["word", "sentence"])
@@ -211,7 +211,7 @@ def test_many_imposed_weights_at_once_decide_as_one_by_one(kind: str) -> None:
 def test_weights_for_a_level_that_is_not_there_are_refused(kind: str, levels: str) -> None:
     model, imposed = built(KINDS[kind]()), {"paragraph": torch.zeros(3, 8)}
     for attempt in (lambda: model(texts(), imposed=imposed), lambda: model.decide(model(texts()), imposed)):
-        with pytest.raises(ModelError, match=rf"no attention paragraph to impose weights on; there is {levels}\.$"):
+        with pytest.raises(UserError, match=rf"no attention paragraph to impose weights on; there is {levels}\.$"):
             attempt()
 
 
@@ -281,7 +281,7 @@ def tied(differences: Tensor) -> float:
 
 
 def test_the_same_regularizer_twice_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"regularizers: tying stands there twice"):
+    with pytest.raises(UserError, match=r"regularizers: tying is named twice"):
         flat(None, None, Tying(), Concat(), Tying(2.0))
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import Vocabulary
-from models.interface import ModelError
 from models.layers import (
     AdditiveAttention,
     Attention,
@@ -23,6 +22,7 @@ from models.layers import (
     UniformAttention,
     WordEmbedding,
 )
+from results.errors import UserError
 
 SIZE, LENGTHS = 6, [5, 1, 9, 4]
 ENCODERS: dict[str, Callable[[], TextEncoder]] = {
@@ -135,7 +135,7 @@ def test_a_convolution_is_the_sum_over_its_window() -> None:
 
 @pytest.mark.parametrize("kernels", [(3, 4), (0,), ()])
 def test_a_convolution_without_a_middle_is_refused(kernels: tuple[int, ...]) -> None:
-    with pytest.raises(ModelError, match=r"odd widths.*--model.init_args.encoder.init_args.kernels"):
+    with pytest.raises(UserError, match=r"odd widths.*--model.init_args.encoder.init_args.kernels"):
         ConvolutionEncoder(kernels)
 
 
@@ -145,14 +145,6 @@ def test_average_reads_each_word_by_itself() -> None:
     embedded, mask = texts()
     expected = torch.stack([torch.tanh(encoder.linear.weight @ word + encoder.linear.bias) for word in embedded[mask]])
     torch.testing.assert_close(encoder(embedded, mask)[mask], expected)
-
-
-def test_no_encoder_hands_the_words_on() -> None:
-    embedded, mask = texts()
-    encoder = built("none")
-    assert torch.equal(encoder(embedded, mask), embedded)
-    assert not list(encoder.parameters())
-    assert encoder.size == SIZE
 
 
 POSITIONS = 7
@@ -221,13 +213,6 @@ def test_hidden_states_outside_the_mask_change_nothing_and_get_no_gradient(name:
         assert (gradient[0] != 0).any()
 
 
-@pytest.mark.parametrize("name", [*ENCODERS, *ATTENTIONS])
-def test_a_batch_without_a_text_has_no_states_and_no_weights(name: str) -> None:
-    module = built(name) if name in ENCODERS else built_attention(name)
-    found = module(torch.zeros(0, 0, SIZE), torch.zeros(0, 0, dtype=torch.bool))
-    assert found.shape[:2] == (0, 0)
-
-
 WORDS, PAD = 400, 3
 VECTORS = torch.randn(WORDS, 5, generator=torch.Generator().manual_seed(0)) * 0.5
 KNOWN = torch.arange(WORDS) % 2 == 0
@@ -257,6 +242,11 @@ def test_where_hardly_a_word_is_known_the_others_are_numbers_still(known_words: 
     assert rows.isfinite().all()
     if not known_words:
         assert float(rows.std()) == pytest.approx(0.1, rel=0.1)
+
+
+def test_no_encoder_hands_the_words_on() -> None:
+    embedded, mask = texts()
+    assert torch.equal(built("none")(embedded, mask), embedded)
 
 
 @pytest.mark.parametrize(("asked", "size"), [(None, 300), (7, 7)])
@@ -293,6 +283,6 @@ def test_a_projection_is_one_linear_map_without_a_bias() -> None:
 
 
 def test_vectors_of_another_size_than_asked_for_are_refused_by_both_sizes() -> None:
-    with pytest.raises(ModelError, match=r"5 dimensions, and 300 are asked for: leave --model\.init_args\.embedding"):
+    with pytest.raises(UserError, match=r"5 dimensions, and the option asks for 300: leave --model\.init_args"):
         embedding_of(VECTORS, size=300)
     assert embedding_of(VECTORS, size=5).size == 5

@@ -15,7 +15,6 @@ from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, 
 from tests import tiny
 from tests.fidelity.trained import ROOT, WARNINGS, fitted
 from tests.models.corpora import write_vectors
-from training import TrainingError
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 HIERARCHICAL = [
@@ -84,21 +83,3 @@ def test_a_checkpoint_alone_predicts_as_train_py_does(
     if kind == "flat":
         model.predict_texts(["qwertz asdf", "yxcv"])
         assert said in caplog.text
-
-
-def test_files_of_a_former_version_are_read_where_the_run_says_what_they_lack(tmp_path: Path) -> None:
-    made, run = fit(tmp_path, "flat")
-    (checkpoint,) = run.rglob("*.ckpt")
-    content = torch.load(checkpoint, weights_only=True)
-    part = content["classifier"]
-    content["classifier"] = {"data": part["source"], "modules": part["modules"]}
-    del content["hyper_parameters"]
-    torch.save(content, tmp_path / "former.ckpt")
-    with pytest.raises(TrainingError, match=r"former version, which kept no vocabulary: give it to `python train\.py`"):
-        made.load_from_checkpoint(tmp_path / "former.ckpt")
-    config = next(run.rglob("config.yaml"))
-    results = []
-    for path in (checkpoint, tmp_path / "former.ckpt"):
-        cli = train.main(["test", f"--config={config}", f"--ckpt_path={path}"])
-        results.append(cli.model.result.numbers)
-    assert results[0] == results[1]

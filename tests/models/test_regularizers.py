@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from models.interface import ModelError
+from datamodules import Vocabulary
 from models.layers import RecurrentEncoder
 from models.regularizers import (
     Concat,
@@ -15,7 +15,6 @@ from models.regularizers import (
     Encoded,
     MaskedLanguageModel,
     Regularizer,
-    RegularizerSizes,
     Residual,
     Tying,
 )
@@ -23,7 +22,7 @@ from results.errors import UserError
 
 SIZE, VOCABULARY, PAD, MASK = 6, 30, 0, 2
 LENGTHS = [5, 2, 9, 4]
-SIZES = RegularizerSizes(SIZE, SIZE, VOCABULARY, MASK)
+WORDS = Vocabulary(tuple(map(str, range(VOCABULARY))), PAD, 1, MASK, None, None, None)
 
 
 class Model:
@@ -66,7 +65,7 @@ R = TypeVar("R", bound=Regularizer)
 
 def built(regularizer: R) -> R:
     torch.manual_seed(3)
-    regularizer.build(SIZES)
+    regularizer.build(SIZE, SIZE, WORDS)
     return regularizer
 
 
@@ -85,11 +84,11 @@ def test_concat_puts_the_word_behind_its_state_and_residual_adds_it() -> None:
 
 def test_words_and_states_of_two_sizes_are_refused_with_the_projection_that_helps() -> None:
     remedy = r"50 and 300 dimensions: --model\.init_args\.embedding\.project 300"
-    with pytest.raises(ModelError, match=f"Residual needs .* {remedy}"):
+    with pytest.raises(UserError, match=f"Residual needs .* {remedy}"):
         Residual().output_size(50, 300)
-    with pytest.raises(ModelError, match=f"Tying needs .* {remedy}"):
-        Tying().build(RegularizerSizes(50, 300, VOCABULARY, MASK))
-    with pytest.raises(ModelError, match="6 and 12 dimensions"):  # the states have grown
+    with pytest.raises(UserError, match=f"Tying needs .* {remedy}"):
+        Tying().build(50, 300, WORDS)
+    with pytest.raises(UserError, match="6 and 12 dimensions"):  # the states have grown
         Residual().output_size(SIZE, Concat().output_size(SIZE, SIZE))
 
 
@@ -244,4 +243,4 @@ def test_choices_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
 )
 def test_without_a_mask_token_or_a_share_there_is_no_language_model(options: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        MaskedLanguageModel(**options).build(RegularizerSizes(SIZE, SIZE, VOCABULARY, None))
+        MaskedLanguageModel(**options).build(SIZE, SIZE, replace(WORDS, mask=None))

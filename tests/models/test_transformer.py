@@ -23,8 +23,7 @@ from attention import EncoderSpec
 from attention.capture import Head
 from attention.encoder import EncoderError, resolve
 from datamodules import ClassificationDataModule, TextBatch
-from models.base import TextSizes
-from models.interface import ModelError
+from models.text_model import TextSizes
 from models.transformer import SequenceClassifier, TransformerClassifier
 from results.errors import UserError
 from tests import tiny
@@ -395,12 +394,6 @@ def test_levels_are_the_rows_of_the_first_piece_lowest_first(
     assert output.embedded.shape == (3, 11, 32)
 
 
-@pytest.mark.parametrize("warmup", [-0.1, 1.0])
-def test_options_that_mean_nothing_are_refused(warmup: float) -> None:
-    with pytest.raises(UserError, match=r"warmup is .*, and must be at least 0 and below 1"):
-        TransformerClassifier(warmup=warmup)
-
-
 @pytest.mark.parametrize("head", ["3-1", "3", "1-5"])
 def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path) -> None:
     with pytest.raises(
@@ -410,7 +403,7 @@ def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path)
 
 
 def test_texts_that_are_cut_into_words_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"cut into words: --data\.init_args\.tokenizer\.name"):
+    with pytest.raises(UserError, match=r"cut into words: --data\.init_args\.tokenizer\.name"):
         TransformerClassifier().build(TextSizes(CLASSES, VOCABULARY))
 
 
@@ -463,9 +456,9 @@ def test_gradients_of_decide_are_those_of_forward(folder: Path) -> None:
 
 def test_a_level_that_there_is_not_is_refused(folder: Path) -> None:
     model = built(folder)
-    with pytest.raises(ModelError, match=r"no attention 1-1 .* there is 2-1, 2-2, 2-3, 2-4\."):
+    with pytest.raises(UserError, match=r"no attention 1-1 .* there is 2-1, 2-2, 2-3, 2-4\."):
         model(batch(), imposed={"1-1": rows()})
-    with pytest.raises(ModelError, match=r"no attention word.*--model\.init_args\.heads"):
+    with pytest.raises(UserError, match=r"no attention word.*--model\.init_args\.heads"):
         model.decide(model(batch()), {"word": rows()})
 
 
@@ -490,7 +483,7 @@ def test_a_training_without_end_is_refused(folder: Path) -> None:
     model.build(sizes(folder))
     with (
         patch.object(model, "_trainer", Mock(estimated_stepping_batches=float("inf"))),
-        pytest.raises(ModelError, match=r"--trainer\.max_epochs 3"),
+        pytest.raises(UserError, match=r"--trainer\.max_epochs 3"),
     ):
         model.configure_optimizers()
 
@@ -584,7 +577,9 @@ def test_a_frozen_transformer_trains_what_was_drawn_and_nothing_else(name: str, 
     assert not any(one.training for one in model.classifier.model.base_model.modules())
 
     tuned = tiny.add_head(ARCHITECTURES[name].save(tmp_path / "tuned"), 2)
-    with pytest.raises(ModelError, match=r"frozen: nothing is left to train, as the classification head came with"):
+    with pytest.raises(
+        UserError, match=r"frozen: nothing is left to train, as the model's files have a classification head"
+    ):
         trainer().fit(TransformerClassifier(frozen=True), datamodule=data(corpus, tuned, tmp_path))
 
 
@@ -626,5 +621,5 @@ def test_a_head_whose_classes_are_in_another_order_is_refused(corpus: str, tmp_p
             assert model.result is not None
             assert model.result.audit == {"classes_of_the_head": "drink = Drink, other = Other"}
         else:
-            with pytest.raises(ModelError, match=r"has the classes OTHER, DRINK in this order.* sorted: drink, other"):
+            with pytest.raises(UserError, match=r"has the classes OTHER, DRINK in this order.* sorted: drink, other"):
                 trainer().test(model, datamodule=module, verbose=False)

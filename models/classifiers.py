@@ -1,0 +1,221 @@
+"""Classifiers over word embeddings: the flat classifier, and the hierarchical attention network (HAN)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from datamodules import TextBatch
+from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
+from models.regularizers import Encoded, Regularizer
+from models.text_classifier import TextClassifier
+from models.text_model import SENTENCE, WORD, Level, Output, TextSizes, checked_levels
+from results.errors import UserError, check_numbers
+from training import Mean
+
+LEVELS = (WORD, SENTENCE)
+TOGETHER = 64  # sentences that are encoded together
+
+
+class AttentionClassifier(TextClassifier):
+    """Word embeddings `e`, hidden states `h`, one attention over them, and a linear decision.
+
+    The model of Jain & Wallace (2019), of Tutek & Šnajder (2020) with their regularisers, and the flat model (FLAN) of
+    Serrano & Smith (2019). The encoder reads delimiters, but they get no attention. For further options see
+    `TextClassifier`.
+
+    Args:
+        encoder: makes the hidden states.
+        attention: weighs the hidden states.
+        embedding: word embeddings.
+        regularizers: applied in their order; each may change the hidden states, add a term to the loss, or both.
+        dropout: dropout of the attended sum.
+
+    Raises:
+        UserError: a regulariser is named twice.
+    """
+
+    objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "embedding", "regularizers")
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        attention: Attention,
+        embedding: EmbeddingSpec = DEFAULT_EMBEDDING,
+        regularizers: Sequence[Regularizer] = (),
+        dropout: float = 0.0,
+        **training: Any,  # noqa: ANN401 # options of TextClassifier
+    ) -> None:
+        super().__init__(**training)
+        check_numbers(self, least=0, below=1, dropout=dropout)
+        names = [regularizer.name for regularizer in regularizers]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UserError(f"--model.init_args.regularizers: {twice[0]} is named twice; name it once.")
+        self.spec = embedding
+        self.encoder, self.attention = encoder, attention
+        self.regularizers, self._regularizers = nn.ModuleList(regularizers), tuple(regularizers)
+        self.term_names = [each.name for each in regularizers if type(each).term is not Regularizer.term]
+        self.embedded_dropout, self.dropout = nn.Dropout(embedding.dropout), nn.Dropout(dropout)
+
+    def build(self, sizes: TextSizes) -> None:
+        words = sizes.vocabulary
+        self.embedding = WordEmbedding(self.spec, words, sizes.vectors, sizes.known, sizes.vector_size)
+        embedded = self.embedding.size
+        self.encoder.build(embedded)
+        hidden = averaged = self.encoder.size
+        for regularizer in self._regularizers:
+            regularizer.build(embedded, hidden, words)
+            averaged = regularizer.output_size(embedded, averaged)
+        self.attention.build(averaged)
+        self.decision = nn.Linear(averaged, sizes.classes)
+
+    def _encode(self, embedded: Tensor, mask: Tensor) -> Tensor:
+        # Dropout for the encoder alone: residual and tying use the word itself.
+        hidden: Tensor = self.encoder(self.embedded_dropout(embedded), mask)
+        return hidden
+
+    def _run(
+        self, batch: TextBatch, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
+    ) -> tuple[Output, Encoded]:
+        tokens, mask, words = batch.tokens, batch.mask, batch.words
+        embedded = self.embedding(tokens) if embedded is None else embedded
+        hidden = averaged = self._encode(embedded, mask)
+        for regularizer in self._regularizers:
+            averaged = regularizer.transform(embedded, averaged)
+        weights = checked_levels(imposed or {}, (WORD,)).get(WORD)
+        if weights is None:
+            weights = self.attention(averaged, words)
+        output = Output(self._decide(averaged, weights), {WORD: Level(weights, words, averaged)}, embedded)
+
+        def encode(other: Tensor) -> Tensor:
+            return self._encode(self.embedding(other), mask)
+
+        return output, Encoded(tokens, words, embedded, hidden, averaged, encode)
+
+    def _decide(self, averaged: Tensor, weights: Tensor) -> Tensor:
+        if self.training:
+            logits: Tensor = self.decision(self.dropout(torch.einsum("...bt,btd->...bd", weights, averaged)))
+            return logits
+        # The decision is linear: applied to each word first, it is cheaper for many weights on one text.
+        words = nn.functional.linear(averaged, self.decision.weight)
+        return torch.einsum("...bt,btc->...bc", weights, words) + self.decision.bias
+
+    def forward(
+        self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
+    ) -> Output:
+        return self._run(batch, embedded, imposed)[0]
+
+    def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
+        level = output.levels[WORD]
+        return self._decide(level.hidden, checked_levels(imposed, (WORD,)).get(WORD, level.weights))
+
+    def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
+        output, encoded = self._run(batch)
+        terms = {regularizer.name: regularizer.term(encoded) for regularizer in self._regularizers}
+        return output, {name: term for name, term in terms.items() if term is not None}
+
+
+class HierarchicalClassifier(TextClassifier):
+    """An encoder and an attention that make sentence vectors of words, and two more that make a text vector of those.
+
+    The network of Yang et al. (2016), as Serrano & Smith (2019) analyse it. Each sentence is encoded by itself, so no
+    hidden state of a word depends on another sentence. Delimiters belong to no sentence and are not read. Levels:
+    `word`, whose weights sum to one in each sentence, and `sentence`. A weight imposed on a delimiter has no effect.
+    For further options see `TextClassifier`.
+
+    Args:
+        encoder: encoder of the words of a sentence.
+        attention: attention over the words of a sentence.
+        sentence_encoder: encoder of the sentences of a text.
+        sentence_attention: attention over the sentences of a text.
+        embedding: word embeddings.
+        dropout: dropout of the vector of the text.
+    """
+
+    objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "sentence_encoder", "sentence_attention", "embedding")
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        attention: Attention,
+        sentence_encoder: TextEncoder,
+        sentence_attention: Attention,
+        embedding: EmbeddingSpec = DEFAULT_EMBEDDING,
+        dropout: float = 0.0,
+        **training: Any,  # noqa: ANN401 # options of TextClassifier
+    ) -> None:
+        super().__init__(**training)
+        check_numbers(self, least=0, below=1, dropout=dropout)
+        self.spec = embedding
+        self.encoder, self.attention = encoder, attention
+        self.sentence_encoder, self.sentence_attention = sentence_encoder, sentence_attention
+        self.embedded_dropout, self.dropout = nn.Dropout(embedding.dropout), nn.Dropout(dropout)
+
+    def build(self, sizes: TextSizes) -> None:
+        self.embedding = WordEmbedding(self.spec, sizes.vocabulary, sizes.vectors, sizes.known, sizes.vector_size)
+        self.encoder.build(self.embedding.size)
+        self.attention.build(self.encoder.size)
+        self.sentence_encoder.build(self.encoder.size)
+        self.sentence_attention.build(self.sentence_encoder.size)
+        self.decision = nn.Linear(self.sentence_encoder.size, sizes.classes)
+
+    def forward(
+        self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
+    ) -> Output:
+        imposed = checked_levels(imposed or {}, LEVELS)
+        embedded = self.embedding(batch.tokens) if embedded is None else embedded
+        hidden, own = self._read(self.embedded_dropout(embedded), batch.sentences)
+        words = Level(imposed.get(WORD, own), batch.sentences >= 0, hidden, batch.sentences)
+        sentences = self._sentences(words, words.weights)
+        sentences = replace(sentences, weights=imposed.get(SENTENCE, sentences.weights))
+        return Output(self._decide(sentences.hidden, sentences.weights), {WORD: words, SENTENCE: sentences}, embedded)
+
+    def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
+        imposed = checked_levels(imposed, LEVELS)
+        words, sentences = output.levels[WORD], output.levels[SENTENCE]
+        if WORD in imposed:
+            sentences = self._sentences(words, imposed[WORD])
+        return self._decide(sentences.hidden, imposed.get(SENTENCE, sentences.weights))
+
+    def _read(self, embedded: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """Return hidden states `[batch, time, dim]` and weights `[batch, time]` of words, each sentence by itself."""
+        words, lengths = groups >= 0, _members(groups).sum(2)
+        # All words and all sentences one after the other, in the order of the texts.
+        flat, lengths = embedded[words], lengths[lengths > 0]
+        starts = lengths.cumsum(0) - lengths
+        found = []
+        by_length = lengths.argsort()  # sentences of similar length together, for less padding
+        for some in (by_length[start : start + TOGETHER] for start in range(0, len(by_length), TOGETHER)):
+            within = torch.arange(int(lengths[some[-1]]), device=groups.device)
+            places = within < lengths[some, None]
+            numbers = (starts[some, None] + within).masked_fill(~places, 0)
+            states = self.encoder(nn.functional.embedding(numbers, flat), places)
+            found.append((numbers[places], states[places], self.attention(states, places)[places]))
+        order, *values = (torch.cat(parts) for parts in zip(*found, strict=True))
+        hidden, weights = (value.new_zeros(*words.shape, *value.shape[1:]) for value in values)
+        hidden[words], weights[words] = (value[order.argsort()] for value in values)
+        return hidden, weights
+
+    def _sentences(self, words: Level, weights: Tensor) -> Level:
+        """Return the level of sentences, `[..., batch, sentences]`, under weights of words, `[..., batch, time]`."""
+        assert words.groups is not None
+        members = _members(words.groups)
+        vectors = torch.einsum("...bst,btd->...bsd", weights[..., None, :] * members, words.hidden)
+        mask = members.any(2).expand(vectors.shape[:-1])
+        states = self.sentence_encoder(vectors.flatten(0, -3), mask.flatten(0, -2)).view(
+            *mask.shape, self.sentence_encoder.size
+        )
+        attended = self.sentence_attention(states.flatten(0, -3), mask.flatten(0, -2))
+        return Level(attended.view(mask.shape), mask, states)
+
+    def _decide(self, hidden: Tensor, weights: Tensor) -> Tensor:
+        logits: Tensor = self.decision(self.dropout(torch.einsum("...bs,...bsd->...bd", weights, hidden)))
+        return logits
+
+
+def _members(groups: Tensor) -> Tensor:
+    """Return the words of each sentence, bool `[batch, sentences, time]`, from the sentence of each word."""
+    numbers = torch.arange(int(groups.max()) + 1, device=groups.device)
+    return groups[:, None] == numbers[:, None]

@@ -1,0 +1,274 @@
+"""The base of the text classifiers of train.py: loss, optimiser, choice on dev, scores on test."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+
+from datamodules import ClassificationDataModule, TextBatch
+from metrics.classification import (
+    CLASSIFICATION_RATIOS,
+    class_table,
+    classification_scores,
+    confusion,
+    majority_scores,
+    ratio_columns,
+    regression_scores,
+)
+from metrics.rows import ItemRows
+from models.text_model import Output, TextModel, TextSizes
+from results import Estimate, Floats, HeatMap, Integers, Result, Unit
+from results.errors import UserError, check_numbers
+from training import Average, Mean, Origin, no_loss, over_devices
+
+
+class Decisions(NamedTuple):
+    """Labels and outputs of the texts of a split, in its order."""
+
+    texts: Integers  # indices in the split, [texts]
+    gold: NDArray[Any]  # classes or, in a regression, numbers, [texts]
+    outputs: Floats  # probabilities [texts, classes] or, in a regression, numbers [texts]
+
+    def scores(self, positive: int | None, prefix: str = "", draws: int = 1000) -> dict[str, Estimate]:
+        """Return the scores with their intervals; see `classification_scores` and `regression_scores`."""
+        if self.outputs.ndim == 1:
+            return regression_scores(self.gold, self.outputs, prefix=prefix, draws=draws)
+        return classification_scores(self.gold, self.outputs, positive, prefix=prefix, draws=draws)
+
+
+class DecisionRows(ItemRows):
+    """Gathers the label and the output of every text of a split; see `TextSizes` for the arguments."""
+
+    def __init__(self, classes: int, regression: bool) -> None:
+        super().__init__({"gold": None, "outputs": classes})
+        self.regression = regression
+
+    def add(self, batch: TextBatch, logits: Tensor) -> None:
+        """Add the logits `[batch, classes]` of a batch."""
+        values = logits.detach()
+        if not self.regression:
+            # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
+            values = values.cpu().double().log_softmax(-1).float().to(logits.device)
+        self.update(index=batch.index, gold=batch.labels, outputs=values)
+
+    def decisions(self) -> Decisions:
+        """Return the decisions on all devices, and forget them."""
+        found = self.take()
+        if self.regression:
+            return Decisions(found["index"], found["gold"], found["outputs"][:, 0])
+        return Decisions(found["index"], found["gold"].astype(np.int64), np.exp(found["outputs"]))
+
+
+class TermMeans(nn.Module):
+    """Means of the terms of a loss over the batches of all devices."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.averages = nn.ModuleDict({name: Average() for name in names})
+
+    def add(self, terms: Mapping[str, Mean]) -> None:
+        """Add the terms of a batch."""
+        for name, term in terms.items():
+            self.averages[name].update(term.value.detach() * term.count, term.count)  # type: ignore[operator]
+
+    def take(self) -> dict[str, float]:
+        """Return the mean of each term, and begin the next ones."""
+        return {name: float(average.take()) for name, average in self.averages.items()}  # type: ignore[operator]
+
+
+class TextClassifier(TextModel):
+    """A text classifier whose attention can be read and replaced, trained on labelled texts.
+
+    Subclasses fill `build`, `forward` and `decide`; those with terms of their own in the loss also `term_names` and
+    `loss_terms`. The loss is the sum of its terms, each logged as `loss.<name>` with its weight. The loss of a split is
+    the mean over its texts or words (with `class_weights` Σ w·loss / Σ w), whatever the batches. A regression, in
+    classifiers that support it (`regresses`), has the squared error instead of the cross-entropy.
+
+    Args:
+        learning_rate: learning rate of the optimiser.
+        optimizer: `amsgrad` is Adam with the maximum of Reddi et al. (2018), as Jain & Wallace (2019) train.
+        weight_decay: weight decay of all parameters but the attention's (Jain & Wallace 2019); decoupled with `adamw`.
+        decay: factor of the learning rate after every epoch; 1 keeps it.
+        class_weights: whether every class has the same weight in the loss: texts are weighted by
+            `texts / (classes · texts of the class)` of the train split.
+    """
+
+    experiment = "classification"
+    term_names: Sequence[str] = ()
+    """Terms of the loss beside the cross-entropy."""
+
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        optimizer: Literal["adam", "amsgrad", "adamw"] = "adam",
+        weight_decay: float = 0.0,
+        decay: float = 1.0,
+        class_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        check_numbers(self, least=0, learning_rate=learning_rate, weight_decay=weight_decay)
+        check_numbers(self, above=0, decay=decay)
+        self.learning_rate, self.optimizer = learning_rate, optimizer
+        self.weight_decay, self.decay, self.class_weights = weight_decay, decay, class_weights
+        self._audit: dict[str, object] = {}
+        self._weights: Tensor | None = None
+
+    def make_for(self, data: ClassificationDataModule) -> None:
+        if data.regression and not (self.regresses and not self.class_weights):
+            refused = "weighs classes (class_weights)" if self.regresses else "decides between classes"
+            raise UserError(
+                f"{type(self).__name__} {refused}, and the labels are numbers (--data.init_args.regression). Use "
+                f"TransformerClassifier without class_weights, or data whose labels are classes."
+            )
+        super().make_for(data)
+        if self.class_weights:
+            counts = torch.from_numpy(data.class_counts).float()
+            self._weights = counts.sum() / (len(counts) * counts)
+
+    def bind(self, sizes: TextSizes, source: Mapping[str, object]) -> None:
+        first = self.origin is None
+        super().bind(sizes, source)
+        if first:
+            self.origin = Origin(replace(sizes, vectors=None, known=None), source)  # they are parameters now
+            names = ("squared_error" if sizes.regression else "cross_entropy", *self.term_names)
+            self._train_losses, self._eval_losses = TermMeans(names), TermMeans(names)
+            self._val, self._dev, self._test = (DecisionRows(sizes.classes, sizes.regression) for _ in range(3))
+
+    def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
+        """Return the output of `forward`, and the terms of the loss beside the cross-entropy, times their weights."""
+        return self(batch), {}
+
+    def all_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
+        """Return the output of `forward`, and all terms of the loss."""
+        output, extra = self.loss_terms(batch)
+        if self.sizes.regression:
+            error = nn.functional.mse_loss(output.logits[:, 0], batch.labels)
+            return output, {"squared_error": Mean(error, len(batch.labels)), **extra}
+        weights = None if self._weights is None else self._weights.to(output.logits)
+        count = len(batch.labels) if weights is None else weights[batch.labels].sum()
+        loss = nn.functional.cross_entropy(output.logits, batch.labels, weights)
+        return output, {"cross_entropy": Mean(loss, count), **extra}
+
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        nothing = dict.fromkeys(self._train_losses.averages, Mean(no_loss(self), 0))
+        terms = self.all_terms(batch)[1] if len(batch.labels) else nothing
+        means = over_devices(list(terms.values()), self)
+        self._train_losses.add(dict(zip(terms, means, strict=True)))
+        return torch.stack([mean.value for mean in means]).sum()
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss` and each of its terms as `train_loss.<name>`."""
+        losses = self._train_losses.take()
+        self.log("train_loss", sum(losses.values()), sync_dist=True)
+        self.log_dict({f"train_loss.{name}": value for name, value in losses.items()}, sync_dist=True)
+
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
+        self._evaluate(batch, self._val)
+
+    def _evaluate(self, batch: TextBatch, rows: DecisionRows) -> None:
+        """Gather the losses and decisions of a batch, which may be empty."""
+        if len(batch.labels):
+            output, terms = self.all_terms(batch)
+            rows.add(batch, output.logits)
+            self._eval_losses.add(terms)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val_loss`, and as `val_<name>` accuracy, F1, AUROC and MCC, or the scores of a regression."""
+        scores = self._val.decisions().scores(self.data.positive, prefix="val_", draws=0)
+        means = {name: score.value for name, score in scores.items()}
+        # The same on every device: they are joined already.
+        self.log_dict({**means, "val_loss": sum(self._eval_losses.take().values())}, sync_dist=True)
+
+    def update(self, batch: TextBatch) -> None:
+        if batch.split == "test":
+            self._evaluate(batch, self._test)
+        elif len(batch.labels):
+            self._dev.add(batch, self(batch).logits)
+
+    def outcome(self) -> Result:
+        losses = self._eval_losses.take()
+        audit = {**self._audit, **self.trained_for}
+        return classification_result(self.data, self._dev.decisions(), self._test.decisions(), losses, audit)
+
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        """Return whether a parameter has weight decay: parameters of attention modules have none."""
+        return not name.startswith(("attention.", "sentence_attention."))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the parameters with weight decay, and the parameters without."""
+        groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                groups[self.decays(name, parameter)].append(parameter)
+        decays = {True: self.weight_decay, False: 0.0}
+        return [{"params": found, "weight_decay": decays[key]} for key, found in groups.items() if found]
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam
+        amsgrad = self.optimizer == "amsgrad"
+        adam = kind(self.parameter_groups(), self.learning_rate, amsgrad=amsgrad, fused=True)
+        return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
+
+
+def classification_result(
+    data: ClassificationDataModule,
+    dev: Decisions,
+    test: Decisions,
+    losses: Mapping[str, float],
+    audit: Mapping[str, object],
+) -> Result:
+    """Return the result of a classifier from its decisions on dev and test, and the terms `losses` of its test loss.
+
+    Returns:
+        `accuracy`, `f1`, `auroc` and `mcc` on test, and on dev as `dev.<name>`, with intervals; `loss` and
+        `loss.<name>`; the `majority` baseline; table `classes`, figure `confusion`, and a row for each test text.
+        In a regression: `pearson`, `spearman` and `mse`; `mean.mse`, the error of predicting the mean of train; and
+        the rows.
+    """
+    positive = data.positive
+    unit: Unit = "ratio" if data.regression else "nats"
+    scores = {
+        **test.scores(positive),
+        "loss": Estimate(sum(losses.values()), unit=unit),
+        **{f"loss.{name}": Estimate(value, unit=unit) for name, value in losses.items()},
+        **dev.scores(positive, prefix="dev."),
+    }
+    texts = {"text": test.texts, "id": [data.splits["test"].ids[text] for text in test.texts.tolist()]}
+    if data.regression:
+        errors = {"squared_error": (test.gold - test.outputs) ** 2, "scored": np.ones_like(test.texts)}
+        items = pd.DataFrame({**texts, "gold": test.gold, "predicted": test.outputs, **errors})
+        constant = float(((test.gold - data.splits["train"].labels.mean()) ** 2).mean())
+        scores["mean.mse"] = Estimate(constant, unit="ratio")
+        ratios = {"mse": ("squared_error", "scored")}
+        headline = ("pearson", "spearman", "mse")
+        return Result("regression", scores, audit=audit, items=items, ratios=ratios, headline=headline)
+    labels, gold, predicted = data.labels, test.gold, test.outputs.argmax(axis=1)
+    names = np.array(labels, dtype=object)
+    items = pd.DataFrame(
+        {
+            **texts,
+            "gold": names[gold],
+            "predicted": names[predicted],
+            **ratio_columns(gold, predicted, positive),
+            **{f"probability.{label}": test.outputs[:, place] for place, label in enumerate(labels)},
+        }
+    )
+    table = confusion(gold, predicted, len(labels))
+    shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    axes = ("gold", "predicted", "share of the class")
+    return Result(
+        TextClassifier.experiment,
+        scores={**scores, **majority_scores(data.class_counts, gold, positive)},
+        tables={"classes": class_table(gold, predicted, labels)},
+        figures={"confusion": HeatMap("Confusion", shares, labels, labels, *axes, unit="fraction")},
+        audit=audit,
+        items=items,
+        ratios={name: pair for name, pair in CLASSIFICATION_RATIOS.items() if set(pair) <= set(items)},
+        headline=("accuracy", "f1", "majority.accuracy"),
+    )
