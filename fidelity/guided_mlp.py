@@ -34,11 +34,9 @@ ADVERSARY_PATIENCE = 10  # as `patience` of `ConsistentAdversary`
 
 
 class GuidedClassifier(AttentionClassifier):
-    """A flat classifier with the attention of a guide, another model that is not trained.
+    """A flat classifier with the attention of `guide`, another model, which is not trained.
 
-    Args:
-        guide: source of the attention.
-        parts: options of `AttentionClassifier`, without `attention`.
+    All other arguments are options of `AttentionClassifier`.
     """
 
     objects = (*AttentionClassifier.objects, "guide")
