@@ -1,13 +1,11 @@
-"""What attention looks like: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
+"""Observations of attention: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
 
 from analysis.atlas import Atlas
-from analysis.base import Analysis
+from analysis.attention_analyses import Analysis, AttentionAnalyses
 from analysis.change import Change
 from analysis.clusters import Clusters
-from analysis.experiment import AttentionAnalyses
 from analysis.linguistic import Linguistic
-from analysis.maps import RawMaps
-from analysis.patterns import Patterns
+from analysis.patterns import Patterns, RawMaps
 from analysis.relations import Relations
 from analysis.repeated import RepeatedSequences
-from analysis.surface import Surface
+from analysis.surface_statistics import Surface

@@ -1,4 +1,4 @@
-"""What is known of each head, in one table: how it looks, what it predicts, and which of it random weights share."""
+"""One table with all numbers of each head: attention, predictions, and a comparison with random weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +9,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_warn
 
-from analysis.base import Analysis, HeadNumbers, without_interval
-from analysis.experiment import AttentionAnalyses
-from analysis.surface import BEHAVIOURS
-from analysis.tables import head_rows, name_of
+from analysis.attention_analyses import Analysis, AttentionAnalyses
+from analysis.by_head import HeadNumbers, head_rows, without_interval
+from analysis.surface_statistics import BEHAVIOURS
 from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
 from datamodules.atlas import TREEBANK
 from datamodules.batches import EncoderOf
 from datamodules.corpus import part_of
 from heads import AntecedentHeads, SingleHeads
-from heads.single_heads import MARGIN
+from heads.single_heads import MARGIN, head_name
 from metrics.moments import Means
 from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged
 from results.errors import check_numbers
@@ -27,7 +26,7 @@ from training.experiment import CompositeExperiment
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""
 REPEATS = 0.4
-"""Share of attention on repeated tokens from which a head is an induction or a duplicate-token head; our choice."""
+"""Share of attention on repeated tokens above which a head is an induction or a duplicate-token head; our choice."""
 
 Row = Mapping[str, Any]
 
@@ -37,9 +36,9 @@ def _above(column: str, threshold: float) -> Callable[[Row], bool]:
 
 
 ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
-    # On dev 10 points better than the best fixed offset (Voita et al. 2019, §5), and better on test beyond chance.
+    # 10 points above the best fixed offset on dev (Voita et al. 2019, §5), and its interval on test above the offset.
     "syntactic": ("S", lambda row: bool(row.get("syntactic")) and row["relation_accuracy.low"] > row["fixed_offset"]),
-    # As much better than the nearest mention, and better beyond chance.
+    # The same margin above the nearest mention, and its interval above it.
     "coreference": (
         "C",
         lambda row: (
@@ -56,7 +55,7 @@ ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "punctuation": (".", _above(*BEHAVIOURS["punctuation"])),
     "broad": ("b", lambda row: bool(row.get("entropy", np.nan) > row.get("broad_from", np.nan))),
 }
-"""The roles in the order in which the first that fits is a head's own, each with its letter in the figure."""
+"""The roles with their letters in the figure and their conditions; the first that fits is the head's main role."""
 NO_ROLE = "–"
 
 _ANSWER = ("layer", "head", "role", "roles")
@@ -65,22 +64,27 @@ _ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": "before fine-tuning
 
 
 def roles_of(row: Row) -> list[str]:
-    """The roles of a head, of a row of the atlas."""
+    """Return the roles of a head, from its row of the atlas."""
     return [role for role, (_, fits) in ROLES.items() if fits(row)]
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """What is known of the heads of one encoder: numbers with intervals, and classes, layer by layer."""
+class HeadSummary:
+    """Numbers with intervals and classes of the heads of one encoder, layer by layer."""
 
     numbers: Mapping[str, HeadNumbers]
     classes: Mapping[str, Sequence[Any]]
 
-    def rows(self, half: int | None = None) -> pd.DataFrame:
-        """A row for each head; with the numbers of one half of the inputs, where they were taken apart.
+    def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
+        """Return the numbers over all inputs, or over one half of them.
 
-        Numbers without halves, those of the treebank's arcs and of the documents, are of all inputs in either half.
+        Numbers without halves (from arcs of the treebank and from documents) are the same for both halves.
         """
+        groups = slice(None) if half is None else slice(half, None, 2)
+        return {name: one.over(groups) if isinstance(one, Means) else one for name, one in self.numbers.items()}
+
+    def rows(self, half: int | None = None) -> pd.DataFrame:
+        """Return a row for each head, from all inputs or from one half of them."""
         frame = head_rows(self.estimates(half))
         for name, column in self.classes.items():
             frame.insert(2, name, list(column))
@@ -89,52 +93,53 @@ class Known:
         frame.insert(3, "roles", [" ".join(roles) for roles in found])
         return frame
 
-    def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
-        """Return the numbers of all inputs, or of one half of them where they can be taken apart."""
-        groups = slice(None) if half is None else slice(half, None, 2)
-        return {name: one.over(groups) if isinstance(one, Means) else one for name, one in self.numbers.items()}
-
     @property
     def units(self) -> dict[str, Unit]:
-        """Units of the numbers."""
+        """Unit of each number."""
         return {name: one.unit for name, one in self.estimates().items()}
 
 
 def outside(
     given: Mapping[str, Estimate[Floats]], random: Mapping[str, Estimate[Floats]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Heads whose interval lies wholly outside what all heads of random weights span, by number, `[layers, heads]`.
+    """Mark heads whose interval lies outside the range of all heads with random weights, by number, `[layers, heads]`.
 
-    What they span is from the lowest to the highest end of all their intervals. Numbers without intervals are left out.
+    The range goes from the lowest to the highest end of all their intervals. Numbers without intervals are left out.
     """
     found = {}
-    for name in given.keys() & random.keys():
-        (low, high), span = given[name].interval, _span(random[name])
-        if not (np.isnan(low).all() or np.isnan(span).any()):
-            found[name] = (low > span[1]) | (high < span[0])
-    return {name: found[name] for name in given if name in found}
+    for name in (name for name in given if name in random):
+        (low, high), (least, most) = given[name].interval, _range(random[name])
+        if not (np.isnan(low).all() or np.isnan(least)):
+            found[name] = (low > most) | (high < least)
+    return found
 
 
-def control_table(given: Known, random: Known) -> Table:
-    """How each number differs from random weights.
+def _range(random: Estimate[Floats]) -> tuple[float, float]:
+    """Return the lowest and the highest end of the intervals of all heads."""
+    low, high = random.interval
+    return float(np.fmin.reduce(low, axis=None)), float(np.fmax.reduce(high, axis=None))
 
-    Columns: `statistic, unit, mean, random_mean, random_low, random_high, heads, share, outside`: the means over heads;
-    what the random heads span; and how many heads lie `outside` of it, by name.
+
+def control_table(given: HeadSummary, random: HeadSummary) -> Table:
+    """Compare each number with random weights.
+
+    Columns: `statistic, mean, random_mean, random_low, random_high, heads, share, outside`: the means over heads; the
+    range of the heads with random weights; the number, share and names of the heads outside this range.
     """
     own, others, rows = given.estimates(), random.estimates(), []
     apart = outside(own, others)
     for name, flags in apart.items():
-        low, high = _span(others[name])
+        low, high = _range(others[name])
         rows.append(
             {
                 "statistic": name,
-                "mean": _mean(own[name].value),
-                "random_mean": _mean(others[name].value),
+                "mean": pd.Series(own[name].value.ravel()).mean(),
+                "random_mean": pd.Series(others[name].value.ravel()).mean(),
                 "random_low": low,
                 "random_high": high,
                 "heads": int(flags.sum()),
                 "share": float(flags.mean()),
-                "outside": " ".join(name_of(*place) for place in np.argwhere(flags).tolist()),
+                "outside": " ".join(head_name(*place) for place in np.argwhere(flags).tolist()),
             }
         )
     units = [own[name].unit for name in apart]
@@ -142,45 +147,31 @@ def control_table(given: Known, random: Known) -> Table:
     return Table(pd.DataFrame(rows), {**dict.fromkeys(columns, units), "share": "fraction"})
 
 
-def _span(estimate: Estimate[Floats]) -> tuple[float, float]:
-    """Return the lowest and the highest end of all intervals."""
-    low, high = estimate.interval
-    return float(np.fmin.reduce(low, axis=None)), float(np.fmax.reduce(high, axis=None))
-
-
-def _mean(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
-def stability_table(known: Known) -> tuple[Table, dict[str, Estimate]]:
-    """How alike the numbers of the heads are in two halves of the inputs.
+def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
+    """Compare the numbers of the heads between two halves of the inputs.
 
     Returns:
         `statistic, correlation, difference`: Pearson's correlation over heads, and the mean |difference|; and the score
-        `stability.role`, the share of heads whose role is the same in both halves. The roles `syntactic` and
-        `coreference` are always the same in both: arcs and documents are not halved.
+        `stability.role`, the share of heads with the same role in both halves. The roles `syntactic` and `coreference`
+        are the same in both: arcs and documents are not halved.
     """
     rows, units = [], list[Unit]()
     for name, one in known.numbers.items():
         if not isinstance(one, Means):
             continue
-        halves = [one.over(slice(half, None, 2)) for half in (0, 1)]
-        first, second = (half.value.ravel() for half in halves)
-        sound = np.isfinite(first) & np.isfinite(second)
-        varies = sound.any() and np.ptp(first[sound]) > 0 and np.ptp(second[sound]) > 0
-        correlation = float(np.corrcoef(first[sound], second[sound])[0, 1]) if varies else float("nan")
-        apart = float(np.abs(first - second)[sound].mean()) if sound.any() else float("nan")
-        rows.append({"statistic": name, "correlation": correlation, "difference": apart})
-        units.append(halves[0].unit)
+        both = [one.over(slice(half, None, 2)) for half in (0, 1)]
+        halves = pd.DataFrame({place: half.value.ravel() for place, half in enumerate(both)}).dropna()
+        varies = (halves.nunique() > 1).all()
+        correlation = float(np.corrcoef(halves[0], halves[1])[0, 1]) if varies else np.nan
+        rows.append({"statistic": name, "correlation": correlation, "difference": (halves[0] - halves[1]).abs().mean()})
+        units.append(both[0].unit)
     frame = pd.DataFrame(rows, columns=["statistic", "correlation", "difference"])
-    roles = [known.rows(half)["role"] for half in (0, 1)]
-    same = Estimate(float((roles[0] == roles[1]).mean()), unit="fraction")
+    same = Estimate(float((known.rows(0)["role"] == known.rows(1)["role"]).mean()), unit="fraction")
     return Table(frame, {"correlation": "fraction", "difference": units}), {"stability.role": same}
 
 
-def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Known:
-    """What `SingleHeads` knows of each head: its own relation, its confidence, and the offset that it looks at."""
+def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
+    """Return the results of `SingleHeads` by head: its best relation, its confidence, and its most frequent offset."""
     table = result.tables[f"{prefix}roles"].frame
 
     def number(column: str) -> Floats:
@@ -190,12 +181,13 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Know
     others = ("fixed_offset", "confidence", "offset_share")
     numbers: dict[str, HeadNumbers] = {"relation_accuracy": accuracy}
     numbers |= {name: without_interval(number(name), "fraction") for name in others}
-    names = {"relation": "relation", "direction": "direction", "syntactic": "syntactic", "offset": "offset"}
-    return Known(numbers, {name: table[column].tolist() for name, column in names.items()})
+    return HeadSummary(
+        numbers, {name: table[name].tolist() for name in ("relation", "direction", "syntactic", "offset")}
+    )
 
 
-def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> Known:
-    """What `AntecedentHeads` knows of each head: its accuracy in the direction that is better on dev."""
+def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
+    """Return the results of `AntecedentHeads` by head: its accuracy in the direction that is better on dev."""
     table = result.tables[f"{prefix}heads"].frame
     table = table[table["mentions"] == "all"]
     own = "test" if table["test"].notna().any() else "dev"
@@ -206,21 +198,21 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> Known
         "antecedent": Estimate(value, low, high, unit="fraction"),
         "nearest_mention": without_interval(nearest, "fraction"),
     }
-    return Known(numbers, {})
+    return HeadSummary(numbers, {})
 
 
 class Atlas(CompositeExperiment[TextDataModule]):
-    """One table with a row for each head: surface, pattern, cluster, roles, its own relation, antecedents.
+    """One table with a row for each head: surface, pattern, cluster, roles, best relation, antecedents.
 
-    Beside the analyses it runs `SingleHeads` on the treebank and `AntecedentHeads` on the documents, where the data
-    have them. The same table is made of random weights, with a table of what differs, and one of how stable each number
-    is over two halves of the texts. Run it with `python train.py test`.
+    It runs the analyses, `SingleHeads` on the treebank, and `AntecedentHeads` on the documents; without a treebank or
+    documents it leaves them out. The same table for random weights, a table of differences between both, and a table of
+    the stability of each number over two halves of the texts stand beside it. Run it with `python train.py test`.
 
     Args:
-        analyses: what is analysed. `Linguistic` and `Relations` read the treebank, and are left out without one; the
-            others read the texts.
-        minimum: words of a relation on dev that make it count for the role of a head.
-        seed: of intervals.
+        analyses: analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out without one;
+            the others read the texts.
+        minimum: least number of words on dev of a relation that counts for the role of a head.
+        seed: seed of intervals.
     """
 
     experiment = "atlas"
@@ -233,7 +225,7 @@ class Atlas(CompositeExperiment[TextDataModule]):
         self.attention = AttentionAnalyses(analyses)
 
     def prepare(self) -> None:
-        """Add the experiments whose data there are."""
+        """Add the experiments on treebank and documents, if the data have them."""
         if self.parts:
             return
         names = self.data.names
@@ -261,7 +253,7 @@ class Atlas(CompositeExperiment[TextDataModule]):
         others = {name: replace(table, answer=()) for name, table in whole.tables.items() if name not in own.tables}
         return replace(whole, tables={**whole.tables, **others}, headline=own.headline)
 
-    def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> Known:
+    def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:
         numbers, classes = self.attention.of_heads(encoder)
         shape = self.data.encoders[encoder].layers, self.data.encoders[encoder].heads
         prefix = "" if encoder == "given" else f"{encoder}."
@@ -270,17 +262,17 @@ class Atlas(CompositeExperiment[TextDataModule]):
                 found = read(results[name], prefix, shape)
                 numbers |= found.numbers
                 classes |= found.classes
-        return Known(numbers, classes)
+        return HeadSummary(numbers, classes)
 
 
 def _of_each_head(result: Result) -> Result:
-    """The scores of an experiment, and its tables of single heads; the rest is for its own config."""
+    """Keep the scores of an experiment, and its tables of single heads."""
     tables = {name: table for name, table in result.tables.items() if name.split(".")[-1] in ("heads", "roles")}
     return replace(result, figures={}, tables=tables)
 
 
-def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
-    """The tables `atlas`, `stability`, and where there are random weights `random_init.atlas` and `control`."""
+def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
+    """Return the tables `atlas` and `stability`; with random weights also `random_init.atlas` and `control`."""
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     given, random = known["given"], known.get("random_init")
     for encoder, one in known.items():
@@ -304,7 +296,7 @@ def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
 
 
 def role_figure(atlas: pd.DataFrame, of: str) -> HeatMap:
-    """The role of each head, of a table `atlas`; heads without one are left empty."""
+    """Draw the main role of each head, from a table `atlas`; heads without a role are left empty."""
     grid = atlas.pivot(index="layer", columns="head", values="role")
     return HeatMap.from_categories(
         title="Roles of heads" + (f", {of}" if of else ""),

@@ -1,4 +1,4 @@
-"""Which heads behave alike (Clark et al. 2019, §6): distances between heads, a map of them, and clusters."""
+"""Distances between heads, a map of them on a plane, and clusters (Clark et al. 2019, §6)."""
 
 from collections.abc import Mapping
 
@@ -12,41 +12,33 @@ from scipy.spatial.distance import squareform
 from sklearn.manifold import MDS
 from torch import Tensor
 
-from analysis.base import Analysis
+from analysis.attention_analyses import Analysis
 from attention import Encoder
 from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
 from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
 from processes.ranks import run_seed
 from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
-from results.errors import UserError, check_numbers
+from results.errors import UserError
 
 CLUSTERS = 8
-"""Into how many the tree of heads is cut; the paper draws no borders."""
+"""Number of clusters that the tree of heads is cut into; the paper draws no borders."""
 PERMUTATIONS = 1000
 
 
 class Clusters(Analysis):
     """Distances between heads: the Jensen–Shannon divergence of their rows, averaged over tokens.
 
-    It tells whether heads of one layer are nearer to each other than heads of different layers, and places all heads
-    on a plane. The memory that it needs grows with the square of the heads and not with the texts; it is logged first.
-
-    Args:
-        seed: of the permutations; None for that of the run.
+    A permutation test compares distances within a layer with distances between layers, and a plane shows all heads.
+    Memory grows with the square of the number of heads, and not with the texts; it is logged first.
     """
 
     name = "clusters"
     needs = ("surface",)
 
-    def __init__(self, seed: int | None = None) -> None:
-        super().__init__()
-        check_numbers(self, least=0, seed=seed)
-        self.seed = seed
-        self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
-
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._shape = encoder.layers, encoder.heads
+        self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
         if (count := encoder.layers * encoder.heads) < 3:
             raise UserError(
                 f"{type(self).__name__}: an encoder of {count} heads has no clusters. Leave it out, or name another."
@@ -75,28 +67,20 @@ class Clusters(Analysis):
         self._rows = []
 
     def distances(self) -> Floats:
-        """Between all heads, layer by layer, in nats, `[all heads, all heads]`; every process takes part."""
+        """Return the distances between all heads, in nats, `[all heads, all heads]`; every process takes part."""
         return self._sums.compute()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """The number of each head's cluster."""
+        """Return the number of each head's cluster."""
         return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Tables `head_distances` and `clusters`, scores `within_layer`, `between_layer` and `p`, and three figures."""
+        """Return tables `head_distances` and `clusters`; scores `within_layer`, `between_layer` and `p`; figures."""
         distances = self.distances()
         layers, heads = (index.ravel() for index in np.indices(self._shape))
         tree, points = tree_of(distances), places(distances)
-        frame = pd.DataFrame(
-            {
-                "layer": layers + 1,
-                "head": heads + 1,
-                "x": points[:, 0],
-                "y": points[:, 1],
-                "cluster": cut(tree),
-                "behaviour": list(others["surface"].classes()["behaviour"]),
-            }
-        )
+        frame = pd.DataFrame({"layer": layers + 1, "head": heads + 1, "x": points[:, 0], "y": points[:, 1]})
+        frame["cluster"], frame["behaviour"] = cut(tree), list(others["surface"].classes()["behaviour"])
         one, other = np.triu_indices(len(distances), 1)
         pairs = pd.DataFrame(
             {
@@ -107,7 +91,7 @@ class Clusters(Analysis):
                 "distance": distances[one, other],
             }
         )
-        within, between, p = layer_test(distances, layers, run_seed(self.seed))
+        within, between, p = layer_test(distances, layers, run_seed(None))
         scores = {
             "within_layer": Estimate(within, unit="nats"),
             "between_layer": Estimate(between, unit="nats"),
@@ -122,22 +106,22 @@ class Clusters(Analysis):
 
 
 def tree_of(distances: Floats) -> Floats:
-    """The hierarchy of heads by average linkage, as scipy has it, of distances `[heads, heads]`."""
+    """Return scipy's hierarchy of heads by average linkage, from distances `[heads, heads]`."""
     tree: Floats = linkage(squareform(distances, checks=False), "average")
     return tree
 
 
 def cut(tree: Floats) -> NDArray[np.int64]:
-    """The cluster of each head, from 1 on, where the tree is cut into `CLUSTERS`.
+    """Return the cluster of each head, from 1, after cutting the tree into `CLUSTERS`.
 
-    There are fewer where merges are at once, and of fewer heads: one for every three.
+    Equal distances make fewer clusters, and an encoder has at most one cluster for every three heads.
     """
     numbers: NDArray[np.int64] = fcluster(tree, min(CLUSTERS, (len(tree) + 1) // 3), "maxclust").astype(np.int64)
     return numbers
 
 
 def places(distances: Floats) -> Floats:
-    """A point for each head, `[heads, 2]`, whose distances are as near to the given ones as a plane allows."""
+    """Return a point for each head, `[heads, 2]`, by multidimensional scaling of the distances."""
     if not distances.any():
         return np.zeros((len(distances), 2))  # the scaling divides by their sum
     scaling = MDS(2, metric="precomputed", init="classical_mds", n_init=1, random_state=0)
@@ -146,17 +130,17 @@ def places(distances: Floats) -> Floats:
 
 
 def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple[float, float, float]:
-    """Whether heads of one layer are near each other.
+    """Test if heads of one layer are nearer to each other than heads of different layers.
 
     Args:
         distances: `[heads, heads]`.
-        layers: of each head.
-        seed: of the permutations.
+        layers: layer of each head, `[heads]`.
+        seed: seed of the permutations.
 
     Returns:
-        The mean distance of pairs of one layer, that of pairs of different layers, and the share of `PERMUTATIONS` of
-        the layers over the heads, and of the order found, in which the first is no greater; nan where there are no
-        pairs of either kind.
+        The mean distance of pairs within a layer; the mean distance of pairs of different layers; and the p-value: the
+        share of `PERMUTATIONS` of the layers over the heads, with the observed order, whose first mean is no greater.
+        A mean without pairs, and its p-value, is nan.
     """
     one, other = np.triu_indices(len(layers), 1)
     found = distances[one, other]
@@ -170,22 +154,22 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
         return (mean, np.nan, np.nan) if same.all() else (np.nan, mean, np.nan)
     observed = within(layers)
     random = np.random.default_rng(seed)
-    # As many pairs of one layer in any order: a mean that is not greater is a difference that is not smaller.
+    # The number of pairs within a layer is the same in any order: a mean that is no greater is a difference no smaller.
     least = observed * (1 + 1e-12)  # the same pairs summed in another order are as good
     hits = sum(within(random.permutation(layers)) <= least for _ in range(PERMUTATIONS))
     return observed, float(found[~same].mean()), (1 + hits) / (1 + PERMUTATIONS)
 
 
 def _figures(heads: pd.DataFrame, distances: Floats, order: NDArray[np.int64]) -> dict[str, Figure]:
-    names = [f"{layer}-{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
+    names = (heads["layer"].astype(str) + "-" + heads["head"].astype(str)).iloc[order].tolist()
     return {
         "clusters_by_layer": _plane("Heads by distance and layer", heads, "layer", bar_label="layer"),
         "clusters_by_behaviour": _plane("Heads by distance and behaviour", heads, "behaviour"),
         "head_distances": HeatMap(
             "Distances between heads, in the order of the tree",
             distances[np.ix_(order, order)],
-            [names[place] for place in order],
-            [names[place] for place in order],
+            names,
+            names,
             "layer-head",
             "layer-head",
             "distance (nats)",

@@ -1,4 +1,4 @@
-"""Attention to nouns, verbs, subjects, negation and delimiters, and between them (Kovaleva et al. 2019, §4.2–4.4)."""
+"""Attention to classes of words and to delimiters, and between pairs of them (Kovaleva et al. 2019, §4.2–4.4)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis
-from analysis.cells import Cells, between, tokens_of_words
-from analysis.tables import best_head, by_class, head_map, name_of
+from analysis.attention_analyses import Analysis
+from analysis.by_head import HeadMeans, best_audit, best_head, by_class
+from analysis.relations import Cells, token_pairs, tokens_of_words
 from attention import Encoder
 from attention.capture import uniform_attention
 from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule
+from heads.single_heads import head_map
 from metrics.moments import Means, Moments
 from results import Estimate, Floats, HeatMap, Result, Table, on_one_scale
 from results.errors import UserError, check_values
@@ -27,11 +28,11 @@ _FREE = (("nouns", "pronouns"),)
 
 @dataclass(frozen=True)
 class TokenClass:
-    """Words that have one of these tags, or relations to their head, or forms.
+    """Class of words by part of speech, by relation to the head, or by form; one of the three suffices.
 
     Args:
         upos: universal parts of speech.
-        relations: of the word to its head, with all their subtypes: `nsubj` stands for `nsubj:pass` too.
+        relations: relations of the word to its head, with all subtypes: `nsubj` includes `nsubj:pass`.
         words: lower-cased forms.
     """
 
@@ -43,7 +44,7 @@ class TokenClass:
         check_values(self, **vars(self))
 
     def holds(self, upos: str, relation: str, word: str) -> bool:
-        """Whether a word is of the class."""
+        """Return True if a word is in the class."""
         plain = relation.partition(":")[0]
         return upos in self.upos or not {relation, plain}.isdisjoint(self.relations) or word.lower() in self.words
 
@@ -59,19 +60,20 @@ CLASSES: Mapping[str, TokenClass] = {
 
 
 class Linguistic(Analysis):
-    """Attention that classes of words receive, and between pairs of them, beside what uniform attention would give.
+    """Attention to classes of words, and between pairs of classes, beside uniform attention; means over segments.
 
-    A token receives the mass of its column ÷ the number of tokens; a class receives what the token of it that receives
-    most does. Of a pair of classes it is the largest weight from a token of the first to a token of the second: along
-    the arcs of the tree for subjects and objects with their verbs, else anywhere in the segment. A decoder gives 0
-    where all tokens of the second come later. Means are over segments.
+    A token receives the sum of its column ÷ the number of tokens; the attention to a class is the maximum over its
+    tokens. The attention between two classes is the largest weight from a token of the first to a token of the second.
+    Subjects and objects are paired with the verb that is their head, other classes with any word of the segment. A
+    decoder gives 0 where all tokens of the second class come later.
 
     Args:
-        classes: by name; None for nouns, verbs, pronouns, subjects, objects and negation. The delimiters are added.
-        missing: whether a segment without the class or pair is left out, or counts as 0, as in the released code.
+        classes: classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The delimiters are
+            added.
+        missing: `skip` leaves out a segment without the class or pair; `zero` counts it as 0, as the released code.
 
     Raises:
-        UserError: the texts have no tags, no word is of a class that was named, or none of the classes has one.
+        UserError: the texts have no tags, a class of `classes` has no word, or none of the default classes has one.
     """
 
     name = "linguistic"
@@ -84,7 +86,6 @@ class Linguistic(Analysis):
         self._classes = dict(CLASSES if classes is None else classes)
         self._named = classes is not None
         self.missing = missing
-        self._passed: list[Tensor] = []
         pairs = [(*pair, True) for pair in _ARCS] + [(*pair, False) for pair in _FREE]
         self._pairs = [pair for pair in pairs if {*pair[:2]} <= {*self._classes}]
         self._columns = [*self._classes, *DELIMITERS]
@@ -94,12 +95,12 @@ class Linguistic(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._check(chain.from_iterable(data.passages()))
         self._encoder = encoder
-        count = len(self._columns) + len(self.pairs)
-        self._by_head = Moments(2, (encoder.layers, encoder.heads, count), "fraction", bounds=(0, 1))
-        self._uniform = Moments(2, (encoder.layers, count), "fraction", bounds=(0, 1))
+        names = [*self._columns, *self.pairs]
+        self._numbers = HeadMeans(encoder, dict.fromkeys(names, "fraction"))
+        self._uniform = Moments(2, (encoder.layers, len(names)), "fraction", bounds=(0, 1))
 
     def _check(self, passages: Iterator[Passage]) -> None:
-        """Refuse texts without tags, or without a word of a class."""
+        """Raise a UserError for texts without tags, or without a word of a class."""
         tags: set[str] = set()
         relations: set[str] = set()
         absent = set(self._classes)
@@ -123,17 +124,16 @@ class Linguistic(Analysis):
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
             self._members, self._cells = self._places(batch)
-        self._passed.append(self._measured(batch, weights))
+        self._numbers.add(self._measured(batch, weights))
 
     def end(self, batch: SegmentBatch) -> None:
         half = batch.index % 2
-        self._by_head.update(half, torch.stack(self._passed, 1))
-        self._passed.clear()
+        self._numbers.close(half)
         masks, of_layers = self._encoder.allowed(batch.mask)
         self._uniform.update(half, self._measured(batch, uniform_attention(masks))[:, of_layers])
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
-        """Tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
+        """Return the tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
         members = torch.zeros(len(batch.index), len(self._columns), batch.tokens.size(1), dtype=torch.bool)
         cells: list[tuple[int, int, int, int]] = []
         for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
@@ -148,9 +148,9 @@ class Linguistic(Analysis):
             for source, target, arc in self._pairs:
                 if arc:
                     arcs = [(word, heads[word]) for word in sorted(words[source]) if heads[word] in words[target]]
-                    found.append([cell for word, head in arcs for cell in between(tokens, [word], [head])])
+                    found.append([cell for word, head in arcs for cell in token_pairs(tokens, [word], [head])])
                 else:
-                    found.append(between(tokens, sorted(words[source]), sorted(words[target])))
+                    found.append(token_pairs(tokens, sorted(words[source]), sorted(words[target])))
             starts = batch.start[row].nonzero().flatten().tolist()
             for own in words.values():
                 found.append([(start, place) for start in starts for word in sorted(own) for place in tokens[word]])
@@ -158,10 +158,10 @@ class Linguistic(Analysis):
         delimiters = torch.stack([getattr(batch, name) for name in DELIMITERS], 1)
         members = members.to(batch.tokens.device)
         members[:, len(self._classes) :] = delimiters
-        return members, Cells.of(len(batch.index) * len(self.pairs), cells, batch.tokens.device)
+        return members, Cells.from_rows(len(batch.index) * len(self.pairs), cells, batch.tokens.device)
 
     def _measured(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
-        """Attention to the classes and between the pairs, float64 `[batch, heads, classes and pairs]`."""
+        """Return attention to the classes and between the pairs, float64 `[batch, heads, classes and pairs]`."""
         weights = weights.double()
         received = (weights * batch.mask[:, None, :, None]).sum(2) / batch.lengths[:, None, None]
         to_classes = received[:, :, None].masked_fill(~self._members[:, None], -1.0).amax(-1)
@@ -170,27 +170,19 @@ class Linguistic(Analysis):
         found = torch.cat([to_classes, between_pairs], 2)
         return found.nan_to_num(0.0) if self.missing == "zero" else found
 
-    def _estimates(self) -> tuple[dict[str, Estimate[Floats]], dict[str, Estimate[Floats]]]:
-        """Of the classes, and of the pairs, that some segment has: attention by head, with intervals."""
-        means = self._by_head.compute()
-        names = [*self._columns, *self.pairs]
-        found = {name: means.at(place).over() for place, name in enumerate(names)}
-        found = {name: one for name, one in found.items() if one.inputs.any()}
-        return (
-            {name: one for name, one in found.items() if name in self._columns},
-            {name: one for name, one in found.items() if name in self.pairs},
-        )
-
     def by_head(self) -> Mapping[str, Means]:
-        """What each class receives."""
-        means = self._by_head.compute()
-        return {f"to_{name}": means.at(place) for place, name in enumerate(self._columns)}
+        """Return the attention to each class."""
+        found = self._numbers.by_head()
+        return {f"to_{name}": found[name] for name in self._columns}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        classes, pairs = self._estimates()
-        even = self._uniform.compute().over().value  # [layers, classes and pairs]
-        uniform = dict(zip([*self._columns, *self.pairs], even.T.tolist(), strict=True))
-        best = {name: best_head(one) for name, one in (classes | pairs).items()}
+        # Classes and pairs that some segment has.
+        found = {name: one for name, one in self._numbers.over().items() if one.inputs.any()}
+        classes = {name: one for name, one in found.items() if name in self._columns}
+        pairs = {name: one for name, one in found.items() if name in self.pairs}
+        by_layer = self._uniform.compute().over().value  # [layers, classes and pairs]
+        uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
+        best = {name: best_head(one) for name, one in found.items()}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
@@ -200,16 +192,12 @@ class Linguistic(Analysis):
                 "token_to_token": _table(pairs, uniform, "pair"),
             },
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
-            audit={
-                "missing": self.missing,
-                "absent_classes": ", ".join(self._absent) or "none",
-                **{f"best_{name}": name_of(*place) for name, (place, _) in best.items()},
-            },
+            audit={"missing": self.missing, "absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},
         )
 
 
 def _holds(words: TokenClass, passage: Passage) -> list[bool]:
-    """Which words of a passage are of a class."""
+    """Mark the words of a passage that are in a class."""
     if passage.sentence is None:
         return [False] * len(passage.words)
     columns = (passage.sentence.upos, passage.sentence.relations, passage.sentence.words)
@@ -217,7 +205,7 @@ def _holds(words: TokenClass, passage: Passage) -> list[bool]:
 
 
 def _heads(passages: tuple[Passage, ...]) -> list[int]:
-    """The place in the segment of each word's head; -1 for a root."""
+    """Return the place in the segment of each word's head, from 0; -1 for a root."""
     heads: list[int] = []
     for passage in passages:
         before = len(heads)
@@ -234,9 +222,9 @@ def _table(found: Mapping[str, Estimate[Floats]], uniform: Mapping[str, Sequence
 
 
 def _maps(found: Mapping[str, Estimate[Floats]], what: str) -> dict[str, HeatMap]:
-    """Attention by head; that to words on one scale, and that to delimiters on another."""
+    """Draw attention by head; maps of words share one scale, and maps of delimiters another."""
     maps = {
-        name: head_map(f"{what} {name.replace('_', ' ')}", one.value, "attention", marked=best_head(one)[0])
+        name: head_map(f"{what} {name.replace('_', ' ')}", one.value, marked=best_head(one)[0], value_label="attention")
         for name, one in found.items()
     }
     delimiters = {name: one for name, one in maps.items() if name in DELIMITERS}

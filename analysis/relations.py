@@ -1,50 +1,97 @@
-"""Heads for labelled links between words, as frame-semantic ones (Kovaleva et al. 2019, §4.2)."""
+"""Attention between words that are linked, for instance by semantic frames (Kovaleva et al. 2019, §4.2)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Self
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis
-from analysis.cells import Cells, between, tokens_of_words
-from analysis.tables import best_head, head_map, head_rows, name_of
+from analysis.attention_analyses import Analysis
+from analysis.by_head import HeadMeans, best_head, by_name, head_rows
 from attention import Encoder
 from attention.capture import uniform_attention
 from corpora.texts import Link, Passage
 from datamodules import SegmentBatch, TextDataModule
+from heads.single_heads import head_map, head_name
 from metrics.moments import Means, Moments
 from results import Estimate, Floats, Result, Table, Unit
 from results.errors import UserError, check_numbers
 
 ALL = "all"
-"""What links of all labels together are called."""
+"""Label of the links of all labels together."""
 
 WAYS = ("attention", "forward", "backward")
-"""In either direction; from where a link starts to where it ends; and back."""
+"""Larger of both directions; from the start of a link to its end; from the end to the start."""
+_UNITS: Mapping[str, Unit] = dict.fromkeys(WAYS, "fraction")
 
 _ANSWER = ("label", "layer", "head", "attention", "uniform")
 
 PERCENTILE = 99
-"""Of a label's heads, above which one is listed (Kovaleva et al. 2019, §4.2)."""
+"""Heads above this percentile of their label are listed (Kovaleva et al. 2019, §4.2)."""
+MAX_ELEMENT, MIN_DISTANCE = 3, 2
+"""Most words on one side of a link, and least distance between its sides, 1 for neighbours (ibid.)."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of the attention maps of a batch; each belongs to one of several owners, for instance a label of a segment.
+
+    Every tensor is int64 `[cells]`.
+    """
+
+    owners: int
+    owner: Tensor
+    segment: Tensor
+    source: Tensor
+    target: Tensor
+
+    @classmethod
+    def from_rows(cls, owners: int, rows: Iterable[tuple[int, int, int, int]], device: torch.device) -> Self:
+        """Make cells from rows of owner, segment, source and target."""
+        columns = np.array(list(rows), np.int64).reshape(-1, 4).T
+        return cls(owners, *torch.from_numpy(np.ascontiguousarray(columns)).to(device))
+
+    def largest(self, weights: Tensor) -> Tensor:
+        """Return the largest weight of each owner, `[owners, heads]` of `[batch, heads, from, to]`; nan without one."""
+        found = weights[self.segment, :, self.source, self.target]
+        blank = weights.new_full((self.owners, weights.size(1)), torch.nan)
+        owner = self.owner[:, None].expand_as(found)
+        return blank.scatter_reduce(0, owner, found, "amax", include_self=False)
+
+
+def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
+    """Return the positions of the tokens of each word of each segment."""
+    found = []
+    for words, passages in zip(batch.words.tolist(), batch.passages, strict=True):
+        tokens: list[list[int]] = [[] for passage in passages for _ in passage.words]
+        for place, word in enumerate(words):
+            if word >= 0:
+                tokens[word].append(place)
+        found.append(tokens)
+    return found
+
+
+def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterable[int]) -> list[tuple[int, int]]:
+    """Return all pairs of a token of the source words and a token of the target words."""
+    starts, ends = ([place for word in words for place in tokens[word]] for words in (sources, targets))
+    return list(product(starts, ends))
 
 
 class Relations(Analysis):
-    """The largest weight between the words of the links of a passage, by label and over all; means over passages.
+    """Largest weight between the words of the links of a passage, by label and over all labels; means over passages.
 
-    Words that are linked have all pairs of their tokens. In a treebank without links they are the arcs of the trees,
-    each from the dependent to its head and labelled with its relation.
-
-    The defaults of the bounds are those of the paper; None lifts one. What they leave out is counted in the audit, over
-    all texts of the corpus.
+    Linked words have all pairs of their tokens. In a treebank without links they are the arcs of the trees, each from
+    the dependent to its head and labelled with its relation. Links with more than `MAX_ELEMENT` words on one side, or
+    with sides less than `MIN_DISTANCE` words apart, are left out, as in the paper. The audit counts links that are left
+    out, over all texts of the corpus.
 
     Args:
-        max_words: most words of a passage.
-        max_element: most words on one side of a link.
-        min_distance: words from the nearest word of one side to that of the other, 1 for neighbours.
+        max_words: most words of a passage, 12 in the paper; None reads passages of any length.
 
     Raises:
         UserError: the texts have no links, or none within the bounds; or, at the end, no segment has one.
@@ -52,71 +99,62 @@ class Relations(Analysis):
 
     name = "relations"
 
-    def __init__(self, max_words: int | None = 12, max_element: int | None = 3, min_distance: int | None = 2) -> None:
+    def __init__(self, max_words: int | None = 12) -> None:
         super().__init__()
-        check_numbers(self, least=1, max_words=max_words, max_element=max_element)
-        check_numbers(self, least=0, min_distance=min_distance)
-        self.max_words, self.max_element, self.min_distance = max_words, max_element, min_distance
-        self._passed: list[Tensor] = []
+        check_numbers(self, least=1, max_words=max_words)
+        self.max_words = max_words
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self._counts: Counter[str] = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
-        labels = {link.label for passage in chain.from_iterable(data.passages()) for link in self._links(passage)}
+        self._counts = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
+        labels = set()
+        for passage in chain.from_iterable(data.passages()):
+            for link in _links_of(passage):
+                reason = self._left_out(passage, link)
+                self._counts.update(["links", *([reason] if reason else [])])
+                labels |= set() if reason else {link.label}
         if not labels:
-            name = type(self).__name__
-            if not self._counts["links"]:
-                raise UserError(
-                    f"{name}: the texts have no links between words. Read a treebank (--data.init_args.corpora "
-                    f"ud_english_ewt), or give `format` links, enhanced or framenet in --data.init_args.corpora."
-                )
-            raise UserError(
-                f"{name}: none of {self._counts['links']} links is within the bounds: {self._counts['long_passage']} "
-                f"are in passages of more than {self.max_words} words, {self._counts['long_element']} have more than "
-                f"{self.max_element} words on one side, {self._counts['near']} are less than {self.min_distance} words "
-                f"long. Give larger `max_words` and `max_element`, a smaller `min_distance`, or null."
-            )
+            self._refuse()
         self._labels = [ALL, *sorted(labels)]
         self._encoder = encoder
-        self._by_head = Moments(
-            2 * len(self._labels), (encoder.layers, encoder.heads, len(WAYS)), "fraction", bounds=(0, 1)
-        )
+        self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._labels))
         self._uniform = Moments(2 * len(self._labels), (encoder.layers, len(WAYS)), "fraction", bounds=(0, 1))
 
-    def _links(self, passage: Passage) -> Iterator[Link]:
-        """The links of a passage that are within the bounds; the others are counted."""
-        for link in _links_of(passage):
-            reason = self._left_out(passage, link)
-            self._counts["links"] += 1
-            if reason is None:
-                yield link
-            else:
-                self._counts[reason] += 1
+    def _refuse(self) -> None:
+        name, counts = type(self).__name__, self._counts
+        if not counts["links"]:
+            raise UserError(
+                f"{name}: the texts have no links between words. Read a treebank (--data.init_args.corpora "
+                f"ud_english_ewt), or give `format` links, enhanced or framenet in --data.init_args.corpora."
+            )
+        raise UserError(
+            f"{name}: none of {counts['links']} links is within the bounds: {counts['long_passage']} are in passages "
+            f"of more than {self.max_words} words, {counts['long_element']} have more than {MAX_ELEMENT} words on one "
+            f"side, {counts['near']} are less than {MIN_DISTANCE} words long. Give a larger `max_words`, or null."
+        )
 
     def _left_out(self, passage: Passage, link: Link) -> str | None:
+        """Return the reason why a link is left out; None for a link within the bounds."""
         if self.max_words is not None and len(passage.words) > self.max_words:
             return "long_passage"
-        if self.max_element is not None and max(len(link.start), len(link.end)) > self.max_element:
+        if max(len(link.start), len(link.end)) > MAX_ELEMENT:
             return "long_element"
-        distance = min(abs(one - other) for one in link.start for other in link.end)
-        return "near" if self.min_distance is not None and distance < self.min_distance else None
+        return "near" if min(abs(one - other) for one in link.start for other in link.end) < MIN_DISTANCE else None
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
             self._groups, self._cells = self._places(batch)
-        self._passed.append(self._measured(weights))
+        self._numbers.add(self._measured(weights))
 
     def end(self, batch: SegmentBatch) -> None:
-        self._by_head.update(self._groups, torch.stack(self._passed, 1))
-        self._passed.clear()
+        self._numbers.close(self._groups)
         masks, of_layers = self._encoder.allowed(batch.mask)
         self._uniform.update(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, tuple[Cells, Cells]]:
-        """The group of each label of each segment `[owners]`, and the cells of its links, forward and backward."""
+        """Return the group of each label of each segment `[owners]`; and the cells of links, forward and backward."""
         groups: list[int] = []
         cells: list[tuple[int, int, int, int]] = []
         tokens, index = tokens_of_words(batch), batch.index.tolist()
-        numbers = {label: number for number, label in enumerate(self._labels)}
         for row, passages in enumerate(batch.passages):
             owners: dict[str, int] = {}
             first = 0
@@ -124,47 +162,43 @@ class Relations(Analysis):
                 for link in _links_of(passage):
                     if self._left_out(passage, link) is None:
                         sides = ([first + word for word in side] for side in (link.start, link.end))
-                        pairs = between(tokens[row], *sides)
+                        pairs = token_pairs(tokens[row], *sides)
                         for label in (ALL, link.label):
                             if label not in owners:
                                 owners[label] = len(groups)
-                                groups.append(2 * numbers[label] + index[row] % 2)
+                                groups.append(2 * self._labels.index(label) + index[row] % 2)
                             cells += [(owners[label], row, *pair) for pair in pairs]
                 first += len(passage.words)
         device = batch.tokens.device
-        forward = Cells.of(len(groups), cells, device)
+        forward = Cells.from_rows(len(groups), cells, device)
         backward = Cells(len(groups), forward.owner, forward.segment, forward.target, forward.source)
         return torch.tensor(groups, dtype=torch.int64, device=device), (forward, backward)
 
     def _measured(self, weights: Tensor) -> Tensor:
-        """The largest weights in either direction, forward and backward, float64 `[owners, heads, ways]`."""
+        """Return the largest weights of each owner in each of `WAYS`, float64 `[owners, heads, ways]`."""
         forward, backward = (cells.largest(weights.double()) for cells in self._cells)
         return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
 
-    def _of(self, means: Means, label: int, way: int) -> Means:
-        """The two halves of one label in one way."""
-        return means.select(slice(2 * label, 2 * label + 2)).at(way)
-
     def by_head(self) -> Mapping[str, Means]:
-        """Attention along the links of all labels, in either direction."""
-        return {"relations": self._of(self._by_head.compute(), 0, 0)}
+        """Return attention along the links of all labels, the larger of both directions."""
+        return {"relations": self._numbers.means().select(slice(2)).at(0)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        means, even = self._by_head.compute(), self._uniform.compute()
-        found = {
-            label: {way: self._of(means, number, place).over() for place, way in enumerate(WAYS)}
-            for number, label in enumerate(self._labels)
-        }
-        found = {label: ways for label, ways in found.items() if ways[WAYS[0]].inputs.any()}
-        if not found:
+        means, uniform, frames = self._numbers.means(), self._uniform.compute(), list[pd.DataFrame]()
+        for number, label in enumerate(self._labels):
+            groups = slice(2 * number, 2 * number + 2)
+            ways = by_name(means, WAYS, groups)
+            if ways["attention"].inputs.any():
+                frames.append(_rows(label, ways, uniform.over(groups).value[:, 0]))
+        if not frames:
             raise UserError(
                 f"{type(self).__name__}: the texts have links within the bounds, but no segment that was read has one. "
                 f"Read more of them (`limit` in --data.init_args.corpora) or longer ones (--data.init_args.max_length)."
             )
-        uniform = {label: self._of(even, self._labels.index(label), 0).over().value for label in found}
-        frame = pd.concat([_rows(label, ways, uniform[label]) for label, ways in found.items()], ignore_index=True)
+        frame = pd.concat(frames, ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
-        place, best = best_head(found[ALL]["attention"])
+        every = by_name(means, WAYS, slice(2))["attention"]
+        place, best = best_head(every)
         listed = frame[_above(frame)].sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         return Result(
             experiment=self.name,
@@ -175,23 +209,21 @@ class Relations(Analysis):
                 "relation_heads": Table(listed.reset_index(drop=True), units, answer=_ANSWER),
             },
             figures={
-                "relations": head_map(
-                    "Attention along links", found[ALL]["attention"].value, "largest weight", marked=place
-                )
+                "relations": head_map("Attention along links", every.value, marked=place, value_label="largest weight")
             },
             audit={
                 "max_words": self.max_words or "none",
-                "max_element": self.max_element or "none",
-                "min_distance": self.min_distance or "none",
-                "labels": len(found) - 1,
-                "best_head": name_of(*place),
+                "max_element": MAX_ELEMENT,
+                "min_distance": MIN_DISTANCE,
+                "labels": len(frames) - 1,
+                "best_head": head_name(*place),
                 **self._counts,
             },
         )
 
 
 def _links_of(passage: Passage) -> Sequence[Link]:
-    """The links of a passage: those that its corpus gives, else the arcs of its tree, from dependent to head."""
+    """Return the links of a passage by its corpus, or else the arcs of its tree, from dependent to head."""
     if passage.links is not None:
         return passage.links
     if passage.sentence is None:
@@ -208,6 +240,6 @@ def _rows(label: str, ways: Mapping[str, Estimate[Floats]], uniform: Floats) -> 
 
 
 def _above(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Rows of heads above the percentile of their label."""
+    """Mark the rows of heads above the percentile of their label."""
     bound = frame.groupby("label")["attention"].transform(lambda values: np.percentile(values, PERCENTILE))
     return frame["attention"] > bound

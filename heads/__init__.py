@@ -1,5 +1,5 @@
-"""What is measured without training: single heads and rules as predictors of arcs and of antecedents."""
+"""Predictors without training: single heads and rules as predictors of arcs and of antecedents."""
 
-from heads.antecedent import AntecedentHeads
-from heads.experiment import Analyses, Baselines
+from heads.antecedent_heads import AntecedentHeads
+from heads.arc_evaluation import Baselines
 from heads.single_heads import SingleHeads

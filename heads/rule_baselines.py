@@ -1,10 +1,9 @@
-"""What rules know of antecedents: the nearest mention, the same head word, and a short sieve.
+"""Rule-based predictors of antecedents: the nearest mention, the same head word, and a short sieve.
 
-Each baseline names, for every mention of a window, one mention before it under another head word. `sieve` is a
-rule-based system in the manner of Stanford's multi-pass sieve (Lee et al. 2011), much shorter: four passes instead of
-ten, one mention at a time instead of growing clusters, no speakers, appositions or name lists. Clark et al. (2019,
-§4.3) set their heads against a rule-based system of that family, by pronoun, proper name and nominal; the figures here
-are those of these rules, not of the published system.
+Each baseline chooses, for every mention of a window, an earlier mention with another head word. `sieve` is a short form
+of Stanford's multi-pass sieve (Lee et al. 2011): four passes instead of ten, one mention at a time instead of growing
+clusters, no speakers, appositions or name lists. Clark et al. (2019, §4.3) compare their heads with a rule-based system
+of this family; the scores here are not the scores of the published system.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ Pass = Callable[[int, int], bool]
 
 
 class Attributes(NamedTuple):
-    """What two mentions of one thing have in common; None is unknown, and agrees with everything."""
+    """Attributes in which two mentions of one entity agree; None is unknown, and agrees with everything."""
 
     number: Literal["singular", "plural"] | None = None
     gender: Literal["masculine", "feminine", "neuter"] | None = None
@@ -59,46 +58,51 @@ GENDERS: dict[str, Literal["masculine", "feminine"]] = {
 """Gender of titles and nouns, lower-cased and without a full stop."""
 
 OPENING = "a an the this that these those my your his her its our their thy thine"
-"""Determiners and possessives that two mentions of one thing need not share at their beginning."""
+"""Determiners and possessives at the beginning of a mention, which `sieve` ignores."""
 
 BOUNDARIES = """
     of in on at by for from with without to into about over under between among against during after before behind near
     through like as who whom whose which that where when
 """
-"""Prepositions and relative pronouns: what stands behind the first of them does not coordinate the mention."""
+"""Prepositions and relative pronouns: an *and* behind the first of them does not coordinate the mention."""
 
 POSSESSIVE_MARKERS = frozenset(("'s", "’s", "'", "’"))
 _OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split())
 
 
 def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Take the last mention before each mention.
+    """Choose the last mention before each mention.
 
-    Takes words and parts of speech of the window, `_` where the corpus has none, and the mentions in window order.
-    Gives `[mentions]` the index of a mention with another head word; None where no such one stands before it.
+    Args:
+        sentences: words of the window.
+        tags: parts of speech of these words, `_` in a corpus without tags.
+        mentions: mentions in window order.
+
+    Returns:
+        Index of the chosen mention, which has another head word, for each mention; None if there is no such mention.
     """
     return _choose(mentions)
 
 
 def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """As `nearest`, among mentions whose head word is spelt alike, in any case; without one among all."""
+    """Choose as `nearest` among mentions with the same head word, in any case; or else among all mentions."""
     heads = [_head(sentences, mention) for mention in mentions]
     return _choose(mentions, lambda later, earlier: heads[later] == heads[earlier])
 
 
 def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Take the last mention before each mention that the first fruitful pass accepts.
+    """Choose the last mention before each mention that the first successful pass accepts.
 
-    1. Both are spelt alike, in any case, determiners and possessives at the beginning apart. Not for pronouns.
-    2. Their head words are spelt alike. Not for pronouns.
+    1. Both mentions are equal in any case, without determiners and possessives at the beginning. Not for pronouns.
+    2. Their head words are equal in any case. Not for pronouns.
     3. They agree in number, gender and person. Pronouns begin here.
-    4. Any mention will do.
+    4. Every mention is accepted.
 
-    Number, gender and person are those of `PRONOUNS` for a pronoun. Of other mentions the number is plural where the
-    head's tag is NNS or NNPS or the mention is coordinated by *and*, singular where the tag is NN or NNP, and unknown
-    under other tags; the gender is that of the head in `GENDERS`, or of a title before a proper head; the person is the
-    third, so that *I* and *you* look for their own kind alone. Without tags, a modifier with *and* in it (a black and
-    white cat) is mistaken for a coordination. Arguments and result are those of `nearest`.
+    `PRONOUNS` has number, gender and person of pronouns. Another mention is plural if the head's tag is NNS or NNPS or
+    *and* coordinates it, singular if the tag is NN or NNP, and of unknown number otherwise. Its gender is the gender of
+    the head in `GENDERS`, or of a title before a proper head. Its person is the third, so that *I* and *you* agree with
+    pronouns alone. Without tags a modifier with *and* (a black and white cat) is mistaken for a coordination. Arguments
+    and result are as in `nearest`.
     """
     pronoun = [mention.type == "pronoun" for mention in mentions]
     heads = [_head(sentences, mention) for mention in mentions]
@@ -113,7 +117,7 @@ def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[in
 
 
 def _choose(mentions: Sequence[Mention], *passes: Pass) -> list[int | None]:
-    """For each mention, the nearest before it that the first fruitful pass accepts; without one, the nearest."""
+    """Choose the nearest earlier mention that the first successful pass accepts; or else the nearest."""
     words = [(mention.sentence, mention.head) for mention in mentions]
     chosen = []
     for later, word in enumerate(words):

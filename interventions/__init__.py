@@ -1,4 +1,4 @@
-"""What is lost without a head: ablation, the causal check, importance and pruning, over scores of a model on texts."""
+"""Interventions on heads: ablation, causal check, importance and pruning, over scores of a model on texts."""
 
 from interventions.ablation import HeadAblation
 from interventions.causal import CausalCheck

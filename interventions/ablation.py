@@ -1,4 +1,4 @@
-"""The score of a task with heads off: single ones, layers, named sets (Kovaleva et al. 2019, Michel et al. 2019)."""
+"""Score of a task with heads ablated: single heads, layers, named sets (Kovaleva et al. 2019, Michel et al. 2019)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,18 +12,18 @@ from jsonargparse import Namespace
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from analysis.tables import head_map, name_of
 from attention.ablation import PIECES, Ablation, Kind
 from attention.capture import Heads, named_heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
+from heads.single_heads import head_map
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
 from metrics.bootstrap import difference, holm, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from processes.progress import Progress
-from results import Bars, Estimate, Figure, Floats, Result, Table, Unit
+from results import Bars, Estimate, Figure, Result, Table, Unit
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted
 from training import Experiment, kept_file, kept_tensors
@@ -36,23 +36,23 @@ _MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
 
 
 class TaskExperiment(Experiment[CorpusDataModule[Any]]):
-    """Scores a model with heads off. Run it with `python train.py test`; nothing is trained.
+    """Scores a model with heads ablated. Run it with `python train.py test`; nothing is trained.
 
-    With a checkpoint the task is that of the classifier, and without `--data` the texts are those it was trained on.
-    Without one it is language modelling, and the data are texts (`TextDataModule`). An interrupted run keeps the
-    batches that it has scored.
+    With a checkpoint the task is the classification it was trained for, and `--data` defaults to its texts. Without a
+    checkpoint the task is language modelling, on texts (`TextDataModule`). An interrupted run keeps the batches that it
+    has scored.
 
     Subclasses fill two holes: `sets` and `summary`.
 
     Args:
-        checkpoint: of a `TransformerClassifier`; None for language modelling.
-        split: of labelled texts, on which the score is taken.
-        score: of labelled texts; None for that of the data.
-        seed: of what is drawn; None for that of the run.
+        checkpoint: checkpoint of a `TransformerClassifier`; None for language modelling.
+        split: split of labelled texts that is scored.
+        score: score on labelled texts; by default the score of the data.
+        seed: seed of random draws; by default the seed of the run.
 
     Attributes:
-        kept_batches: batches that an earlier attempt at the run had scored, once all are read.
-        references: origin of the texts that `mean` and `resample` are made of.
+        kept_batches: number of batches that an earlier attempt at the run had scored; known after the last batch.
+        references: description of the texts for `mean` and `resample`.
     """
 
     takes = CorpusDataModule
@@ -69,7 +69,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
     @classmethod
     def data_of(cls, arguments: Namespace) -> Namespace | None:
-        """Return settings of the data that the checkpoint was trained on, for a command line that names no data."""
+        """Return the settings of the data that the checkpoint was trained on, for a command line without `--data`."""
         if arguments.checkpoint is None:
             return None
         path = checkpoint_file(arguments.checkpoint)
@@ -77,7 +77,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]
         if kind not in ("", TransformerClassifier.__name__):
             raise UserError(
-                f"{path} is a checkpoint of {kind}, and heads are those of a TransformerClassifier: `python train.py "
+                f"{path} is a checkpoint of {kind}, and a TransformerClassifier is needed: `python train.py "
                 f"fit --config configs/kovaleva2019/finetuning.yaml` trains one."
             )
         return data_settings(path, content)
@@ -105,7 +105,8 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         if self.checkpoint is None and isinstance(data, TextDataModule):
             if len(data.encoders) > 1:
                 raise UserError(
-                    f"{name} is of one encoder: --data.init_args.random_init false, and no --data.init_args.before."
+                    f"{name} reads one encoder: set --data.init_args.random_init false and leave out "
+                    f"--data.init_args.before."
                 )
             return LanguageModelling(data.encoders["given"], self.seed)
         given = "no data are" if data is None else f"{type(data).__name__} is"
@@ -118,7 +119,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         )
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Return sets of heads by what replaces their outputs, once there is a trainer on its device."""
+        """Return the sets of heads of each ablation; the model is on its device."""
         raise NotImplementedError(f"{type(self).__name__}.sets")
 
     def summary(self, outputs: TaskOutputs) -> Result:
@@ -126,25 +127,25 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         raise NotImplementedError(f"{type(self).__name__}.summary")
 
     def drawn(self, split: Split, most: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most so many texts of a split, drawn at random: the same on every rank."""
+        """Return inputs of at most `most` random texts of a split, the same on every rank."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(self.task, Classification):
             return self.task.drawn(data, split, most, self.seed)
         assert isinstance(self.task, LanguageModelling)
         there = data.has_split(split)
         if not there:
-            self.references = f"what is scored, as there is no {split} split"
-            rank_zero_warn(f"What heads are replaced by is of {self.references}.")
+            self.references = f"the test, as there is no {split} split"
+            rank_zero_warn(f"Replacements of head outputs come from texts of {self.references}.")
         return self.task.drawn(data, split if there else None, most, self.seed)
 
     def on_test_start(self) -> None:
-        """Find the sets of heads."""
+        """Make the sets of heads and the metric of their outputs."""
         self._sets_of = self.sets()
         self._rows = ItemRows(self.task.columns(self._sets_of)).to(self.device)
         self._identity = self._digest()
 
     def _digest(self) -> str:
-        """Return a digest of what decides the outputs and is no option of the run: model, texts, sets of heads."""
+        """Return a digest of everything that determines the outputs: model, texts, sets of heads, references."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         files = Digests(data.cache).of([*data.files().values(), *([self.checkpoint] if self.checkpoint else [])])
         what: list[object] = [data.provenance.encoder, [*files.values()]]
@@ -174,41 +175,42 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
 @dataclass(frozen=True)
 class HeadSet:
-    """Heads that are ablated together.
+    """Heads that are ablated together: a row of a table.
 
     Attributes:
-        name: `3-1` for a head, `3` for a layer, else the name of a set.
-        level: what they are; `random` sets have the name of the set that they stand beside.
+        table: name of the table.
+        columns: columns that identify the row.
         heads: the heads.
+        random: random sets of as many heads of the same layers.
     """
 
-    name: str
-    level: Literal["head", "layer", "set", "random"]
+    table: Literal["ablation", "layers", "sets"]
+    columns: Mapping[str, str | int]
     heads: Heads
+    random: tuple[Heads, ...] = ()
 
 
 class HeadAblation(TaskExperiment):
-    """The score of a task with each head off, each layer, and each named set beside random ones.
+    """Score of a task with each head ablated, each layer, and each named set beside random sets.
 
-    Differences to the whole model are tested by the paired bootstrap over texts, and p-values are adjusted for all
-    heads of the model (Holm 1979).
+    The paired bootstrap over texts tests differences to the whole model; Holm's method (1979) adjusts the p-values for
+    all heads of the model.
 
     Args:
-        checkpoint: of a `TransformerClassifier`, whose own texts are scored; None for language modelling.
-        kinds: what their outputs are replaced by; `uniform` as Kovaleva et al., `zero` as Michel et al.
-        heads: whether every single head is ablated.
-        layers: whether every layer is.
-        sets: names of further sets, and their heads by `layer-head` or `layer`.
-        random: random sets that stand beside each named one, of as many heads of the same layers, which are others as
-            far as there are enough.
-        split: of labelled texts, on which the score is taken; means and other texts' outputs are of at most 1,000 texts
-            of dev. A mean on dev is thus also over the text that is scored; no text is resampled from itself.
-        score: of labelled texts; None for that of the data.
-        seed: of random sets and of `resample`; None for that of the run.
+        checkpoint: checkpoint of a `TransformerClassifier`, scored on its own texts; None for language modelling.
+        kinds: replacements of the outputs of heads; `uniform` as Kovaleva et al., `zero` as Michel et al.
+        heads: ablate every single head.
+        layers: ablate every layer.
+        sets: heads of further sets by name, each `layer-head` or `layer`.
+        random: number of random sets beside each named set, with as many heads of the same layers. A random set takes
+            other heads than the named set as long as there are enough.
+        split: split of labelled texts that is scored. `mean` and `resample` read at most 1,000 texts of dev; a mean on
+            dev thus includes the scored text, and no text is resampled from itself.
+        score: score on labelled texts; by default the score of the data.
+        seed: seed of random sets and of `resample`; by default the seed of the run.
 
     Raises:
-        UserError: nothing is to be ablated, or data and checkpoint do not fit.
-        UserError: later, there is no such head.
+        UserError: there is nothing to ablate, data and checkpoint do not fit, or there is no such head.
     """
 
     experiment = "ablation"
@@ -241,23 +243,24 @@ class HeadAblation(TaskExperiment):
 
     def _head_sets(self) -> list[HeadSet]:
         task, found = self.task, list[HeadSet]()
-        layers = [frozenset((layer, head) for head in range(task.heads)) for layer in range(task.layers)]
+        heads = list(product(range(task.layers), range(task.heads)))
         if self.each_head:
-            singles = sorted(frozenset().union(*layers))
-            found += [HeadSet(name_of(*head), "head", frozenset({head})) for head in singles]
+            found += [HeadSet("ablation", {"layer": i + 1, "head": j + 1}, frozenset({(i, j)})) for i, j in heads]
         if self.each_layer:
-            found += [HeadSet(str(number), "layer", layer) for number, layer in enumerate(layers, start=1)]
-        for place, (name, heads) in enumerate(self.named.items()):
-            if not heads:
-                raise UserError(f"--model.init_args.sets.{name}: it names no head. Write '[6-1, 5]'.")
-            own = named_heads(heads, task.layers, task.heads, f"--model.init_args.sets.{name}")
+            layers = [frozenset(head for head in heads if head[0] == layer) for layer in range(task.layers)]
+            found += [HeadSet("layers", {"layer": number}, layer) for number, layer in enumerate(layers, start=1)]
+        for place, (name, wanted) in enumerate(self.named.items()):
+            option = f"--model.init_args.sets.{name}"
+            if not wanted:
+                raise UserError(f"{option}: it names no head. Write '[6-1, 5]'.")
+            own = named_heads(wanted, task.layers, task.heads, option)
             drawn = np.random.default_rng([self.seed, place])
-            found.append(HeadSet(name, "set", own))
-            found += [HeadSet(name, "random", random_heads(own, task.heads, drawn)) for _ in range(self.random)]
+            random = tuple(random_heads(own, task.heads, drawn) for _ in range(self.random))
+            found.append(HeadSet("sets", {"set": name, "heads": len(own)}, own, random))
         return found
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        run, heads = self.task.outputs, [one.heads for one in self.head_sets]
+        run, heads = self.task.outputs, [heads for one in self.head_sets for heads in (one.heads, *one.random)]
         ablations = [make_ablation(kind, run, lambda: self.drawn("dev", REFERENCES), self.seed) for kind in self.kinds]
         references = [one.reference for one in ablations if one.reference is not None]
         self._reference = references[-1] if references else None
@@ -278,49 +281,59 @@ class HeadAblation(TaskExperiment):
         outputs.warn_of_one_label(self.kinds[0])
         whole = outputs.score(self.kinds[0], frozenset(), draws)
         scores, figures = {task.score: whole}, dict[str, Figure]()
+        headline = list(scores)
         tables = self._tables(outputs, whole)
         for kind in self.kinds:
             if self.each_head:
                 heads = tables["ablation"].frame
                 scores |= self._counts(kind, heads[heads["kind"] == kind], known=least < LEVEL)
+                headline += [f"{kind}.heads_that_help", f"{kind}.heads_that_hurt"]
             figures |= self._figures(kind, tables)
-        audit = {"texts": len(outputs), "draws": draws, **self._audit(), "least_p_holm": least}
-        if not self.each_head:
-            del audit["least_p_holm"]
-        asked = (task.score, *(f"{kind}.heads_that_{do}" for kind in self.kinds for do in ("help", "hurt")))
-        headline = [name for name in asked if name in scores]
+        audit: dict[str, object] = {"texts": len(outputs), "draws": draws, **self._audit()}
+        if self.each_head:
+            audit["least_p_holm"] = least
         return Result(self.experiment, scores, tables, figures, audit, headline=headline)
 
     def _tables(self, outputs: TaskOutputs, whole: Estimate) -> dict[str, Table]:
-        """Return the tables of heads, layers and named sets; the smallest is printed."""
+        """Return the tables of heads, layers and named sets with a row for each kind; the smallest is printed.
+
+        Named sets stand beside random sets: `other_heads` is the mean number of heads of a random set outside the named
+        one. P-values are adjusted for all rows of one kind.
+        """
         rows: dict[str, list[dict[str, object]]] = {}
-        named: list[tuple[Kind, HeadSet, Estimate]] = []
+        draws = len(whole.draws)
         progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
         for kind, one in product(self.kinds, self.head_sets):
-            found = outputs.score(kind, one.heads, len(whole.draws))
-            if one.level in ("set", "random"):
-                named.append((kind, one, found))
-            else:
-                place = dict(zip(("layer", "head"), map(int, one.name.split("-")), strict=False))
-                rows.setdefault(one.level, []).append({"kind": kind, **place, **compared([found], whole)})
+            found = outputs.score(kind, one.heads, draws)
+            row: dict[str, object] = {"kind": kind, **one.columns, **compared([found], whole)}
+            row.pop("sd", None)
+            if one.random:
+                random = [outputs.score(kind, heads, draws) for heads in one.random]
+                drawn = pooled(random)
+                row |= drawn.named("random")
+                row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
+                row |= difference(found, drawn).named("beyond_random")
+            rows.setdefault(one.table, []).append(row)
             progress.advance()
-        tables = {}
-        for level, name in (("head", "ablation"), ("layer", "layers")):
-            if level in rows:
-                frame = pd.DataFrame(rows[level]).drop(columns="sd")
-                frame["p_holm"] = _holm_by_kind(frame, "p")
-                units: dict[str, Unit] = {
-                    "score": self.task.unit,
-                    "difference": self.task.unit,
-                    "p": "p",
-                    "p_holm": "p",
-                }
-                answer = [column for column in ("kind", "layer", "head", "difference", "p_holm") if column in frame]
-                tables[name] = Table(frame, units, interval="score", answer=answer)
-        if self.named:
-            tables["sets"] = self._set_table(named, whole)
-        *others, _ = tables
-        return {name: replace(table, answer=()) if name in others else table for name, table in tables.items()}
+        of_scores = ("score", "difference", "random", "beyond_random")
+        of_p = ("p", "p_holm", "beyond_random_p", "beyond_random_p_holm")
+        units: dict[str, Unit] = {**dict.fromkeys(of_scores, self.task.unit), **dict.fromkeys(of_p, "p")}
+        units["other_heads"] = "count"
+        tables = dict[str, Table]()
+        for name, own in rows.items():
+            frame = pd.DataFrame(own).rename(columns={"beyond_random.p": "beyond_random_p"})
+            for p in (column for column in ("p", "beyond_random_p") if column in frame):
+                adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
+                frame[f"{p}_holm"] = adjusted.to_numpy()
+            if name == "sets":
+                asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
+                answer = ["kind", "set", "difference", *asked]
+            else:
+                answer = ["kind", "layer", *(["head"] if name == "ablation" else []), "difference", "p_holm"]
+            known = {column: unit for column, unit in units.items() if column in frame}
+            printed = answer if len(tables) == len(rows) - 1 else ()
+            tables[name] = Table(frame, known, interval="score", answer=printed)
+        return tables
 
     def _audit(self) -> dict[str, object]:
         audit: dict[str, object] = {"kept_batches": self.kept_batches}
@@ -332,18 +345,15 @@ class HeadAblation(TaskExperiment):
         return audit
 
     def _counts(self, kind: Kind, heads: pd.DataFrame, *, known: bool) -> dict[str, Estimate]:
-        """Count the heads that help, that hurt, and of which these texts say neither, after Holm's correction.
+        """Count the heads that help, that hurt, and that are undecided after Holm's correction.
 
-        The counts are nan where they are not `known`, because no p-value could be small enough.
+        The counts are nan unless `known`: no p-value could be small enough.
         """
         gain = heads["difference"] if self.task.lower_is_better else -heads["difference"]
         clear = heads["p_holm"] < LEVEL
-        helps, hurts = int((clear & (gain > 0)).sum()), int((clear & (gain < 0)).sum())
-        counts = {
-            "heads_that_help": helps,
-            "heads_that_hurt": hurts,
-            "heads_undecided": len(heads) - helps - hurts,
-        }
+        groups = {"help": clear & (gain > 0), "hurt": clear & (gain < 0)}
+        counts = {f"heads_that_{name}": int(of.sum()) for name, of in groups.items()}
+        counts["heads_undecided"] = len(heads) - sum(counts.values())
         extremes = {"lowest": heads["difference"].min(), "highest": heads["difference"].max()}
         return {
             **{f"{kind}.{name}": Estimate(count if known else np.nan, unit="count") for name, count in counts.items()},
@@ -358,7 +368,9 @@ class HeadAblation(TaskExperiment):
         if "ablation" in frames:
             values = frames["ablation"]["difference"].to_numpy().reshape(task.layers, task.heads)
             title = f"Heads off, one at a time ({kind}, {self.split})"
-            found[f"ablation_{kind}"] = replace(head_map(title, values, label, task.unit), diverging=True)
+            found[f"ablation_{kind}"] = replace(
+                head_map(title, values, value_label=label, unit=task.unit), diverging=True
+            )
         if "layers" in frames:
             title = f"All heads of a layer off ({kind}, {self.split})"
             found[f"layers_{kind}"] = table_bars(
@@ -366,41 +378,9 @@ class HeadAblation(TaskExperiment):
             )
         return found
 
-    def _set_table(self, scores: Sequence[tuple[Kind, HeadSet, Estimate]], whole: Estimate) -> Table:
-        """Make a table with a row for each kind and named set, beside the random sets of as many heads.
-
-        `other_heads` is the mean number of heads of a random set that are not of the named one. P-values are adjusted
-        for all sets of one kind.
-        """
-        rows: list[dict[str, object]] = []
-        for kind, own, found in scores:
-            if own.level == "random":
-                continue
-            row: dict[str, object] = {"kind": kind, "set": own.name, "heads": len(own.heads)}
-            row |= {name: number for name, number in compared([found], whole).items() if name != "sd"}
-            of_kind = [(one, score) for of, one, score in scores if of == kind and one.level == "random"]
-            if beside := [(one.heads, score) for one, score in of_kind if one.name == own.name]:
-                drawn = pooled([score for _, score in beside])
-                others = [len(heads - own.heads) for heads, _ in beside]
-                row |= drawn.named("random") | {"other_heads": np.mean(others)}
-                row |= difference(found, drawn).named("beyond_random")
-            rows.append(row)
-        frame = pd.DataFrame(rows).rename(columns={"beyond_random.p": "beyond_random_p"})
-        for p in (name for name in ("p", "beyond_random_p") if name in frame):
-            frame[f"{p}_holm"] = _holm_by_kind(frame, p)
-        units: dict[str, Unit] = {
-            **dict.fromkeys(("score", "difference", "random", "beyond_random"), self.task.unit),
-            **dict.fromkeys(("p", "p_holm", "beyond_random_p", "beyond_random_p_holm"), "p"),
-            "other_heads": "count",
-        }
-        asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
-        answer = ("kind", "set", "difference", *asked)
-        known = {name: unit for name, unit in units.items() if name in frame}
-        return Table(frame, known, interval="score", answer=answer)
-
 
 def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
-    """Return the mean score over orders or seeds, and its difference to the whole model under the same resamples.
+    """Return the mean score over orders of heads, and its difference to the whole model under the same resamples.
 
     The columns are `score, low, high, sd, difference, difference.low, difference.high, p`.
     """
@@ -413,19 +393,15 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
 def table_bars(
     title: str, frame: pd.DataFrame, category: str, series: Mapping[str, str], label: str, unit: Unit
 ) -> Bars:
-    """Draw columns of a table, each with its interval: a bar for each series and category.
-
-    `series` names columns whose intervals are `<column>.low` and `<column>.high`.
-    """
-    ends = {
-        name: tuple(frame[f"{column}.{end}"].tolist() for end in ("low", "high")) for name, column in series.items()
-    }
+    """Draw a bar with its interval for each series and category; `series` gives the column of each series."""
     return Bars(
         title=title,
         categories=tuple(frame[category].astype(str)),
         series={name: frame[column].tolist() for name, column in series.items()},
         label=label,
-        intervals={name: (low, high) for name, (low, high) in ends.items()},
+        intervals={
+            name: (frame[f"{column}.low"].tolist(), frame[f"{column}.high"].tolist()) for name, column in series.items()
+        },
         unit=unit,
         category_label=category,
     )
@@ -436,13 +412,8 @@ def draws_for(tests: int, texts: int) -> int:
     return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
 
 
-def _holm_by_kind(frame: pd.DataFrame, p: str) -> Floats:
-    """Adjust p-values, those of each kind on their own, which stand one after the other."""
-    return frame.groupby("kind", sort=False)[p].transform(lambda own: holm(own.tolist())).to_numpy()
-
-
 def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
-    """Draw as many heads of each layer as there are in `like`, others than these as far as there are enough."""
+    """Draw as many heads of each layer as `like` has, and other heads as long as the layer has enough."""
     found: set[tuple[int, int]] = set()
     for layer in sorted({layer for layer, _ in like}):
         own = {head for of, head in like if of == layer}

@@ -1,4 +1,4 @@
-"""Effect of the heads that find a relation: they are off, beside random heads of the same layers."""
+"""Causal check of the heads that find a relation: they are ablated, beside random heads of the same layers."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from analysis.tables import name_of
 from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import PIECES, Ablation, Kind
 from attention.alignment import FromPieces, reduce, reduction
@@ -24,8 +23,8 @@ from datamodules import AttentionBatch, ClassificationDataModule, DependencyData
 from datamodules.batches import LengthBatches, Split
 from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
-from heads.experiment import check_relations
-from heads.single_heads import Names, Predictions
+from heads.arc_evaluation import check_relations
+from heads.single_heads import Names, Predictions, head_name
 from interventions.ablation import DRAWS, random_heads, table_bars
 from interventions.task import (
     IGNORED,
@@ -55,47 +54,41 @@ _GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vec
 
 @dataclass(frozen=True)
 class RelationHeads:
-    """The heads of a relation that are put out of action.
+    """Heads of a relation that are ablated.
 
     Attributes:
-        relation: its name.
+        relation: name of the relation.
         number: its number in the datamodule.
-        best: the heads that find it best on dev below the layers that the probe reads, best first.
-        random: sets of as many heads of the same layers.
-        best_of_all: the best head of all layers.
+        sets: the empty set, the best heads on dev below the layers of the probe, and random sets of as many heads.
+        heads: names of the best heads, best first.
+        best_of_all: name of the best head of all layers.
     """
 
     relation: str
     number: int
-    best: tuple[Head, ...]
-    random: tuple[Heads, ...]
-    best_of_all: Head
+    sets: tuple[Heads, ...]
+    heads: str
+    best_of_all: str
 
     @property
-    def shared(self) -> int:
+    def random_among_best(self) -> int:
         """Number of heads of the random sets that are among the best: layers may have too few others."""
-        return sum(len(heads & frozenset(self.best)) for heads in self.random)
+        _, best, *random = self.sets
+        return sum(len(heads & best) for heads in random)
 
     @property
-    def repeated(self) -> int:
-        """Number of random sets that are the same as an earlier one."""
-        return len(self.random) - len(set(self.random))
-
-    @property
-    def sets(self) -> list[Heads]:
-        """None, the best, and each of the random sets."""
-        return [frozenset(), frozenset(self.best), *self.random]
+    def random_drawn_twice(self) -> int:
+        """Number of random sets that repeat an earlier one."""
+        random = self.sets[2:]
+        return len(random) - len(set(random))
 
 
-Words = tuple[int, NDArray[np.int64]]
-"""A sentence or text by its number, and the positions of some of its words, from 1."""
+WordsOf = tuple[int, NDArray[np.int64]]
+"""Number of a sentence or text, and positions of some of its words, from 1."""
 
 
 class Sentences:
-    """The sentences of a split as an encoder reads them.
-
-    Sentences that are read in several windows are left out.
-    """
+    """Sentences of a split in pieces of an encoder; sentences of several windows are left out."""
 
     def __init__(self, data: DependencyDataModule, split: Split, encoder: Encoder) -> None:
         path = data.files()[split]
@@ -103,8 +96,8 @@ class Sentences:
         self.pieces = [parts[0] for parts in cut]
         self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
 
-    def words(self, gold: DependencySplit, relation: int) -> list[Words]:
-        """Return every sentence that has words in a relation, with these words."""
+    def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
+        """Return each sentence with words in a relation, and these words."""
         found = []
         for item in np.flatnonzero(self.whole).tolist():
             words = np.flatnonzero(gold.relations(item) == relation) + 1
@@ -114,9 +107,9 @@ class Sentences:
 
 
 def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> Iterator[list[int]]:
-    """Yield places of inputs of these lengths in pieces, in batches of this process.
+    """Yield the batches of this process, as places of inputs; `lengths` counts their pieces.
 
-    The batches that there are depend on no process.
+    All processes make the same batches, and each reads some.
     """
     most = PIECES.get(device.type, PIECES["cuda"]) // _PARTS
     sizes = np.asarray(lengths, np.int64)
@@ -127,15 +120,15 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
 class ProbeAccuracy(Task):
     """Heads of some words by a probe that reads the upper layers of an encoder.
 
-    Gold is the number of the words, the output the number whose head is right.
+    Gold is the number of words, and the output the number of words whose head is right.
 
     Args:
-        probe: reads attention.
-        encoder: whose heads may be off below the layers that the probe reads.
+        probe: probe that reads attention.
+        encoder: encoder whose heads are ablated below the layers of the probe.
         sentences: the texts.
         arcs: gold heads, hidden states and word vectors of the same sentences.
-        layers: upper layers that the probe reads.
-        from_pieces: how weights from pieces become weights from words.
+        layers: number of upper layers that the probe reads.
+        from_pieces: reduction of weights from pieces to weights from words.
     """
 
     name, score, unit, width = "heads of words", "accuracy", "fraction", 1
@@ -153,7 +146,7 @@ class ProbeAccuracy(Task):
         self._upper, self._from_pieces = layers, from_pieces
         self.model, self.layers, self.heads = encoder.model, encoder.layers, encoder.heads
 
-    def inputs(self, batch: Sequence[Words]) -> dict[str, Tensor]:
+    def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:
         items = [item for item, _ in batch]
         parts = [self._sentences.pieces[item] for item in items]
         rows, columns = reduction(parts, self._from_pieces, self._encoder.device)
@@ -186,13 +179,13 @@ class ProbeAccuracy(Task):
 
 
 class WordLoss(LanguageModelling):
-    """The pieces of some words by a language model: all pieces of the words masked, or as the next pieces."""
+    """Loss of a language model on the pieces of some words, all of them masked, or as next pieces."""
 
     def __init__(self, encoder: Encoder, seed: int, sentences: Sentences) -> None:
         super().__init__(encoder, seed)
         self._sentences = sentences
 
-    def inputs(self, batch: Sequence[Words]) -> dict[str, Tensor]:  # type: ignore[override]
+    def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:  # type: ignore[override]
         parts = [self._sentences.pieces[item] for item, _ in batch]
         inputs = pad(parts, self.encoder)
         asked = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
@@ -210,32 +203,32 @@ class WordLoss(LanguageModelling):
 
 
 @dataclass(frozen=True, eq=False)
-class Measure:
-    """A task that is scored with the heads of relations off.
+class AblatedScore:
+    """A score of a model with the heads of a relation ablated.
 
     Attributes:
-        task: the task.
-        ablation: what the outputs of heads are replaced by.
-        words: words that are scored for a relation, by its number; inputs of one sentence are not independent.
-        lengths: of the sentences or texts, in pieces.
-        read: makes what the task reads of some words.
-        what: the score in words.
-        on: end of titles, where other texts than those of the relations are scored.
+        task: the model and its score.
+        ablation: replacement of the outputs of heads.
+        words: function from the number of a relation to the words that are scored.
+        lengths: pieces of each sentence or text.
+        read: function that makes inputs of the task from some words.
+        label: name of the score in figures.
+        on: end of the title of the figure.
     """
 
     task: Task
     ablation: Ablation
-    words: Callable[[int], Sequence[Words]]
+    words: Callable[[int], Sequence[WordsOf]]
     lengths: Sequence[int]
-    read: Callable[[Sequence[Words]], dict[str, Tensor]]
-    what: str
+    read: Callable[[Sequence[WordsOf]], dict[str, Tensor]]
+    label: str
     on: str = ""
 
     def row(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
-        """Return the numbers of a relation for the table, and the main one; every process takes part.
+        """Return the numbers of a relation for the table, and the estimate of `beyond`; every process takes part.
 
-        These are the number `n` of words or texts, the score of the `intact` model, its change with the `best` heads
-        off, the mean change over `random` sets, and, the main one, the first change `beyond` the second.
+        The numbers are the count `n` of words or texts, the score of the `intact` model, its change with the `best`
+        heads ablated, its mean change over `random` sets, and the difference of both changes, `beyond`.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
         gathered = ItemRows(self.task.columns(sets)).to(device)
@@ -243,7 +236,7 @@ class Measure:
             inputs = self.read([words[place] for place in some])
             gathered.update(index=torch.tensor(some, device=device), **self.task.rows(inputs, sets))
         rows = gathered.compute()
-        # The words of a sentence are not independent: it is the sentences that are drawn anew.
+        # Words of a sentence are not independent: the bootstrap draws sentences.
         units, of = np.unique([words[place][0] for place in rows.pop("index").tolist()], return_inverse=True)
         sums = {name: np.zeros((len(units), *column.shape[1:])) for name, column in rows.items()}
         for name, column in rows.items():
@@ -262,50 +255,37 @@ class Measure:
         return {"n": sum(len(own) for _, own in words), **numbers(columns)}, beyond
 
 
-def rank_heads(dev: Predictions, relation: str, names: Names) -> tuple[Head, ...]:
-    """Rank all heads by their accuracy on a relation in the better of the two directions, best first.
-
-    Raises:
-        UserError: the relation has no word.
-    """
-    if relation not in dev.groups:
-        raise UserError(f"relations: dev has no word in the relation {relation!r}, on which heads are chosen.")
-    accuracy = dev.accuracies(relation).reshape(2, -1).max(0)
-    order = np.argsort(-accuracy, kind="stable")
-    return tuple((int(place) // len(names.heads), int(place) % len(names.heads)) for place in order)
-
-
 class CausalCheck(NestedExperiment):
-    """Puts out of action the heads that are best at a relation, beside random heads of the same layers.
+    """Ablates the heads that are best at a relation, beside random heads of the same layers.
 
     The best heads are chosen on dev, as by `SingleHeads`, below the `upper` last layers. Heads are `needed` for the
-    relation as far as what follows changes more than with random sets of as many heads of the same layers off:
+    relation if a score changes more than with random sets of as many heads of the same layers ablated. The scores are:
 
-    - probe: the accuracy, on the words of the relation in test, of a probe that reads the upper layers alone. It is
-      trained on them as they are, and then reads those of the encoder with heads off.
-    - task: the score on dev of a fine-tuned transformer, with its own heads of the same numbers off.
-    - loss: that of the language model on the words of the relation in test: with all their pieces masked, one word at a
-      time; or as the next pieces, where the encoder is causal. Only for an encoder whose files hold the head for it.
+    - probe: accuracy on the words of the relation in test, by a probe of the upper layers. It is trained on the intact
+      encoder, and then reads the encoder with ablated heads.
+    - task: score on dev of a fine-tuned transformer whose heads of the same numbers are ablated.
+    - loss: loss of the language model on the words of the relation in test: all pieces of one word are masked at a
+      time, or predicted as the next pieces if the encoder is causal. Only if the encoder's files hold the head for it.
 
-    Intervals and p-values are of the paired bootstrap over sentences or texts, with the sets as they were drawn;
-    p-values are adjusted over the relations of each measure (Holm 1979).
+    Intervals and p-values are of the paired bootstrap over sentences or texts, for the random sets of this run.
+    P-values are adjusted over the relations of each score (Holm 1979).
 
     The other options are those of `NestedExperiment`; `seed` also draws the random sets.
 
     Args:
-        probe: of heads, from attention.
-        relations: for which heads are put out of action.
-        checkpoint: of a `TransformerClassifier` made of the same encoder, which is scored on dev of what it was trained
-            on; None for no task.
-        heads: how many of the best heads are off together.
-        random: random sets, of other heads than the best as far as there are enough; the audit counts the heads that
-            are among the best, and the sets that repeat another.
-        upper: last layers, which the probe reads; heads are off below them.
-        kind: what heads give instead. Their `mean` output over dev leaves what they always give, so that what is lost
-            is what they say of the sentence; `zero` also moves all that comes after.
+        probe: probe of heads, from attention.
+        relations: relations whose heads are ablated.
+        checkpoint: checkpoint of a `TransformerClassifier` made of the same encoder, which is scored on dev of its
+            training data; None for no task.
+        heads: number of best heads that are ablated together.
+        random: number of random sets. They take other heads than the best as long as there are enough; the audit counts
+            random heads among the best, and random sets that repeat another.
+        upper: number of last layers for the probe; heads are ablated below them.
+        kind: replacement of the outputs of heads. `mean` (over dev) removes only what depends on the sentence; `zero`
+            also shifts all later layers.
 
     Raises:
-        UserError: later, there are no such relations, layers or heads, or the probe reads no attention.
+        UserError: during setup: there are no such relations, layers or heads, or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -344,27 +324,28 @@ class CausalCheck(NestedExperiment):
                 "--data.init_args.options.heads."
             )
         check_relations(self.relations, data.relations)
-        if not 1 <= self.upper < len(data.layers):
+        layers = len(data.layers)
+        if not 1 <= self.upper < layers:
             raise UserError(
-                f"--model.init_args.upper: the probe can read 1 to {len(data.layers) - 1} of the {len(data.layers)} "
-                f"layers, not {self.upper}."
+                f"--model.init_args.upper: the probe can read 1 to {layers - 1} of the {layers} layers, not "
+                f"{self.upper}."
             )
-        if self.heads > (below := (len(data.layers) - self.upper) * len(data.heads)):
+        if self.heads > (below := (layers - self.upper) * len(data.heads)):
             raise UserError(
                 f"--model.init_args.heads: there are {below} heads below the upper {self.upper} layers, and "
                 f"{self.heads} are to be off."
             )
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
-        self._dev = ArcRows(heads=2 * len(data.layers) * len(data.heads))
+        self._dev = ArcRows(heads=2 * layers * len(data.heads))
 
     def update(self, batch: AttentionBatch) -> None:
-        """Take in what every head finds in dev."""
+        """Gather the predictions of every head on dev."""
         if batch.split == "dev":
             predicted = most_attended(batch.attention, batch.lengths).flatten(2)
             self._dev.add(batch, heads=predicted)
 
     def outcome(self) -> Result:
-        """Select heads, train the probe, put the heads out of action, and return the result."""
+        """Select heads, train the probe, ablate the heads, and return the result."""
         chosen = self._chosen()
         upper = self.data.variant(lowest=len(self.data.layers) - self.upper)
         [(probe, best)] = self.trained_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
@@ -386,8 +367,8 @@ class CausalCheck(NestedExperiment):
             "probe_dev": best.value,
             "probe_epochs": best.epoch,
             "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
-            "random_heads_among_best": {one.relation: one.shared for one in chosen},
-            "random_sets_drawn_twice": {one.relation: one.repeated for one in chosen},
+            "random_heads_among_best": {one.relation: one.random_among_best for one in chosen},
+            "random_sets_drawn_twice": {one.relation: one.random_drawn_twice for one in chosen},
             "left_blank": blank,
         }
         if off.reference is not None:
@@ -397,36 +378,35 @@ class CausalCheck(NestedExperiment):
 
     def _measures(
         self, probe: HeadSelectionProbe, encoder: Encoder, off: Ablation, sentences: Sentences, arcs: DependencySplit
-    ) -> dict[str, Measure]:
-        """Return what can be measured with this encoder and this checkpoint."""
+    ) -> dict[str, AblatedScore]:
+        """Return the scores that this encoder and this checkpoint have."""
 
-        def words(relation: int) -> Sequence[Words]:
+        def words(relation: int) -> Sequence[WordsOf]:
             return sentences.words(arcs, relation)
 
-        def single_words(relation: int) -> Sequence[Words]:
+        def single_words(relation: int) -> Sequence[WordsOf]:
             return [(item, word) for item, own in words(relation) for word in own[:, None]]
 
         lengths = [len(pieces) for pieces in sentences.pieces]
         accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self.upper, self.data.options.from_pieces)
-        measures = {"probe": Measure(accuracy, off, words, lengths, accuracy.inputs, "accuracy of the probe")}
+        measures = {"probe": AblatedScore(accuracy, off, words, lengths, accuracy.inputs, "accuracy of the probe")}
         if self._task is not None:
             measures["task"] = self._task
         if lacks_language_modelling(encoder) is None:
             loss, read = WordLoss(encoder, self.seed, sentences), words if encoder.causal else single_words
-            measures["loss"] = Measure(loss, off, read, lengths, loss.inputs, "loss on the words of the relation")
+            measures["loss"] = AblatedScore(loss, off, read, lengths, loss.inputs, "loss on the words of the relation")
         return measures
 
     def _table(
-        self, chosen: Sequence[RelationHeads], measures: Mapping[str, Measure]
+        self, chosen: Sequence[RelationHeads], measures: Mapping[str, AblatedScore]
     ) -> tuple[Table, dict[str, Estimate]]:
-        """Make a table with a row for each measure and relation, blank where the measure does not apply; and scores."""
+        """Make a row for each score and relation, blank where there is no such score; and the scores of the result."""
         rows: list[dict[str, object]] = []
         units: list[Unit] = []
         scores: dict[str, Estimate] = {}
         for name, one in product(("probe", "task", "loss"), chosen):
-            heads = " ".join(name_of(*head) for head in one.best)
-            rows.append({"measure": name, "relation": one.relation, "heads": heads})
-            rows[-1]["best_of_all"] = name_of(*one.best_of_all)
+            own = {"measure": name, "relation": one.relation, "heads": one.heads, "best_of_all": one.best_of_all}
+            rows.append(dict(own))
             units.append(measures[name].task.unit if name in measures else "fraction")
             if name in measures:
                 found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
@@ -440,21 +420,25 @@ class CausalCheck(NestedExperiment):
         return Table(frame, {**columns, "p": "p", "p_holm": "p"}, answer=answer), scores
 
     def _chosen(self) -> list[RelationHeads]:
-        """Return the best heads of each relation on dev, and random ones."""
+        """Rank heads on dev in the better of both directions; return the best of each relation, and random sets."""
         arcs, predicted = self._dev.arcs()
-        data = self.data
+        data, found = self.data, []
         dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
-        found = []
         for place, relation in enumerate(self.relations):
-            ranked = rank_heads(dev, relation, names)
+            if relation not in dev.groups:
+                raise UserError(f"relations: dev has no word in the relation {relation!r}, on which heads are chosen.")
+            order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()
+            ranked = [divmod(head, len(data.heads)) for head in order]
             best = [head for head in ranked if head[0] < len(data.layers) - self.upper][: self.heads]
             drawn = np.random.default_rng([self.seed, place])
-            random = tuple(random_heads(frozenset(best), len(data.heads), drawn) for _ in range(self.random))
-            found.append(RelationHeads(relation, data.relations.index(relation), tuple(best), random, ranked[0]))
+            random = (random_heads(frozenset(best), len(data.heads), drawn) for _ in range(self.random))
+            heads = " ".join(head_name(*head) for head in best)
+            sets = (frozenset[Head](), frozenset(best), *random)
+            found.append(RelationHeads(relation, data.relations.index(relation), sets, heads, names.head(order[0])))
         return found
 
     def _ablation(self, encoder: Encoder) -> Ablation:
-        """Return an ablation whose means and other texts are sentences of dev."""
+        """Return an ablation whose references are sentences of dev."""
 
         def texts() -> list[dict[str, Tensor]]:
             sentences = Sentences(self.data, "dev", encoder)
@@ -466,8 +450,8 @@ class CausalCheck(NestedExperiment):
 
         return make_ablation(self.kind, encoder.last_hidden, texts, self.seed)
 
-    def _classification(self, path: Path) -> Measure:
-        """Load the fine-tuned classifier and the texts that it was trained on."""
+    def _classification(self, path: Path) -> AblatedScore:
+        """Load the fine-tuned classifier and its training data."""
         settings = data_settings(path, read_checkpoint(path))
         settings.init_args.cache = str(self.data.cache)
         settings.init_args.root = settings.init_args.root or str(self.data.root)
@@ -485,22 +469,22 @@ class CausalCheck(NestedExperiment):
         made_of, read = data.tokenizer, self.data.encoder
         if made_of is not None and read is not None and made_of.name != read.name:
             rank_zero_warn(
-                f"{path}: the classifier was made of {made_of.name}, and the heads are found in {read.name}. What is "
-                f"said of the task is of other heads, unless the two are one encoder."
+                f"{path}: the classifier was made of {made_of.name}, and the heads are found in {read.name}. Unless "
+                f"the two are one encoder, the score of the task belongs to other heads."
             )
         dev = data.splits["dev"]
         texts = [(number, np.zeros(1, np.int64)) for number in range(len(dev))]
 
-        def inputs(some: Sequence[Words]) -> dict[str, Tensor]:
+        def inputs(some: Sequence[WordsOf]) -> dict[str, Tensor]:
             return task.inputs(dev[[number for number, _ in some]].to(device))
 
         off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, "dev", REFERENCES, self.seed), self.seed)
         on = f": {task.score} on {corpus_of(data.files()['dev'])['corpus']}, dev"
-        return Measure(task, off, lambda _: texts, dev.lengths.tolist(), inputs, f"{task.score} of the task", on)
+        return AblatedScore(task, off, lambda _: texts, dev.lengths.tolist(), inputs, f"{task.score} of the task", on)
 
 
-def causal_bars(table: pd.DataFrame, name: str, measure: Measure) -> Figure:
-    """Draw the change of a measure with the best heads off beside the change with random ones."""
+def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Figure:
+    """Draw the change of a score with the best heads ablated beside the change with random heads ablated."""
     series = {"best heads off": "best", "random heads of the same layers off": "random"}
-    rows, label = table[table["measure"] == name], f"change of the {measure.what}"
+    rows, label = table[table["measure"] == name], f"change of the {measure.label}"
     return table_bars(f"Heads of a relation off{measure.on}", rows, "relation", series, label, measure.task.unit)

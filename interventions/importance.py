@@ -1,40 +1,42 @@
-"""How much the loss depends on attention to delimiters, punctuation and the rest (Clark et al. 2019, §3.3)."""
+"""Gradient of the loss by attention to delimiters, punctuation and other tokens (Clark et al. 2019, §3.3)."""
 
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from analysis import Analysis
-from analysis.tables import by_class, head_map
+from analysis.by_head import HeadMeans, by_class, by_name
 from attention import Encoder
 from attention.capture import intervening
 from corpora.sentence import CorpusError
 from datamodules import SegmentBatch, TextDataModule
+from heads.single_heads import head_map
 from interventions.task import Classification, LanguageModelling, MeanStateClassification, Task
 from metrics.moments import Means, Moments
 from processes.ranks import run_seed
-from results import Curves, Estimate, Floats, Result, Table, Unit, UserError, on_one_scale
-from results.errors import check_numbers
+from results import Curves, Result, Table, Unit, UserError, on_one_scale
 from training import recorded_gradients
 from training.checkpoints import checkpoint_file
 
 CLASSES = ("start", "end", "punctuation", "rest")
-"""Of tokens that are attended to: the two kinds of delimiters, `.` and `,`, and all others."""
+"""Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, and all others."""
 
 MEASURED: Mapping[str, Unit] = {"loss": "nats", "accuracy": "fraction"}
 
-_CELLS = 1 << 25  # weights of all layers, or logits, that one pass keeps: 128 MB
+FITTED = 2000
+"""Random texts of the train split for the logistic regression."""
+
+_CELLS = 1 << 25  # weights of all layers, or logits, in memory during one pass: 128 MB
 _BITS = 48  # gradients are tiny; their sum over half of the inputs may reach 2¹⁵
 
 
 def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return loss and accuracy of each text, `[batch]`, and the derivative of the loss by the weights of each layer.
 
-    The derivatives are `[batch, heads, from, to]`. A weight is free in its own layer; through it the loss depends on
-    later layers as it does in the model.
+    The derivatives are `[batch, heads, from, to]`. Each weight is a free variable, not bound by the softmax, and later
+    layers depend on it as in the model.
     """
     weights: list[Tensor] = []
 
@@ -50,13 +52,13 @@ def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tenso
 
 
 def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor) -> Tensor:
-    """Return mean |gradient| over the rows of real tokens and those columns of each class that they may attend to.
+    """Return mean |gradient| by class: over the weights from real tokens to tokens of the class.
 
     Args:
         gradient: `[batch, heads, from, to]`.
         real: bool `[batch, tokens]`.
         classes: bool `[batch, classes, tokens]`.
-        allowed: bool `[batch, 1, from, to]`; other weights do not exist, and are left out.
+        allowed: bool `[batch, 1, from, to]`; weights behind a mask are left out.
 
     Returns:
         Float64 `[batch, heads, classes]`, nan where an input has no token of the class.
@@ -75,56 +77,49 @@ def class_masks(batch: SegmentBatch) -> Tensor:
 
 
 class Importance(Analysis):
-    """Mean |∂L/∂α| by the class of the token that is attended to, for every head and layer.
+    """Mean |∂L/∂α| of every head and layer, by the class of the token that receives the attention.
 
-    L is the loss of each input under the head for language modelling that the encoder's files hold: the mean over 15 %
-    of its tokens, which are masked, or over the next tokens. An encoder without such a head reads labelled texts: L is
-    the cross-entropy of a logistic regression on the mean of the last hidden states, fitted to the train split of the
-    same corpus; or that of a trained classifier, with its own attention.
+    L is the loss of each input as a language model, if the encoder's files hold a head for it: the mean over masked
+    tokens (15 %), or over the next tokens. Without such a head the texts must have labels, and L is the cross-entropy
+    of a logistic regression on the mean of the last hidden states, fitted to the train split of the same corpus. With
+    `classifier` L is the loss of the classifier, by its own attention.
 
-    The means are over the rows of all real tokens and the columns of the class that these may attend to in the layer,
-    and then over inputs that have a token of the class.
+    The means are over the weights from real tokens to tokens of the class, and then over inputs with such tokens.
 
     Args:
-        classifier: checkpoint of a `TransformerClassifier` on this encoder, whose loss is taken instead; the texts must
-            have its labels. Not for random weights beside it.
-        train: how many texts of the train split the regression is fitted to, drawn at random.
-        seed: of the masks, together with the number of each input, and of that drawing; None for that of the run.
+        classifier: checkpoint of a `TransformerClassifier` on this encoder; the texts must have its labels. It is not
+            used for random weights.
 
     Raises:
-        UserError: the encoder's files hold no head for language modelling, and the texts are not of one labelled corpus
+        UserError: the encoder's files hold no head for language modelling, and the texts are not one labelled corpus
             with a train split.
     """
 
     name = "importance"
 
-    def __init__(self, classifier: str | None = None, train: int = 2000, seed: int | None = None) -> None:
+    def __init__(self, classifier: str | None = None) -> None:
         super().__init__()
-        check_numbers(self, least=1, train=train)
-        check_numbers(self, least=0, seed=seed)
         self.classifier = None if classifier is None else checkpoint_file(classifier)
-        self.texts, self.seed = train, seed
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
         self._task = self._task_of(data, encoder)
-        self._by_head = Moments(2, (encoder.layers, encoder.heads, len(CLASSES)), "nats", _BITS, (0, np.inf))
-        self._by_layer = Moments(2, (encoder.layers, len(CLASSES)), "nats", _BITS, (0, np.inf))
-        self._losses = Moments(2, (2,), tuple(MEASURED.values()), bounds=(0, [np.inf, 1.0]))
+        self._numbers = HeadMeans(encoder, dict.fromkeys(CLASSES, "nats"), (0, np.inf), scale=_BITS)
+        self._losses = Moments(2, (len(MEASURED),), tuple(MEASURED.values()), bounds=(0, [np.inf, 1.0]))
 
     def _task_of(self, data: TextDataModule, encoder: Encoder) -> Task:
-        seed, name = run_seed(self.seed), encoder.source.spec.name
+        seed, name = run_seed(None), encoder.source.spec.name
         if self.classifier is not None and encoder.source.spec.weights == "pretrained":
             return Classification.from_encoder(self.classifier, encoder)
         if encoder.language_model is not None:
             return LanguageModelling(encoder, seed)
         if len(data.names) > 1:
             raise UserError(
-                f"{type(self).__name__}: {name} has no head for language modelling, and a classifier is of one corpus, "
-                f"not of {', '.join(data.names)}. Name one in --data.init_args.corpora."
+                f"{type(self).__name__}: {name} has no head for language modelling, and a classifier is fitted to one "
+                f"corpus, not to {', '.join(data.names)}. Name one in --data.init_args.corpora."
             )
         try:
-            return MeanStateClassification(encoder, data.drawn("train", self.texts, seed))
+            return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))
         except CorpusError as error:
             reason = str(error).partition(". ")[0]
             raise UserError(
@@ -138,7 +133,7 @@ class Importance(Analysis):
         cells = time * max(self._encoder.layers * self._encoder.heads * time, self._task.vocabulary)
         columns = {**self._task.inputs(batch), "real": batch.mask, "classes": class_masks(batch)}
         with recorded_gradients():
-            # What was made in inference mode takes part in no gradient; a copy does.
+            # Tensors of inference mode have no gradient; their copies do.
             parts = {name: torch.split(one.clone(), max(1, _CELLS // cells)) for name, one in columns.items()}
             for place in range(len(parts["index"])):
                 self._measure({name: part[place] for name, part in parts.items()})
@@ -147,58 +142,47 @@ class Importance(Analysis):
         real, group = inputs["real"], inputs["index"] % 2
         losses, accuracies, found = attention_gradients(self._task, inputs)
         allowed = self._encoder.allowed(real)
-        each = [class_means(one, real, inputs["classes"], allowed.at(layer)) for layer, one in enumerate(found)]
-        means = torch.stack(each, 1)
-        means[losses.isnan()] = torch.nan
-        self._by_head.update(group, means)
-        self._by_layer.update(group, means.mean(2))
+        for layer, one in enumerate(found):
+            means = class_means(one, real, inputs["classes"], allowed.at(layer))
+            means[losses.isnan()] = torch.nan
+            self._numbers.add(means)
+        self._numbers.close(group)
         self._losses.update(group, torch.stack([losses, accuracies], 1))
 
     def by_head(self) -> Mapping[str, Means]:
         """Return mean |∂L/∂α| of the weights to each class."""
-        means = self._by_head.compute()
-        return {f"importance_{name}": means.at(place) for place, name in enumerate(CLASSES)}
+        return self._numbers.by_head("importance_")
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        found, layers = self._by_head.compute(), self._by_layer.compute().over()
-        heads = {name: found.at(place).over() for place, name in enumerate(CLASSES)}
-        losses = self._losses.compute()
-        measured = {name: losses.at(place).over()[()] for place, name in enumerate(MEASURED)}
-        present = {place: name for place, name in enumerate(CLASSES) if heads[name].inputs.any()}
-        numbers, label = list(range(1, len(layers.value) + 1)), "mean |∂L/∂α| (nats)"
+        heads, layers = self._numbers.over(), self._numbers.over("layers")
+        measured = by_name(self._losses.compute(), list(MEASURED))
+        present = [name for name in CLASSES if heads[name].inputs.any()]
+        label = "mean |∂L/∂α| (nats)"
         maps = {
-            f"importance_{name}": head_map(f"Importance of attention to {name}", heads[name].value, label, "nats")
-            for name in present.values()
+            f"importance_{name}": head_map(
+                f"Importance of attention to {name}", heads[name].value, value_label=label, unit="nats"
+            )
+            for name in present
         }
         curves = Curves(
             title="Importance of attention, by what it goes to",
             x_label="layer",
             y_label=label,
-            lines={name: (numbers, layers.value[:, place].tolist()) for place, name in present.items()},
+            lines={name: (list(range(1, self._encoder.layers + 1)), layers[name].value.tolist()) for name in present},
         )
         task = self._task
         fitted = {"classifier_texts": task.texts} if isinstance(task, MeanStateClassification) else {}
-        scores = {f"{self.name}.{name}": one for name, one in measured.items()}
+        scores = {f"{self.name}.{name}": one[()] for name, one in measured.items()}
+        by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
+        units: Mapping[str, Unit] = {"importance": "nats"}
         return Result(
             experiment=self.name,
             scores=scores,
             headline=list(scores),
             tables={
-                "importance": Table(by_class(heads, "importance"), {"importance": "nats"}, interval="importance"),
-                "importance_layers": _layer_table(layers),
+                "importance": Table(by_class(heads, "importance"), units, interval="importance"),
+                "importance_layers": Table(by_layer, units, "importance", ("layer", "class", "importance")),
             },
             figures={"importance": curves, **on_one_scale(maps)},
-            audit={"loss": task.name, "inputs": int(next(iter(measured.values())).inputs), **fitted},
+            audit={"loss": task.name, "inputs": int(measured["loss"].inputs), **fitted},
         )
-
-
-def _layer_table(layers: Estimate[Floats]) -> Table:
-    """Make a table with a row for each layer and class, of an estimate `[layers, classes]`."""
-    rows = [
-        (layer + 1, name, *layers[layer, place].named("").values(), int(layers.inputs[layer, place]))
-        for layer in range(len(layers.value))
-        for place, name in enumerate(CLASSES)
-    ]
-    frame = pd.DataFrame(rows, columns=["layer", "class", "importance", "low", "high", "inputs"])
-    answer = ("layer", "class", "importance")
-    return Table(frame, {"importance": "nats"}, interval="importance", answer=answer)

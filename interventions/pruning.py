@@ -1,8 +1,9 @@
-"""The score as more and more heads go, the least important first, and the importance of heads (Michel et al. 2019)."""
+"""Score of a classifier as heads are pruned, least important first, and importance of heads (Michel et al. 2019)."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor, nn
 
-from analysis.tables import head_map, head_rows
+from analysis.by_head import head_rows
 from attention.ablation import Ablation
 from attention.capture import Head, Heads, Mixture, intervening, replacing
 from attention.encoder import refuse_existing, save_model
 from attention.modeling_pruned import LAYOUTS, RemovedHeads, is_prunable, prune
+from heads.single_heads import head_map
 from interventions.ablation import TaskExperiment, compared, draws_for
 from interventions.task import Classification, TaskOutputs
 from metrics.bootstrap import holm
@@ -30,10 +32,10 @@ from training import recorded_gradients
 
 _STEPS = 10
 SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
-"""Of the heads that are pruned (Michel et al. 2019, §4)."""
+"""Shares of the heads that are pruned (Michel et al. 2019, §4)."""
 TIMED = 256
-"""Texts that a pass is timed over, drawn at random from those that are scored."""
-_ROUNDS = 3  # of which the fastest counts: what else the machine does makes a pass slower, never faster
+"""Texts of a timed pass, drawn at random from the scored texts."""
+_ROUNDS = 3  # the fastest pass counts: other load makes a pass slower, never faster
 _BITS = 44  # behind the point of importance: derivatives of a confident classifier are tiny
 
 Ranking = Literal["importance", "confidence", "random"]
@@ -62,9 +64,9 @@ def head_derivatives(
 
 
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the largest weight of every word to a word, `[batch, pieces, layers, heads]`; nan for what is no word.
+    """Return the largest weight from every word to a word, `[batch, pieces, layers, heads]`; nan for delimiters.
 
-    Delimiters neither attend nor are attended to here, as the end of the sentence in Voita et al. (2019, §4).
+    Voita et al. (2019, §4) leave out the end of the sentence in the same way.
     """
     words, found = inputs["words"], list[Tensor]()
 
@@ -86,32 +88,32 @@ def normalised(importance: Floats) -> Floats:
 
 
 class Pruning(TaskExperiment):
-    """The score of a classifier as its heads go, a tenth of them at a time and without training.
+    """Score of a classifier as its heads are pruned, a tenth of them at a time and without training.
 
-    Heads go in the order of three rankings. Importance is E_x |∂L(x)/∂ξ_h|, over texts of train, lowest first (Michel
-    et al. 2019). Confidence is the mean over the words of the same texts of a head's largest weight (Voita et al.
-    2019), lowest first. The third order is random. No layer is spared, as by default in the released code of Michel et
-    al.: it may lose all its heads.
+    Three rankings give the order of the heads. Importance is E_x |∂L(x)/∂ξ_h| over texts of train, lowest first (Michel
+    et al. 2019). Confidence is the mean, over the words of the same texts, of a head's largest weight, lowest first
+    (Voita et al. 2019). The third order is random. A layer may lose all its heads, as by default in the released code
+    of Michel et al.
 
-    The score is that of the model with zeros in the place of heads. `seconds` are those of the model whose heads are
-    really removed, see `attention.modeling_pruned.prune`.
+    The score is computed with zeros in the place of pruned heads. `seconds` are measured on a model without these
+    heads, see `attention.modeling_pruned.prune`.
 
     Args:
-        checkpoint: of a `TransformerClassifier`; without `--data` the texts are those it was trained on.
-        rankings: by which heads go.
-        normalise: whether importance is divided by the ℓ2 norm of its layer.
-        exact: whether importance is estimated anew after each step, with the heads off that are gone.
-        texts: of train, drawn at random, that importance and confidence are means over.
-        seeds: random orders, whose scores are averaged.
-        split: on which the score is taken.
-        score: None for that of the data.
+        checkpoint: checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was trained on.
+        rankings: rankings of the heads.
+        normalise: divide importance by the ℓ2 norm of its layer.
+        exact: estimate importance again after each step, with the pruned heads off.
+        texts: number of random texts of train for importance and confidence.
+        seeds: number of random orders, whose scores are averaged.
+        split: split that is scored.
+        score: score of the classifier; by default the score of the data.
         save: folder for the model without a `share` of its heads, the least important.
-        share: of the heads that the saved model lacks.
-        seed: of what is drawn; None for that of the run.
+        share: share of the heads that the saved model lacks.
+        seed: seed of random draws; by default the seed of the run.
 
     Raises:
-        UserError: an option is out of range, or data and checkpoint do not fit.
-        UserError: a model is to be saved whose heads cannot be removed.
+        UserError: an option is out of range, data and checkpoint do not fit, or heads of the model to save cannot be
+            removed.
     """
 
     experiment = "pruning"
@@ -155,19 +157,17 @@ class Pruning(TaskExperiment):
 
     @property
     def classification(self) -> Classification:
-        """The task, which is that of a classifier."""
+        """The task, a classification."""
         assert isinstance(self.task, Classification)
         return self.task
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Rank the heads; return those that are off together."""
+        """Rank the heads, and return the sets that are off together."""
         total = self.task.layers * self.task.heads
         self._counts = [total * step // _STEPS for step in range(_STEPS + 1)]
         # Every process has the same batches, and sums some of them.
         self._train = self.drawn("train", self.texts)[self.trainer.global_rank :: self.trainer.world_size]
-        self._heads: list[Head] = [
-            (layer, head) for layer in range(self.task.layers) for head in range(self.task.heads)
-        ]
+        self._heads: list[Head] = list(product(range(self.task.layers), range(self.task.heads)))
         self._importance = self._important(frozenset())
         # Over all words of the texts.
         self._confidence = self._mean(lambda inputs: head_confidences(self.task.outputs, inputs), "fraction", 1).value
@@ -218,16 +218,49 @@ class Pruning(TaskExperiment):
         return order
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Remove heads for good, sum up, and save the model without its least important heads."""
-        removed = self._remove() if self.trainer.is_global_zero else {}
-        # Every process has the same result.
-        result = self._result(outputs, self.trainer.strategy.broadcast(removed))
+        """Measure the models without heads, compute the result, and save a model if asked to."""
+        removed: dict[Heads, dict[str, float]] = self._remove() if self.trainer.is_global_zero else {}
+        removed = self.trainer.strategy.broadcast(removed)  # every process has the same result
         if self.folder is not None and self.trainer.is_global_zero:
             self._save(self.folder)
-        return result
+        task, draws = self.task, draws_for(len(self._orders) * len(SHARES), len(outputs))
+        found = {heads: outputs.score("zero", heads, draws) for heads in self._sets}
+        outputs.warn_of_one_label("zero")
+        whole = found[frozenset()]
+        frame = pd.DataFrame(
+            [
+                {
+                    "ranking": name,
+                    "pruned": share,
+                    **compared([found[heads] for heads in sets], whole),
+                    "heads": len(sets[0]),
+                    **removed[sets[0]],
+                }
+                for name in self._orders
+                for share, sets in zip(SHARES, self._off(name), strict=True)
+            ]
+        )
+        frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
+        scores = {task.score: whole}
+        for name, own in frame.groupby("ranking", sort=False):
+            # The least share whose score lies below the interval of the whole model; nan for none.
+            least = own.loc[own["score"] < whole.interval[0], "pruned"].min()
+            scores[f"pruning.{name}.leaves_at"] = Estimate(float(least), unit="fraction")
+        timed = f"fastest of {_ROUNDS} passes over {counted(min(TIMED, len(outputs)), 'text')}"
+        if not is_prunable(self.classification.classifier.model):
+            timed = f"{timed} of the whole model: heads of this architecture cannot be removed"
+        audit = {
+            "texts": len(outputs),
+            "draws": draws,
+            "kept_batches": self.kept_batches,
+            "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
+            "seconds": timed,
+        }
+        tables, figures = self._tables(frame), self._figures(frame, whole)
+        return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
 
     def _remove(self) -> dict[Heads, dict[str, float]]:
-        """Measure the model without each set of heads, by columns; a random ranking has those of its first order."""
+        """Measure the model without each set of heads; a random ranking stands for its first order."""
         classifier = self.classification.classifier
         timed = self.drawn(self.split, TIMED)
         sets = list(dict.fromkeys(one for name in self._orders for one, *_ in self._off(name)))
@@ -236,7 +269,7 @@ class Pruning(TaskExperiment):
             return dict.fromkeys(sets, _columns(RemovedHeads(), classifier, seconds))
         found: dict[Heads, dict[str, float]] = {}
         progress = Progress("Passes without heads", _ROUNDS * len(sets))
-        for _ in range(_ROUNDS):  # one round after the other: what slows the machine for a while slows none alone
+        for _ in range(_ROUNDS):  # rounds over all sets, so that a slow minute of the machine hits no single set
             for heads in sets:
                 smaller, counts = _without(classifier, heads)
                 columns = _columns(counts, smaller, self._seconds(smaller, timed))
@@ -271,61 +304,21 @@ class Pruning(TaskExperiment):
             f"AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, trust_remote_code=True)."
         )
 
-    def _result(self, outputs: TaskOutputs, removed: Mapping[Heads, Mapping[str, float]]) -> Result:
-        task = self.task
-        draws = draws_for(len(self._orders) * len(SHARES), len(outputs))
-        found = {heads: outputs.score("zero", heads, draws) for heads in self._sets}
-        outputs.warn_of_one_label("zero")
-        whole = found[frozenset()]
-        rows = [
-            {
-                "ranking": name,
-                "pruned": share,
-                **compared([found[heads] for heads in sets], whole),
-                "heads": len(sets[0]),
-                **removed[sets[0]],
-            }
-            for name in self._orders
-            for share, sets in zip(SHARES, self._off(name), strict=True)
-        ]
-        frame = pd.DataFrame(rows)
-        frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
-        timed = min(TIMED, len(outputs))
-        scores = {task.score: whole} | _leaving(frame, whole)
-        audit: dict[str, object] = {
-            "texts": len(outputs),
-            "draws": draws,
-            "kept_batches": self.kept_batches,
-            "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
-            "seconds": f"fastest of {_ROUNDS} passes over {counted(timed, 'text')}",
-        }
-        if not is_prunable(self.classification.classifier.model):
-            audit["seconds"] = f"{audit['seconds']} of the whole model: heads of this architecture cannot be removed"
-        tables, figures = self._tables(frame), self._figures(frame, whole)
-        return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
-
     def _tables(self, frame: pd.DataFrame) -> dict[str, Table]:
-        task = self.task
-        units: dict[str, Unit] = {
-            "pruned": "fraction",
-            "score": task.unit,
-            "difference": task.unit,
-            "p": "p",
-            "p_holm": "p",
-        }
-        place = {head: number for number, head in enumerate(self._order, start=1)}
+        unit = self.task.unit
+        units: dict[str, Unit] = {"pruned": "fraction", "score": unit, "difference": unit, "p": "p", "p_holm": "p"}
+        order = np.empty((self.task.layers, self.task.heads), np.int64)
+        order[tuple(np.transpose(self._order))] = range(1, order.size + 1)
         columns: dict[str, Estimate[Floats] | NDArray[Any]] = {
             "importance": self._importance,
             "normalised": normalised(self._importance.value),
             "confidence": self._confidence,
-            "order": np.array([[place[layer, head] for head in range(task.heads)] for layer in range(task.layers)]),
+            "order": order,
         }
+        of_heads: dict[str, Unit] = {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"}
         return {
             "pruning": Table(frame, {**units, "seconds": "ratio"}, interval="score", answer=("ranking", *units)),
-            "importance": Table(
-                head_rows(columns),
-                {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"},
-            ),
+            "importance": Table(head_rows(columns), of_heads),
         }
 
     def _figures(self, frame: pd.DataFrame, whole: Estimate) -> dict[str, Figure]:
@@ -346,8 +339,8 @@ class Pruning(TaskExperiment):
                 y_label=f"{self.task.score} (%)" if scale > 1 else self.task.score,
                 lines={**lines, "interval of the whole model": ends},
             ),
-            "importance": head_map("Importance of heads", importance, label, unit),
-            "confidence": head_map("Confidence of heads", self._confidence, "mean of the largest weight"),
+            "importance": head_map("Importance of heads", importance, value_label=label, unit=unit),
+            "confidence": head_map("Confidence of heads", self._confidence, value_label="mean of the largest weight"),
         }
 
 
@@ -362,13 +355,3 @@ def _without(classifier: SequenceClassifier, heads: Heads) -> tuple[SequenceClas
 def _columns(counts: RemovedHeads, classifier: SequenceClassifier, seconds: float) -> dict[str, float]:
     parameters = sum(parameter.numel() for parameter in classifier.parameters())
     return {"removed": counts.removed, "zeroed": counts.zeroed, "parameters": parameters, "seconds": seconds}
-
-
-def _leaving(frame: pd.DataFrame, whole: Estimate) -> dict[str, Estimate]:
-    """Return the least share at which each ranking's score lies below the interval of the whole model; nan for none."""
-    found = {}
-    for name, own in frame.groupby("ranking", sort=False):
-        below = own.loc[own["score"] < whole.interval[0], "pruned"]
-        value = float(below.min()) if len(below) else np.nan
-        found[f"pruning.{name}.leaves_at"] = Estimate(value, unit="fraction")
-    return found

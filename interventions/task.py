@@ -1,4 +1,4 @@
-"""The score of a model on texts: what it reads, its outputs for each text, and the loss and the score made of these."""
+"""Score of a model on texts: its inputs, its outputs for each text, and the loss and the score of these outputs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,35 +28,35 @@ from models import TransformerClassifier
 from results import Estimate, Floats, Unit, UserError
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
-"""Share of the tokens that are masked, and of these the shares that become the mask and a random token (Devlin et al.
-2019, §3.1); the others stay as they are."""
+"""Share of the tokens that are predicted; of these, shares that become the mask and a random token (Devlin et al. 2019,
+§3.1). The other predicted tokens stay as they are."""
 
 IGNORED = -100  # targets that PyTorch's cross-entropy leaves out
 
 REFERENCES = 1000
-"""Texts of dev that `mean` is over, drawn at random."""
+"""Random texts of dev under `mean`."""
 RESAMPLED = 256
-"""Of them those that `resample` draws from."""
-_DRAWN = 4096  # most pieces of a batch of drawn texts: outputs or gradients of all layers are kept of it
-_C = 0.01  # of 1, .1, .01, .001 and .0003 that of the lowest loss on dev of SST-2, with 2,000 texts and with all
+"""Texts among them that `resample` draws from."""
+_DRAWN = 4096  # most pieces of a batch of drawn texts: outputs or gradients of all its layers stay in memory
+_C = 0.01  # of 1, .1, .01, .001 and .0003 the value with the lowest loss on dev of SST-2, with 2,000 texts and with all
 
 
 class Task(ABC):
     """A model that is scored on texts.
 
     Attributes:
-        name: of what is predicted, in the audit.
-        model: whose attention goes through the registered function.
-        layers: attention layers.
-        heads: heads of each layer.
-        width: outputs of each text.
-        vocabulary: logits of each token; 0 where there are none.
-        labels: what the outputs are logits of; none where something else is predicted.
-        scores: names of the main scores to choose from; the first is the default.
-        score: name of the main score.
-        unit: of the main score.
-        loss_unit: of the losses.
-        lower_is_better: whether a lower score is better, as of a loss.
+        name: name of the prediction, in the audit.
+        model: model whose attention goes through the registered function.
+        layers: number of attention layers.
+        heads: number of heads of each layer.
+        width: number of outputs of each text.
+        vocabulary: number of logits of each token; 0 for a model without a vocabulary.
+        labels: labels of the outputs, if these are logits.
+        scores: names of the scores to choose from; the first is the default.
+        score: name of the chosen score.
+        unit: unit of the score.
+        loss_unit: unit of the losses.
+        lower_is_better: True for a loss.
     """
 
     name: str
@@ -74,19 +74,19 @@ class Task(ABC):
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
-        """Return what is read of a batch, each `[batch, …]`: `index`, `input_ids`, `attention_mask` and more."""
+        """Return the inputs of a batch by name, each `[batch, …]`: `index`, `input_ids`, `attention_mask` and more."""
 
     @abstractmethod
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return what is known of each text without the model, `[batch]`."""
+        """Return the gold number of each text, `[batch]`."""
 
     @abstractmethod
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the model's outputs for each text, `[batch, width]`, by which gradients reach the attention."""
+        """Return the model's outputs for each text, `[batch, width]`, with gradients of the attention."""
 
     @abstractmethod
     def statistic(self) -> Statistic:
-        """Return the main score as a function of rows `[texts, 1 + width]`, gold before outputs."""
+        """Return the score as a function of rows `[texts, 1 + width]`, gold before outputs."""
 
     def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
         """Return the loss of each text, `[batch]`; nan where there is nothing to predict."""
@@ -97,14 +97,14 @@ class Task(ABC):
         raise TypeError(f"{type(self).__name__} has no accuracy.")
 
     def choose(self, score: str) -> None:
-        """Take another main score; a UserError where there is none of that name."""
+        """Choose another score; raise a UserError if there is no such score."""
         if score not in self.scores:
             raise UserError(f"--model.init_args.score: there is no {score}; give {' or '.join(self.scores)}.")
         self.score = score
 
     @cached_property
     def ablated(self) -> AblatedModel:
-        """The model, whose passes share the layers below replaced heads."""
+        """The model with ablated heads; its passes share the layers below these heads."""
         return AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
 
     def columns(self, sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, int | None]:
@@ -114,7 +114,7 @@ class Task(ABC):
     def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
         """Return `gold`, `[batch]`, and by kind of ablation the outputs with each set of heads replaced.
 
-        The outputs are `[batch, sets × width]`, computed in single precision whatever the trainer's is.
+        The outputs are `[batch, sets × width]`, in single precision under any precision of the trainer.
         """
         index = inputs["index"]
         with torch.autocast(index.device.type, enabled=False):
@@ -127,7 +127,7 @@ class Task(ABC):
 
 @dataclass(frozen=True, eq=False)
 class TaskOutputs:
-    """The outputs of a task for all texts, with each of some sets of heads replaced.
+    """Outputs of a task for all texts, by set of replaced heads.
 
     Attributes:
         task: the task.
@@ -141,7 +141,7 @@ class TaskOutputs:
 
     @classmethod
     def from_rows(cls, task: Task, rows: Mapping[str, Floats], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
-        """Take apart the rows of all texts, as `Task.rows` gives them."""
+        """Split the rows of all texts, the columns of `Task.rows`."""
         outputs: dict[tuple[Kind, Heads], Floats] = {}
         for ablation, some in sets.items():
             by_set = rows[ablation.kind].reshape(-1, len(some), task.width)
@@ -152,7 +152,7 @@ class TaskOutputs:
         return len(self.gold)
 
     def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
-        """Return the main score with a set of heads replaced, under resamples of the texts.
+        """Return the score with a set of heads replaced, under resamples of the texts.
 
         Raises:
             UserError: an output is NaN.
@@ -166,19 +166,19 @@ class TaskOutputs:
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
     def warn_of_one_label(self, kind: Kind) -> None:
-        """Warn if the whole model, which was run beside sets of this kind, predicts one label for every text."""
+        """Warn if the intact model, among the sets of this kind, predicts one label for every text."""
         found = np.unique(self.outputs[kind, frozenset()].argmax(1))
         if len(self.task.labels) > 1 and len(found) == 1:
             rank_zero_warn(
-                f"The whole model gives all {len(self)} texts the label {self.task.labels[found[0]]!r}: there is "
-                f"little that it could need a head for. Train it longer."
+                f"The intact model gives all {len(self)} texts the label {self.task.labels[found[0]]!r}, so that no "
+                f"head can matter much. Train it longer."
             )
 
 
 def make_ablation(
     kind: Kind, run: RunModel, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int
 ) -> Ablation:
-    """Make an ablation of the model that `run` runs; `mean` and `resample` take what heads give in `texts`, in batches.
+    """Make an ablation of the model that `run` runs; `mean` and `resample` read outputs of heads in batches of `texts`.
 
     Raises:
         UserError: there is one text, and no other to resample from.
@@ -187,12 +187,12 @@ def make_ablation(
         return Ablation(kind)
     reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
     if kind == "resample" and len(reference.lengths) < 2:
-        raise UserError("resample: dev has one text, and no other to draw from. Give it more, or choose another kind.")
+        raise UserError("resample: dev has one text, and no other to draw from. Add texts, or choose another kind.")
     return Ablation(kind, reference, seed)
 
 
 class LabelTask(Task):
-    """Labels of texts, whose outputs are logits; or numbers, with one output."""
+    """Labels of texts, with logits as outputs; or numbers, with one output."""
 
     scores = SCORES[False]
     score = "accuracy"
@@ -234,14 +234,14 @@ class Classification(LabelTask):
     """Labels by a fine-tuned transformer.
 
     Args:
-        checkpoint: of a `TransformerClassifier`.
-        device: where it runs.
+        checkpoint: checkpoint of a `TransformerClassifier`.
+        device: device of the model.
 
     Attributes:
         classifier: the model under its head.
 
     Raises:
-        TrainingError: the file is damaged, or no such checkpoint.
+        TrainingError: the file is damaged, or a checkpoint of another class.
     """
 
     name = "labels, by a checkpoint"
@@ -257,27 +257,28 @@ class Classification(LabelTask):
 
     @classmethod
     def from_data(cls, checkpoint: Path, data: ClassificationDataModule, device: torch.device) -> Self:
-        """Load a classifier to score it on texts, which are set up; a UserError for other labels or pieces than its."""
+        """Load a classifier to score it on texts; raise a UserError if labels or pieces of the texts differ."""
         task = cls(checkpoint, device)
         if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
             raise UserError(
                 f"{checkpoint}: the classifier knows {', '.join(task.labels)} and pieces of its own tokenizer, and the "
-                f"data have the labels {', '.join(data.labels)} and maybe another tokenizer. Give --data what it was "
-                f"trained on, or leave --data out."
+                f"data have the labels {', '.join(data.labels)} and maybe another tokenizer. Give --data its training "
+                f"data, or leave --data out."
             )
         task.score, task.positive = data.score, data.positive
         return task
 
     @classmethod
     def from_encoder(cls, checkpoint: Path, encoder: Encoder) -> Self:
-        """Load a classifier of an encoder, which reads the texts; a UserError for other layers, heads or pieces."""
+        """Load a classifier of the encoder that reads the texts; raise a UserError for another encoder."""
         task = cls(checkpoint, encoder.device)
         pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(task.pieces.words))))
-        alike = (task.layers, task.heads) == (encoder.layers, encoder.heads)
-        if not alike or task.pieces.words != tuple(piece or "" for piece in pieces):
+        if (task.layers, task.heads) != (encoder.layers, encoder.heads) or task.pieces.words != tuple(
+            piece or "" for piece in pieces
+        ):
             raise UserError(
                 f"{checkpoint} is a classifier on another encoder than {encoder.source.spec.name}, which reads the "
-                f"texts. Name that of the classifier with --data.init_args.encoder.name."
+                f"texts. Name the classifier's encoder with --data.init_args.encoder.name."
             )
         return task
 
@@ -299,7 +300,7 @@ class Classification(LabelTask):
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
     def drawn(self, data: ClassificationDataModule, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most so many texts of a split, drawn at random: the same on every rank."""
+        """Return inputs of at most `most` random texts of a split, the same on every rank."""
         texts, device = data.splits[split], next(self.model.parameters()).device
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
         bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
@@ -313,14 +314,14 @@ class MeanStateClassification(LabelTask):
     """Labels by a logistic regression on the mean of the last hidden states, delimiters included.
 
     Args:
-        encoder: whose hidden states are read.
-        train: labelled texts that the regression is fitted to.
+        encoder: encoder of the hidden states.
+        train: labelled texts to fit the regression to.
 
     Attributes:
-        texts: number of texts that it was fitted to.
+        texts: number of these texts.
 
     Raises:
-        UserError: a text has no label, or all have the same.
+        UserError: a text has no label, or all labels are equal.
     """
 
     name = "labels"
@@ -349,7 +350,7 @@ class MeanStateClassification(LabelTask):
         scaler, regression = model[0], model[1]
         weight = regression.coef_ / scaler.scale_
         bias = regression.intercept_ - weight @ scaler.mean_
-        if self.width == 2:  # scikit-learn has one row, that of the second
+        if self.width == 2:  # scikit-learn has one row, for the second label
             weight, bias = np.vstack([0 * weight, weight]), np.append(0.0, bias)
         self._weight = torch.from_numpy(weight).to(encoder.device)
         self._bias = torch.from_numpy(bias).to(encoder.device)
@@ -374,7 +375,7 @@ _OF_MODEL = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def lacks_language_modelling(encoder: Encoder) -> str | None:
-    """Return why an encoder has no loss as a language model; None where it has one."""
+    """Return the reason why an encoder has no loss as a language model; None for an encoder with one."""
     if encoder.language_model is None:
         return f"{encoder.source.spec.name} has no head for language modelling"
     if not encoder.causal and encoder.tokenizer.mask_token_id is None:
@@ -383,13 +384,13 @@ def lacks_language_modelling(encoder: Encoder) -> str | None:
 
 
 class LanguageModelling(Task):
-    """Masked tokens, or the next ones where the encoder is causal, by its head for language modelling.
+    """Masked tokens by a language model; next tokens if the encoder is causal.
 
-    Gold is the number of tokens to predict; the outputs are the sum of their losses and the number that is right.
+    Gold is the number of tokens to predict; the outputs are the sum of their losses and the number of right tokens.
 
     Args:
-        encoder: the encoder.
-        seed: of the masks; those of a text depend on its number alone.
+        encoder: encoder whose files hold a head for language modelling.
+        seed: seed of the masks, together with the number of each text.
 
     Raises:
         UserError: the encoder's files hold no such head, or its tokenizer has no mask.
@@ -422,7 +423,7 @@ class LanguageModelling(Task):
         }
 
     def _masked_tokens(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
-        """Mask tokens as in BERT's training; return what is read and what is predicted, int64 `[batch, time]`."""
+        """Mask tokens as in BERT's training; return inputs and targets, int64 `[batch, time]`."""
         tokens, words, index = (one.cpu().numpy() for one in (batch.tokens, batch.words, batch.index))
         read, targets = tokens.copy(), np.full_like(tokens, IGNORED)
         mask, ordinary = self.encoder.tokenizer.mask_token_id, self.encoder.ordinary
@@ -459,7 +460,7 @@ class LanguageModelling(Task):
         return first_output_per_gold
 
     def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most so many texts of a split, or of all that a test reads; the same on every rank."""
+        """Return inputs of at most `most` random texts of a split, or of all test data; the same on every rank."""
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 
@@ -470,14 +471,14 @@ def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
 
 
 def _next_tokens(batch: SegmentBatch) -> tuple[Tensor, Tensor]:
-    """Return the tokens, and at each place the token that follows, int64 `[batch, time]`."""
+    """Return the tokens and, as targets, the next token at each position, int64 `[batch, time]`."""
     following = batch.tokens.masked_fill(~batch.mask, IGNORED).roll(-1, 1)
     following[:, -1] = IGNORED
     return batch.tokens, following
 
 
 def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
-    """Return the number of each text's label, int64 `[batch]`; a UserError for one that is not known."""
+    """Return the number of each text's label, int64 `[batch]`; raise a UserError for an unknown label."""
     labels = [str(passages[0].label) for passages in batch.passages]
     if strange := sorted(set(labels) - set(known)):
         raise UserError(
@@ -493,5 +494,5 @@ def _accuracy(values: Floats, weights: Floats) -> Floats:
 
 
 def _precise(numbers: Tensor) -> Tensor:
-    """Return numbers in float32 or more, whatever the weights are."""
+    """Convert numbers to float32, unless they are more precise."""
     return numbers.to(torch.promote_types(numbers.dtype, torch.float32))

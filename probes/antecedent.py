@@ -8,7 +8,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from heads.antecedent import AntecedentEvaluation, check_coreference, links_of
+from heads.antecedent_heads import AntecedentEvaluation, check_coreference, links_of
 from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
 from probes.frozen import FrozenProbe, Sizes, weight_maps
 from probes.head_selection import attention_scores, weighted_scores

@@ -14,7 +14,7 @@ from attention import EncoderSpec, Options
 from attention.extraction import console
 from datamodules import AttentionBatch, AttentionDataModule, DependencyDataModule, VectorSpec
 from datamodules.dependency import Field
-from heads.experiment import read_fields
+from heads.arc_evaluation import read_fields
 from heads.single_heads import Names, head_map
 from results import Figure, on_one_scale
 from results.errors import UserError, new_items

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, VectorSpec
 from datamodules.dependency import DependencySplit
-from heads.experiment import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
+from heads.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
 from metrics.attachment import attached
 from metrics.rows import ArcRows
 from metrics.trees import tree_heads

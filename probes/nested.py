@@ -9,7 +9,7 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from datamodules import AttentionBatch, DependencyDataModule
-from heads.experiment import DependencyExperiment
+from heads.arc_evaluation import DependencyExperiment
 from probes.frozen import DependencyProbe, Mode
 from results import Result
 from results.errors import UserError, check_numbers

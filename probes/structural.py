@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from attention import EncoderSpec, Options
 from datamodules import AttentionBatch
-from heads.experiment import read_fields
+from heads.arc_evaluation import read_fields
 from metrics import trees
 from metrics.attachment import ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio

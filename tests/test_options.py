@@ -24,7 +24,7 @@ from corpora.labelled import read_labelled
 from datamodules.text import TextSource
 from datamodules.tokenization import TokenOptions
 from datamodules.vectors import VectorSpec
-from heads.single_heads import Drawing
+from heads.single_heads import AttentionDrawing
 from models.layers import EmbeddingSpec
 from results import UserError
 
@@ -38,7 +38,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "Fidelity": {"checkpoints": ["a.ckpt"], "tests": [fidelity.Perturbation()]},
     "Atlas": {"analyses": [analysis.Surface()]},
     "Pruning": {"checkpoint": __file__},  # any file: it is not read yet
-    "Drawing": {"head": "1-1", "sentence": "s"},
+    "AttentionDrawing": {"head": "1-1", "sentence": "s"},
     "read_treebank": {"path": Path("a.conllu")},
     "read_labelled": {"path": Path("a.tsv")},
     **{name: {"probe": probes.AttentionOnlyProbe()} for name in ("CausalCheck", "ControlTask", "DescriptionLength")},
@@ -102,7 +102,14 @@ def test_no_number_below_zero_is_taken(kind: type, name: str, number: type) -> N
         kind(**REQUIRED.get(kind.__name__, {}), **{name: number(-1)})
 
 
-OTHERS: tuple[Callable[..., Any], ...] = (Options, TokenOptions, Ablation, Drawing, read_treebank, read_labelled)
+OTHERS: tuple[Callable[..., Any], ...] = (
+    Options,
+    TokenOptions,
+    Ablation,
+    AttentionDrawing,
+    read_treebank,
+    read_labelled,
+)
 KINDS: tuple[Callable[..., Any], ...] = (*dict.fromkeys(classes()), *OTHERS)
 CHOICES = [(kind, *choice) for kind in KINDS for choice in choices(kind)]
 

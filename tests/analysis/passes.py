@@ -1,6 +1,6 @@
 """Tiny encoders, and passes of batches through them as the experiment makes them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 from analysis import Analysis
 from attention import Encoder, EncoderSpec, resolve
 from datamodules import SegmentBatch
-from metrics.rows import ExactMetric
 from tests import tiny
 from tests.analysis.segments import batch_of
 
@@ -88,10 +87,3 @@ def show(encoder: Encoder, batch: SegmentBatch, *analyses: Analysis) -> list[Ten
     for analysis in analyses:
         analysis.end(batch)
     return passed
-
-
-def summed(analysis: Analysis) -> Iterator[Tensor]:
-    """The states of its metrics."""
-    for metric in analysis.modules():
-        if isinstance(metric, ExactMetric):
-            yield from (state for state in metric.metric_state.values() if isinstance(state, Tensor))

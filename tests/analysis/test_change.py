@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from analysis import AttentionAnalyses, Change, Patterns, RepeatedSequences, Surface
-from analysis.base import Analysis
+from analysis import Analysis, AttentionAnalyses, Change, Patterns, RepeatedSequences, Surface
 from attention import Encoder, EncoderError, EncoderSpec
 from datamodules import TextDataModule
 from metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics

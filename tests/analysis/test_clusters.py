@@ -11,7 +11,7 @@ from attention import Encoder, EncoderSpec, resolve
 from datamodules import TextDataModule
 from results import Curves
 from results.errors import UserError
-from tests.analysis.passes import ENCODERS, batches, encoder, show, summed
+from tests.analysis.passes import ENCODERS, batches, encoder, show
 from tests.tiny import save_bert
 
 
@@ -55,16 +55,6 @@ def test_distances_equal_loops_over_tokens(kind: str, tmp_path: Path) -> None:
     assert {layer: len(x) for layer, (x, _) in drawn.points.items()} == {
         str(layer): model.heads for layer in range(1, model.layers + 1)
     }
-
-
-def test_two_processes_have_the_sums_of_one(tmp_path: Path) -> None:
-    model = encoder("bert", tmp_path)
-    whole, *parts = (begun(model, tmp_path)[1] for _ in range(3))
-    for place, batch in enumerate(batches(model)):
-        show(model, batch, whole, parts[place % 2])
-    for one, first, second in zip(*map(summed, (whole, *parts)), strict=True):
-        assert one.dtype == torch.int64
-        assert torch.equal(one, first + second)
 
 
 def test_planted_groups_are_found_and_near_heads_of_one_layer_are_significant() -> None:

@@ -23,34 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
 ]
 
-# Of each config the tables, figures and scores that others read.
-READ: dict[str, tuple[dict[str, set[str]], int, set[str]]] = {
-    "clark2019/surface.yaml": ({"surface": {"layer", "head", "previous"}, "layers": {"layer"}}, 3, set()),
-    "clark2019/clusters.yaml": (
-        {"head_distances": {"layer", "head", "distance"}, "clusters": {"x", "y", "behaviour"}},
-        3,
-        {"within_layer", "between_layer", "p"},
-    ),
-    "clark2019/importance.yaml": ({"importance": {"layer", "head"}}, 1, set()),
-    "kovaleva2019/patterns.yaml": (
-        {"patterns": {"corpus", "layer", "vertical", "diagonal", "vertical_diagonal", "block", "heterogeneous"}},
-        2,
-        set(),
-    ),
-    "kovaleva2019/linguistic.yaml": ({"linguistic": {"layer", "head", "class"}}, 1, set()),
-    "kovaleva2019/relations.yaml": ({"relations": {"layer", "head"}}, 1, set()),
-    "kovaleva2019/change.yaml": (
-        {
-            "change": {"layer", "head", "cosine", "low", "high"},
-            "change_layers": {"layer", "cosine", "divergence"},
-            "differences": {"quantity", "layer", "head", "before", "after", "difference", "p_holm"},
-            "before.linguistic": {"layer", "head"},
-        },
-        6,
-        {"change.cosine", "change.cosine.layer_2", "differences.entropy"},
-    ),
-}
-
 
 def texts(folder: Path, corpus: str) -> dict[str, list[dict[str, Any]]]:
     """The corpora of each config in little: labelled texts, pairs of texts, a plain text, a treebank."""
@@ -101,7 +73,7 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_config_writes_what_others_read_on_one_and_on_two_processes(
+def test_a_config_writes_the_same_on_one_and_on_two_processes(
     run_config: Callable[..., Any], config: Path, corpus: str, tmp_path: Path
 ) -> None:
     given = texts(tmp_path, corpus)[config.name]
@@ -112,11 +84,6 @@ def test_a_config_writes_what_others_read_on_one_and_on_two_processes(
     _, one, at_one = run_config(*arguments)
     _, two, at_two = run_config(*arguments, processes=2)
 
-    columns, figures, scores = READ[f"{config.parent.name}/{config.name}"]
-    for name, expected in columns.items():
-        assert expected <= set(pd.read_csv(at_one / one["tables"][name]))
-    assert len(one["figures"]) >= figures
-    assert scores <= set(one["scores"])
     if config.name == "change.yaml":  # analyses that each read one of two corpora
         captions = [caption for name, caption in one["captions"].items() if name.startswith(("change", "difference"))]
         assert {("sst2" in caption, "treebank" in caption) for caption in captions} == {(True, False), (False, True)}

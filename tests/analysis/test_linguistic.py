@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from analysis import Linguistic
@@ -15,7 +14,7 @@ from attention import Encoder
 from corpora.texts import Passage
 from datamodules import SegmentBatch
 from results.errors import UserError
-from tests.analysis.passes import ENCODERS, encoder, show, summed, uniform
+from tests.analysis.passes import ENCODERS, encoder, show, uniform
 from tests.analysis.segments import batch_of
 from tests.analysis.trees import TREES, passage
 
@@ -105,16 +104,6 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, missing: str, tmp_pa
     assert to_nouns.over().value[1, 2] == pytest.approx(
         tables["linguistic"].query("layer == 2 and head == 3")["attention"].iloc[0]
     )
-
-
-def test_copies_that_share_the_batches_sum_what_one_does(tmp_path: Path) -> None:
-    one = encoder("bert", tmp_path)
-    copies = [begun(one) for _ in range(3)]
-    for number, batch in enumerate(batches(one)):
-        show(one, batch, copies[0], copies[1 + number % 2])
-    for whole, first, second in zip(*map(summed, copies), strict=True):
-        assert whole.any()
-        assert torch.equal(whole, first + second)
 
 
 def test_a_class_is_of_tags_relations_and_forms() -> None:

@@ -4,7 +4,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-import torch
 
 from analysis import Surface
 from attention import Encoder
@@ -12,7 +11,7 @@ from datamodules import TextDataModule
 from metrics.attention_mass import PLAIN, STATISTICS
 from results import Curves, Estimate, Floats
 from tests import tiny
-from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show, summed
+from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show
 from tests.analysis.passes import uniform as even_rows
 from tests.metrics.attention_mass import KINDS, mean, statistics
 
@@ -124,15 +123,3 @@ def test_the_bound_of_broad_heads_is_that_of_the_paper_without_windows(tmp_path:
     for batch in batches(model):
         show(model, batch, surface)
     assert (broad_from(surface) == 3.8).all()
-
-
-def test_two_processes_have_the_sums_of_one(tmp_path: Path) -> None:
-    model = encoder("bert", tmp_path)
-    whole, parts = begun(model), [begun(model), begun(model)]
-    for place, batch in enumerate(batches(model)):
-        show(model, batch, whole, parts[place % 2])
-    states = [list(summed(surface)) for surface in (whole, *parts)]
-    assert len(states[0]) == 12
-    for one, first, second in zip(*states, strict=True):
-        assert one.dtype == torch.int64
-        assert torch.equal(one, first + second)

@@ -1,5 +1,7 @@
 """The experiment from files to tables, against a brute-force count over the stores it reads."""
 
+from collections import Counter
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Literal, cast
@@ -50,41 +52,40 @@ def datamodule(
     )
 
 
-def brute_force(held: CoreferenceSplit, of_words: bool) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Accuracy of every head by nested loops, as the table `heads` has it, and the links of each group."""
-    hits: dict[tuple[str, str, str], int] = {}
-    links = dict.fromkeys(ANTECEDENT_GROUPS, 0)
-    for index in range(len(held)):
-        batch = held[[index]]
-        window = held.windows[index]
+def links_by_hand(held: CoreferenceSplit) -> Iterator[tuple[int, int, list[int], set[int]]]:
+    """Window, mention, earlier mentions under other head words, and head words of the antecedents of every link."""
+    for index, window in enumerate(held.windows):
         mentions, heads = window.text.mentions, window.mention_heads
-        places = sorted(set(heads))
-        weights = batch.weights.numpy()
         for m, mention in enumerate(mentions):
             earlier = [e for e in range(m) if heads[e] != heads[m]]
-            gold = {heads[e] for e in earlier if mentions[e].cluster == mention.cluster}
-            if not gold:
-                continue
-            assert mention.type in MENTION_TYPES
-            for group in ("all", mention.type):
-                links[group] += 1
-            candidates = sorted({heads[e] for e in earlier})
-            if of_words:
-                candidates = list(range(heads[m]))
-            for layer, head in np.ndindex(2, 4):
-                for direction, name in enumerate(ANTECEDENT_DIRECTIONS):
-                    best, chosen = -1.0, -1
-                    for word in candidates:
-                        if of_words:
-                            weight = weights[direction, layer, head, places.index(heads[m]), word]
-                        else:
-                            ends = (heads[m], word) if direction == 0 else (word, heads[m])
-                            weight = weights[layer, head, places.index(ends[0]), places.index(ends[1])]
-                        if weight >= best:
-                            best, chosen = weight, word
-                    for group in ("all", mention.type):
-                        key = (group, name, f"{layer + 1}-{head + 1}")
-                        hits[key] = hits.get(key, 0) + (chosen in gold)
+            if gold := {heads[e] for e in earlier if mentions[e].cluster == mention.cluster}:
+                yield index, m, earlier, gold
+
+
+def brute_force(held: CoreferenceSplit, of_words: bool) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Accuracy of every head by nested loops, as the table `heads` has it, and the links of each group."""
+    hits: Counter[tuple[str, str, str]] = Counter()
+    links = dict.fromkeys(ANTECEDENT_GROUPS, 0)
+    for index, m, earlier, gold in links_by_hand(held):
+        weights, heads = held[[index]].weights.numpy(), held.windows[index].mention_heads
+        places, kind = sorted(set(heads)), held.windows[index].text.mentions[m].type
+        assert kind in MENTION_TYPES
+        for group in ("all", kind):
+            links[group] += 1
+        candidates = list(range(heads[m])) if of_words else sorted({heads[e] for e in earlier})
+        for layer, head in np.ndindex(2, 4):
+            for direction, name in enumerate(ANTECEDENT_DIRECTIONS):
+                best, chosen = -1.0, -1
+                for word in candidates:
+                    if of_words:
+                        weight = weights[direction, layer, head, places.index(heads[m]), word]
+                    else:
+                        ends = (heads[m], word) if direction == 0 else (word, heads[m])
+                        weight = weights[layer, head, places.index(ends[0]), places.index(ends[1])]
+                    if weight >= best:
+                        best, chosen = weight, word
+                for group in ("all", kind):
+                    hits[group, name, f"{layer + 1}-{head + 1}"] += chosen in gold
     rows = [(*key, count / links[key[0]]) for key, count in hits.items()]
     return pd.DataFrame(rows, columns=["mentions", "direction", "head", "accuracy"]), links
 
@@ -134,15 +135,11 @@ def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: st
     expected = {}
     for split in ("dev", "test"):
         held, count = data.splits[split], 0
-        for index in range(len(held)):
-            mentions, heads = held.windows[index].text.mentions, held.windows[index].mention_heads
-            weights = held[[index]].weights.numpy()
-            for m, mention in enumerate(mentions):
-                earlier = [e for e in range(m) if heads[e] != heads[m]]
-                if any(mentions[e].cluster == mention.cluster for e in earlier):
-                    own, *others = (sorted(set(heads)).index(heads[e]) for e in (m, *earlier))
-                    count += int((weights[:, :, own, others].max(-1) == 0).sum())
-                    count += int((weights[:, :, others, own].max(-1) == 0).sum())
+        for index, m, earlier, _ in links_by_hand(held):
+            heads, weights = held.windows[index].mention_heads, held[[index]].weights.numpy()
+            own, *others = (sorted(set(heads)).index(heads[e]) for e in (m, *earlier))
+            count += int((weights[:, :, own, others].max(-1) == 0).sum())
+            count += int((weights[:, :, others, own].max(-1) == 0).sum())
         expected[split] = count
     assert found == expected
     assert min(expected.values()) > 100
@@ -151,25 +148,19 @@ def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: st
 def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert: Path, cache: str) -> None:
     data = datamodule(files, bert, cache)
     result = scored(AntecedentHeads(), data)
-    right = total = 0
-    for window in data.splits["test"].windows:
-        mentions, heads = window.text.mentions, window.mention_heads
-        for m, mention in enumerate(mentions):
-            earlier = [e for e in range(m) if heads[e] != heads[m]]
-            if any(mentions[e].cluster == mention.cluster for e in earlier):
-                total += 1
-                gold = {heads[e] for e in earlier if mentions[e].cluster == mention.cluster}
-                right += heads[earlier[-1]] in gold
+    held = data.splits["test"]
+    found = [held.windows[index].mention_heads[earlier[-1]] in gold for index, _, earlier, gold in links_by_hand(held)]
+    right, total = sum(found), len(found)
     assert result.numbers["nearest.all"] == right / total
     audit = cast(dict[str, dict[str, int]], result.audit)
     assert audit["test_links"]["scored"] == total
-    counts = data.splits["test"].counts
+    counts = held.counts
     assert total + audit["test_links"]["same_head_word"] + counts["lost_links"] == counts["links"]
     assert {"head_match.pronoun", "sieve.nominal", "sieve.proper.low"} <= result.numbers.keys()
     items = result.items
     assert items is not None
     assert (items["links"].sum(), items["nearest"].sum()) == (total, right)
-    assert items["document"].tolist() == list(data.splits["test"].documents)
+    assert items["document"].tolist() == list(held.documents)
     assert items["antecedent"].sum() / total == result.numbers["antecedent.all"]
 
 

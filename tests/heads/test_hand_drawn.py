@@ -14,20 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from heads.experiment import baseline_scores, relation_bars, relation_table
-from heads.single_heads import (
-    Names,
-    Predictions,
-    all_heads,
-    best_bars,
-    best_heads,
-    by_length,
-    relation_maps,
-    roles,
-)
+from heads.arc_evaluation import baseline_scores, relation_bars, relation_table
+from heads.single_heads import ChosenHeads, Names, Predictions, best_bars
 from metrics.attachment import Arcs, attached, uniform_attached
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import DIRECTIONS, most_attended, permutation_p
+from results import Estimate, Table
 from tests.metrics.samples import arcs
 
 RELATIONS = ("amod", "det", "nsubj", "obj", "punct", "root")
@@ -132,9 +124,18 @@ GROUPS = ("all", "all (no punctuation)", "root", "nsubj", "amod", "det", "obj")
 """Of test, the most frequent relations first."""
 
 
-def best(scored: Predictions | None = None, random_init: tuple[Predictions, Predictions] | None = None) -> pd.DataFrame:
+def chosen(sentences: tuple[Drawn, ...] = TEST) -> ChosenHeads:
     dev = predictions(DEV)
-    return best_heads(dev, dev if scored is None else scored, random_init, NAMES, permutations=19, seed=7).frame
+    return ChosenHeads(dev, dev if sentences is DEV else predictions(sentences), NAMES, seed=7)
+
+
+def best(sentences: tuple[Drawn, ...] = TEST, random_init: ChosenHeads | None = None) -> pd.DataFrame:
+    return chosen(sentences).best_heads(random_init, permutations=19).frame
+
+
+def roles(sentences: tuple[Drawn, ...], minimum: int) -> tuple[Table, dict[str, Estimate]]:
+    drawn = predictions(sentences)
+    return ChosenHeads(drawn, drawn, NAMES).roles(np.zeros((2, 2)), minimum)
 
 
 def names(table: pd.DataFrame) -> str:
@@ -146,7 +147,7 @@ def rows(table: pd.DataFrame, columns: str) -> list[tuple[object, ...]]:
 
 
 def test_the_best_heads_by_hand() -> None:
-    table = best(predictions(TEST))
+    table = best()
     assert names(table) == COLUMNS
     # On dev 1-2 finds dog and sees twice each way to their verb, the full stop, and as first words both determiners;
     # 1-1 has both subjects and as many determiners, and is the first of equals for nsubj; of roots no head has any.
@@ -169,7 +170,7 @@ def test_the_best_heads_by_hand() -> None:
 
 
 def test_in_paper_mode_all_is_dev() -> None:
-    table = best()
+    table = best(DEV)
     assert table["offset"].tolist() == [5 / 9, 5 / 8, 1, 1, 0, 1, 1]
     assert table["best_offset"].tolist() == [1, 1, 1, 1, 1, -2, -3]
     assert (table["low"][0], table["high"][0]) == bootstrap_ratio([2, 4], [3, 6], seed=7).interval
@@ -177,8 +178,7 @@ def test_in_paper_mode_all_is_dev() -> None:
 
 @pytest.mark.parametrize(("sentences", "scored"), [(TEST, "test"), (DEV, "dev")])
 def test_all_heads_equal_counting_word_by_word(sentences: tuple[Drawn, ...], scored: str) -> None:
-    dev = predictions(DEV)
-    table = all_heads(dev, dev if scored == "dev" else predictions(TEST), NAMES).frame
+    table = chosen(sentences).all_heads().frame
     assert list(table) == ["relation", "n", "direction", "head", "layer", "number", "dev", "test"]
     assert len(table) == 8 * table["relation"].nunique()
     for place, (relation, n, direction, head, layer, number, on_dev, on_test) in enumerate(rows(table, names(table))):
@@ -193,7 +193,7 @@ def test_all_heads_equal_counting_word_by_word(sentences: tuple[Drawn, ...], sco
 
 
 def test_intervals_are_over_sentences() -> None:
-    table = best(predictions(TEST))
+    table = best()
     # Right words and all words of the three sentences.
     by_hand = {"all": ([1, 1, 0], [5, 2, 1]), "root": ([0, 0, 0], [1, 1, 1]), "det": ([1, 0, 0], [1, 0, 0])}
     for relation, low, high in rows(table[table["relation"].isin(by_hand)], "relation low high"):
@@ -203,18 +203,19 @@ def test_intervals_are_over_sentences() -> None:
 
 
 def test_p_is_that_of_what_was_reached_on_the_scored_split() -> None:
-    table, test = best(predictions(TEST)), predictions(TEST)
+    table, test = best(), predictions(TEST)
     expected = permutation_p(test.arcs, test.predicted, test.groups, [2, 2, 0, 2, 0, 1, 1], permutations=19, seed=7)
     np.testing.assert_array_equal(table["p"], expected)
     assert np.isnan(table["p"][2])  # no root is ever found, and none is anywhere else
 
 
 def test_the_random_encoders_best_head_is_chosen_on_its_own_dev() -> None:
-    dev, test = predictions(DEV), predictions(TEST)
     # The same heads in another order: the first of equals differs.
     order = [5, 7, 2, 6, 4, 3, 1, 0]
-    control = tuple(Predictions(split.arcs, RELATIONS, split.predicted[:, order]) for split in (dev, test))
-    table = best(test, (control[0], control[1]))
+    dev, test = (
+        Predictions(split.arcs, RELATIONS, split.predicted[:, order]) for split in (predictions(DEV), predictions(TEST))
+    )
+    table = best(TEST, ChosenHeads(dev, test, NAMES))
     expected = []
     for relation in GROUPS:
         known = relation if relation != "amod" else "all (no punctuation)"
@@ -223,21 +224,18 @@ def test_the_random_encoders_best_head_is_chosen_on_its_own_dev() -> None:
         expected.append(right / total)
     assert table["random_init"].tolist() == expected
     assert expected != table["test"].tolist()
-    assert best(test)["random_init"].isna().all()
+    assert best()["random_init"].isna().all()
 
 
 def test_accuracy_by_length_equals_counting() -> None:
-    table = by_length(predictions(DEV), predictions(TEST), NAMES).frame
+    table = chosen().by_length().frame
     assert list(table) == ["relation", "length", "n", "head", "direction", "accuracy", "offset"]
-    chosen = {
-        relation: (head, direction)
-        for relation, head, direction in rows(best(predictions(TEST)), "relation head direction")
-    }
+    heads = {relation: rest for relation, *rest in rows(best(), "relation head direction")}
     found = {(relation, length): rest for relation, length, *rest in rows(table, names(table))}
     bounds = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, 98)}
     offsets = dict(zip(GROUPS, [1, 1, 1, 1, 1, 1, -2], strict=True))
     for relation, (length, (shortest, longest)) in product(GROUPS, bounds.items()):
-        head, direction = chosen[relation]
+        head, direction = heads[relation]
         k = [NAMES.head(index) for index in range(4)].index(str(head)) + 4 * DIRECTIONS.index(str(direction))
         right, total = counted(TEST, relation, k, shortest, longest)
         if not total:
@@ -263,7 +261,7 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
         Drawn("x→0/root y→1/obj " + "z→1/amod " * 8, ("", "", "", f"{back} 1>2")),
         Drawn("x→0/root z→1/det y→1/obj " + "z→1/amod " * 7, ("", "", "", f"{back} 1>2")),
     )
-    table, shares = roles(predictions(drawn), predictions(drawn), np.zeros((2, 2)), NAMES, minimum=3, seed=0)
+    table, shares = roles(drawn, minimum=3)
     columns = "head offset offset_share positional relation margin syntactic"
     found = {head: rest for head, *rest in rows(table.frame, columns)}
     # Of fifteen of them two are three words behind the first word: no offset finds more.
@@ -275,10 +273,10 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
     assert (shares["positional_heads"].value, shares["syntactic_heads"].value) == (0.25, 0.75)
     # Punctuation is no relation that makes a head syntactic, and neither is the arc to ROOT.
     marks = tuple(Drawn(one.words.replace("/amod", "/punct"), one.looks) for one in drawn)
-    table, shares = roles(predictions(marks), predictions(marks), np.zeros((2, 2)), NAMES, minimum=2, seed=0)
+    table, shares = roles(marks, minimum=2)
     assert set(table.frame["relation"]) == {"obj"}
     # With a higher minimum no relation is left, and no head is syntactic.
-    table, shares = roles(predictions(drawn), predictions(drawn), np.zeros((2, 2)), NAMES, minimum=99, seed=0)
+    table, shares = roles(drawn, minimum=99)
     assert table.frame["margin"].isna().all()
     assert shares["syntactic_heads"].value == 0
 
@@ -292,7 +290,7 @@ def test_heads_are_named_from_one_and_after_the_encoder() -> None:
 
 
 def test_bars_show_what_was_scored_beside_its_controls() -> None:
-    table = best(predictions(TEST))
+    table = best()
     bars = best_bars(table)
     # Without root, which nothing ever finds; no head finds amod either, but an offset does.
     assert bars.categories[2:] == ("nsubj 1-1", "amod 1-2", "det 2-1", "obj 1-2")
@@ -301,8 +299,7 @@ def test_bars_show_what_was_scored_beside_its_controls() -> None:
     assert bars.series["best head"] == table["test"].tolist()
     assert bars.series["best fixed offset"] == table["offset"].tolist()
     np.testing.assert_array_equal(bars.intervals["best head"], [table["low"], table["high"]])
-    dev = predictions(DEV)
-    table = best(None, (dev, dev))  # paper mode
+    table = best(DEV, chosen(DEV))  # paper mode
     bars = best_bars(table)
     assert list(bars.series) == ["best head", "best fixed offset", "best head, random weights"]
     expected = table[table["relation"] != "root"]["dev"].tolist()
@@ -310,8 +307,7 @@ def test_bars_show_what_was_scored_beside_its_controls() -> None:
 
 
 def test_maps_hold_the_accuracy_of_every_head_in_the_best_ones_direction() -> None:
-    test = predictions(TEST)
-    figures = relation_maps(test, best(test), NAMES, 5)
+    figures = chosen().maps(best(), 5)
     assert list(figures) == [f"heads_{name}" for name in ("all", "all_no_punctuation", "nsubj", "amod", "det")]
     highest = max(np.nanmax(figures[name].values) for name in figures)
     assert {figures[name].limits for name in figures} == {(0.0, highest)}

@@ -1,6 +1,6 @@
 import re
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,17 @@ from corpora.sentence import Sentence
 from datamodules import DependencyDataModule
 from datamodules.batches import Split
 from datamodules.dependency import DependencySplit
-from heads import Analyses, Baselines, SingleHeads
+from heads import Baselines, SingleHeads
 from heads.single_heads import (
-    Drawing,
+    AttentionDrawing,
+    ChosenHeads,
     Names,
     Predictions,
     _right,
-    best_heads,
     check_drawing,
     choose_ensemble,
     draw_sentence,
     ensemble_hits,
-    examples,
 )
 from metrics.attachment import Arcs
 from metrics.heads import DIRECTIONS, most_attended
@@ -73,21 +72,20 @@ class Counted:
         self.weights = [store.read("attention", item).flatten(0, 1).double().numpy() for item in range(len(store))]
 
     def names(self, predictor: int, item: int, word: int) -> int:
-        transposed, head = divmod(predictor, 8)
-        weights = self.weights[item][head]
+        weights = self.weights[item][predictor % 8]
+        weights = weights if predictor < 8 else weights.T
         others = [other for other in range(1, len(self.sentences[item]) + 1) if other != word]
-        weights = weights.T if transposed else weights
         best = max(others, key=lambda other: weights[word, other], default=-1)
         return best if best > 0 and weights[word, best] > 0 else -1
 
     def right(self, predictor: int, relation: str) -> tuple[int, int]:
-        right = total = 0
-        for item, sentence in enumerate(self.sentences):
-            for word, (gold, label) in enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1):
-                if relation in ("all", label) or (relation == "all (no punctuation)" and label != "punct"):
-                    total += 1
-                    right += self.names(predictor, item, word) == gold
-        return right, total
+        found = [
+            self.names(predictor, item, word) == gold
+            for item, sentence in enumerate(self.sentences)
+            for word, (gold, label) in enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1)
+            if relation in ("all", label) or (relation == "all (no punctuation)" and label != "punct")
+        ]
+        return sum(found), len(found)
 
     def best(self, relation: str) -> int:
         counts = [self.right(k, relation)[0] for k in range(16)]
@@ -103,11 +101,9 @@ class Counted:
         for item, sentence in enumerate(self.sentences):
             plain = [place for place, label in enumerate(sentence.relations, start=1) if label != "punct"]
             graph: nx.Graph[int] = nx.Graph()
-            for i in plain:
-                for j in plain:
-                    if i < j:
-                        weights = self.weights[item][head]
-                        graph.add_edge(i, j, weight=weights[i, j] + weights[j, i])
+            weights = self.weights[item][head]
+            for i, j in combinations(plain, 2):
+                graph.add_edge(i, j, weight=weights[i, j] + weights[j, i])
             tree = {frozenset(edge) for edge in nx.maximum_spanning_tree(graph).edges}
             gold = [frozenset((word, sentence.heads[word - 1])) for word in plain if sentence.heads[word - 1] in plain]
             total += len(gold)
@@ -298,38 +294,18 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
     assert windowed.scores["uniform.uas"].value == pytest.approx(np.mean(found["test", *best]))
 
 
-def test_experiments_share_one_pass(make_data: MakeData) -> None:
-    """Their numbers are those of runs of their own; what both have stands there once."""
-    alone = [scored(probe(), make_data(random_init=True)), scored(Baselines(), make_data())]
-    found = scored(Analyses([probe(), Baselines()]), make_data(random_init=True))
-    for one in alone:
-        for name, score in one.scores.items():
-            np.testing.assert_equal(vars(found.scores[name]), vars(score))
-        for name, table in one.tables.items():
-            pd.testing.assert_frame_equal(found.tables[name].frame, table.frame)
-    assert not [name for name in found.scores if name.startswith("baselines.")]
-    assert {*alone[0].figures, *alone[1].figures} == set(found.figures)
-    assert found.items is not None
-    assert alone[0].items is not None
-    assert found.items["heads.correct"].tolist() == alone[0].items["correct"].tolist()
-    assert found.audit["heads.mode"] == "held_out"
-    with pytest.raises(UserError, match=r"analyses: name one or more, each once, and not \['baselines', 'base"):
-        Analyses([Baselines(), Baselines()])
-
-
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
         (probe(), {"encoder": None}, "SingleHeads needs attention: --data.init_args.encoder must not be null"),
-        (Analyses([probe()]), {"encoder": None}, "Analyses needs attention: --data.init_args.encoder must not be null"),
         (Baselines(), {"random_init": True}, "Baselines does not support random_init: --data.init_args.random_init"),
         (probe(relations=("nsbj", "det", "x")), {}, "relations: the corpus has no 'nsbj', 'x'; its relations are "),
         *(
             (probe(drawings=(drawing,)), {}, message)
             for drawing, message in (
-                (Drawing("3-1", "tiny-test-0"), "no head '3-1'; heads are called layer-head, from "),
-                (Drawing("1-1", "tiny-dev-0"), "no sentence 'tiny-dev-0'"),
-                (Drawing("1-1", "tiny-test-0", "dobj"), "no relation 'dobj'"),
+                (AttentionDrawing("3-1", "tiny-test-0"), "no head '3-1'; heads are called layer-head, from "),
+                (AttentionDrawing("1-1", "tiny-dev-0"), "no sentence 'tiny-dev-0'"),
+                (AttentionDrawing("1-1", "tiny-test-0", "dobj"), "no relation 'dobj'"),
             )
         ),
     ],
@@ -411,7 +387,7 @@ def test_a_drawing_holds_the_heads_weights_and_the_gold_arcs(
     arcs = scored.arcs
     drawn = 0
     for item, (name, words, attention) in enumerate(sentences(data)):
-        wanted = Drawing("2-3", name, relation, FORTH if direction == FORTH else BACK)
+        wanted = AttentionDrawing("2-3", name, relation, FORTH if direction == FORTH else BACK)
         lines = draw_sentence(wanted, scored, names, data)
         assert lines.title.startswith("Head 2-3 (layer-head)")
         assert lines.words == ("[start]", *words, "[end]")
@@ -432,12 +408,12 @@ def test_delimiters_are_drawn_where_the_tokenizer_writes_them(make_data: MakeDat
     encoder = EncoderSpec(str(save_gpt2(tmp_path / "gpt2")))
     data, scored, names = opened(make_data(encoder=encoder, options=Options(layers=(2,)), cache=str(tmp_path)))
     for name, words, attention in sentences(data):
-        lines = draw_sentence(Drawing("2-1", name), scored, names, data)
+        lines = draw_sentence(AttentionDrawing("2-1", name), scored, names, data)
         assert lines.words == tuple(words)
         np.testing.assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
         assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
     with pytest.raises(UserError, match="no head '1-1'"):
-        check_drawing(Drawing("1-1", data.ids[0]), names, data, scored.relations)
+        check_drawing(AttentionDrawing("1-1", data.ids[0]), names, data, scored.relations)
 
 
 def test_examples_show_the_heads_furthest_above_the_best_offset(
@@ -445,13 +421,14 @@ def test_examples_show_the_heads_furthest_above_the_best_offset(
 ) -> None:
     data, scored, names = split
     monkeypatch.setattr("heads.single_heads._WORDS", range(4, 9))
-    best = best_heads(scored, scored, None, names, permutations=1, seed=0).frame
+    chosen = ChosenHeads(scored, scored, names)
+    best = chosen.best_heads(None, permutations=1).frame
     margins = {
         row["relation"]: row["dev"] - row["offset"]
         for _, row in best.iterrows()
         if not row["relation"].startswith("all")
     }
-    found = examples(scored, best, names, data, minimum=1)
+    found = chosen.examples(best, data, minimum=1)
     assert len(found) == 3
     order = sorted(margins, key=lambda name: -margins[name])
     assert [order.index(str(one.relation)) for one in found] == sorted(order.index(str(one.relation)) for one in found)

@@ -37,3 +37,10 @@ def data_arguments(corpus: str, encoder: Path, cache: Path) -> list[str]:
         "--data.init_args.positive=good",
         f"--data.init_args.cache={cache}",
     ]
+
+
+def arguments(config: Path, checkpoint: Path, encoder: Path, cache: Path, *more: str) -> list[str]:
+    """Arguments of a run of a config, on the texts that the checkpoint was trained on."""
+    corpus = str(checkpoint.parents[4] / "{split}.tsv")
+    given = [f"--model.init_args.checkpoint={checkpoint}", *data_arguments(corpus, encoder, cache)]
+    return ["test", f"--config={config}", *given, *more]

@@ -20,7 +20,7 @@ from metrics.bootstrap import holm
 from models import TransformerClassifier
 from results import UserError
 from tests.fidelity.trained import WARNINGS
-from tests.interventions.classifiers import data_arguments, fitted
+from tests.interventions.classifiers import arguments
 from tests.interventions.heads_off import off
 from tests.interventions.test_importance import language_model
 from tests.tiny import TEXTS
@@ -28,28 +28,6 @@ from tests.tiny import TEXTS
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 CONFIG = Path(__file__).parents[2] / "configs/kovaleva2019/ablation.yaml"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Path:
-    return fitted(tmp_path_factory.mktemp("fitted"), bert)
-
-
-@pytest.fixture(scope="module")
-def data(checkpoint: Path, bert: Path) -> ClassificationDataModule:
-    folder = checkpoint.parents[4]
-    data = ClassificationDataModule(
-        str(folder / "{split}.tsv"), tokenizer=EncoderSpec(str(bert)), positive="good", cache=str(folder / "stores")
-    )
-    data.setup("test")
-    return data
-
-
-def arguments(checkpoint: Path, bert: Path, cache: Path, *more: str, config: Path = CONFIG) -> list[str]:
-    """A run of the config, on the texts that the checkpoint was trained on."""
-    corpus = str(checkpoint.parents[4] / "{split}.tsv")
-    given = [f"--model.init_args.checkpoint={checkpoint}", *data_arguments(corpus, bert, cache)]
-    return ["test", f"--config={config}", *given, *more]
 
 
 def logits_without(checkpoint: Path, data: ClassificationDataModule, heads: set[tuple[int, int]]) -> Tensor:
@@ -77,7 +55,7 @@ def test_every_score_is_that_of_a_loop_over_texts(
 ) -> None:
     sets = "--model.init_args.sets={both: [1-1, 2], first: ['1']}"
     options = ["--model.init_args.kinds=[zero]", "--model.init_args.random=3", sets]
-    _, found, folder = run_config(*arguments(checkpoint, bert, tmp_path / "cache", *options), own_data=True)
+    _, found, folder = run_config(*arguments(CONFIG, checkpoint, bert, tmp_path / "cache", *options), own_data=True)
     gold = torch.from_numpy(data.splits["dev"].labels)
 
     def right(heads: set[tuple[int, int]]) -> Any:  # noqa: ANN401
@@ -115,9 +93,11 @@ def test_all_kinds_are_the_same_on_two_processes_and_a_run_that_was_killed_goes_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kinds = "--model.init_args.kinds=[uniform, zero, mean, resample]"
-    given = arguments(checkpoint, bert, tmp_path / "one", kinds)
+    given = arguments(CONFIG, checkpoint, bert, tmp_path / "one", kinds)
     _, one, at_one = run_config(*given, own_data=True)
-    _, two, at_two = run_config(*arguments(checkpoint, bert, tmp_path / "two", kinds), own_data=True, processes=2)
+    _, two, at_two = run_config(
+        *arguments(CONFIG, checkpoint, bert, tmp_path / "two", kinds), own_data=True, processes=2
+    )
     assert one["audit"]["kept_batches"] == two["audit"]["kept_batches"] == 0
     assert one["scores"] == two["scores"]
     for name in ("ablation", "layers"):
@@ -141,7 +121,7 @@ def test_all_kinds_are_the_same_on_two_processes_and_a_run_that_was_killed_goes_
 
     (at_again / "results.json").unlink()
     config = CONFIG.with_name("layers.yaml")
-    _, layers, at_layers = run_config(*arguments(checkpoint, bert, tmp_path / "one", config=config), own_data=True)
+    _, layers, at_layers = run_config(*arguments(config, checkpoint, bert, tmp_path / "one"), own_data=True)
     assert layers["tables"].keys() == {"layers"}
     assert (at_layers / "layers.csv").read_bytes() == (at_one / "layers.csv").read_bytes()
 
@@ -192,11 +172,6 @@ def test_random_sets_have_as_many_heads_of_each_layer_and_others_where_there_are
         assert (2, 3) in heads
 
 
-def test_something_is_to_be_ablated() -> None:
-    with pytest.raises(UserError, match="name kinds of ablation, each once, and heads, layers or sets"):
-        HeadAblation(kinds=())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -215,5 +190,10 @@ def test_what_cannot_be_ablated_is_refused(
     message: str,
 ) -> None:
     with pytest.raises(UserError, match=message):
-        run_config(*arguments(checkpoint, bert, tmp_path / "cache", *options), own_data=True)
+        run_config(*arguments(CONFIG, checkpoint, bert, tmp_path / "cache", *options), own_data=True)
     assert not list(tmp_path.rglob("results.json"))
+
+
+def test_something_is_to_be_ablated() -> None:
+    with pytest.raises(UserError, match="name kinds of ablation, each once, and heads, layers or sets"):
+        HeadAblation(kinds=())

@@ -24,7 +24,6 @@ from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
 from results import UserError
 from tests.fidelity.trained import WARNINGS
-from tests.interventions.classifiers import fitted
 from tests.interventions.heads_off import off, seeing
 from tests.tiny import save_bert, save_gpt2
 from tests.trainers import scored, trained
@@ -209,13 +208,10 @@ def test_the_loss_on_the_words_of_a_relation_is_that_of_a_loop(
 
 
 def test_the_score_of_a_fine_tuned_task(
-    make_data: Callable[..., DependencyDataModule], bert: Path, tmp_path: Path
+    make_data: Callable[..., DependencyDataModule], checkpoint: Path, data: ClassificationDataModule, tmp_path: Path
 ) -> None:
     """Of one and the same heads: `Classification` and its ablation have tests of their own."""
-    checkpoint = fitted(tmp_path, bert)
-    texts = ClassificationDataModule(str(tmp_path / "{split}.tsv"), tokenizer=EncoderSpec(str(bert)), positive="good")
-    texts.setup("test")
-    dev = texts.splits["dev"]
+    dev = data.splits["dev"]
     result = scored(check(kind="zero", checkpoint=str(checkpoint), max_epochs=1), make_data(seed=0))
     frame = result.tables["causal"].frame
     model = TransformerClassifier.load_from_checkpoint(checkpoint)
@@ -240,9 +236,9 @@ def test_random_sets_that_share_heads_are_counted() -> None:
     best = ((0, 0), (0, 1), (1, 0))
     sets = tuple(random_heads(frozenset(best), 2, np.random.default_rng(seed)) for seed in range(4))
     assert sets == (frozenset({(0, 0), (0, 1), (1, 1)}),) * 4
-    chosen = RelationHeads("det", 0, best, sets, best[0])
-    assert chosen.shared == 8
-    assert chosen.repeated == 3
+    chosen = RelationHeads("det", 0, (frozenset(), frozenset(best), *sets), "1-1 1-2 2-1", "1-1")
+    assert chosen.random_among_best == 8
+    assert chosen.random_drawn_twice == 3
 
 
 @pytest.mark.parametrize(
@@ -255,7 +251,6 @@ def test_random_sets_that_share_heads_are_counted() -> None:
         ({"random": 0}, {}, "random is 0, and must be at least 1"),
         ({}, {"encoder": None}, "needs attention: --data.init_args.encoder must not be null"),
         ({"probe": DistancesWordsProbe()}, {}, "DistancesWordsProbe does not read it"),
-        ({"checkpoint": "absent.ckpt", "max_epochs": 1}, {}, "absent.ckpt: there is no such checkpoint"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

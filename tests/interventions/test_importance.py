@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +15,16 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from attention import Encoder, EncoderSpec, resolve
 from attention.capture import intervening
 from corpora.texts import Passage
-from datamodules import ClassificationDataModule, SegmentBatch
+from datamodules import SegmentBatch
 from interventions import Importance
 from interventions.importance import CLASSES, attention_gradients
 from interventions.task import LanguageModelling, MeanStateClassification, Task
 from models import TransformerClassifier
 from results import UserError
 from tests import tiny
-from tests.analysis.passes import ENCODERS, batches, encoder, sees, summed
+from tests.analysis.passes import ENCODERS, batches, encoder, sees
 from tests.analysis.segments import batch_of
-from tests.trainers import trainer
+from tests.fidelity.trained import WARNINGS
 
 TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language modelling read none beforehand
 
@@ -42,11 +42,11 @@ def language_model(kind: str, folder: Path, weights: str = "pretrained") -> Enco
     return Encoder(resolve(EncoderSpec(str(folder), weights=weights)))  # type: ignore[arg-type]
 
 
-def labelled(encoder: Encoder, first: int = 0) -> SegmentBatch:
+def labelled(encoder: Encoder, first: int = 0, labels: Sequence[str] = "pq") -> SegmentBatch:
     """Eight texts of two labels."""
     words = ("the fox jumps", "coffee , strong", "dogs sleep .", "he missed the guests", "lazy", "guests drink coffee",
              "brown fox .", "the dogs , lazy")  # fmt: skip
-    passages = [Passage(text, tuple(text.split()), 1, label="pq"[place % 2]) for place, text in enumerate(words)]
+    passages = [Passage(text, tuple(text.split()), 1, label=labels[place % 2]) for place, text in enumerate(words)]
     return batch_of(encoder, *passages, first=first)
 
 
@@ -159,19 +159,6 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
         assert 0 <= score.low <= score.value <= score.high <= highest
 
 
-def test_copies_that_share_the_batches_sum_what_one_does(tmp_path: Path) -> None:
-    one = language_model("bert", tmp_path)
-    copies = [Importance() for _ in range(3)]
-    for copy in copies:
-        copy.begin(TEXTS, one)  # type: ignore[arg-type]
-    for number, batch in enumerate(batches(one)):
-        copies[0].end(batch)
-        copies[1 + number % 2].end(batch)
-    for whole, first, second in zip(*map(summed, copies), strict=True):
-        assert whole.any()
-        assert torch.equal(whole, first + second)
-
-
 def test_masks_are_those_of_bert(tmp_path: Path) -> None:
     one = language_model("bert", tmp_path)
     task = LanguageModelling(one, 0)
@@ -211,27 +198,17 @@ def test_the_classifier_is_a_logistic_regression_on_mean_hidden_states(tmp_path:
     assert (task.accuracies(outputs, gold).numpy() == (expected.predict(hidden) == labels)).all()
 
 
-@pytest.mark.filterwarnings("ignore:The '.*' does not have many workers", "ignore:.*Consider increasing the value")
-def test_a_checkpoint_is_a_loss(tmp_path: Path) -> None:
-    one, (few, other) = encoder("bert", tmp_path / "bert"), (tmp_path / "few", tmp_path / "other")
-    for split in ("train", "dev", "test"):
-        rows = [f"{' '.join(passage.words)}\t{passage.label}" for (passage,) in labelled(one).passages]
-        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
-    spec = EncoderSpec(str(tmp_path / "bert"))
-    data = ClassificationDataModule(
-        str(tmp_path / "{split}.tsv"), tokenizer=spec, positive="q", batch_size=4, cache=str(tmp_path)
-    )
-    model, first = TransformerClassifier(), trainer(1)
-    first.fit(model, datamodule=data)
-    first.save_checkpoint(few, weights_only=True)
-    analysis = Importance(classifier=str(few))
+@pytest.mark.filterwarnings(*WARNINGS)
+def test_a_checkpoint_is_a_loss(checkpoint: Path, bert: Path, tmp_path: Path) -> None:
+    one, names = Encoder(resolve(EncoderSpec(str(bert)))), ("bad", "good")
+    analysis = Importance(classifier=str(checkpoint))
     analysis.begin(TEXTS, one)  # type: ignore[arg-type]
-    batch = labelled(one)
+    batch = labelled(one, labels=names)
     analysis.end(batch)
 
-    own = model.eval().classifier.model
+    own = TransformerClassifier.load_from_checkpoint(checkpoint).eval().classifier.model
     inputs = one.inputs(batch.tokens, batch.mask, batch.segments)
-    labels = torch.tensor(["pq".index(str(passages[0].label)) for passages in batch.passages])
+    labels = torch.tensor([names.index(str(passages[0].label)) for passages in batch.passages])
     attention: list[Tensor] = []
 
     def keep(_: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
@@ -249,9 +226,9 @@ def test_a_checkpoint_is_a_loss(tmp_path: Path) -> None:
     found = analysis.by_head()["importance_start"].over().value
     assert np.allclose(found, starts.mean(1), rtol=1e-3, atol=1e-7)
 
-    tiny.save_bert(other, heads=2)
+    other = EncoderSpec(str(tiny.save_bert(tmp_path, heads=2)))
     with pytest.raises(UserError, match="is a classifier on another encoder than"):
-        analysis.begin(TEXTS, Encoder(resolve(EncoderSpec(str(other)))))  # type: ignore[arg-type]
+        analysis.begin(TEXTS, Encoder(resolve(other)))  # type: ignore[arg-type]
 
 
 def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
@@ -267,7 +244,7 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"has no head for language modelling.*without a label"):
         begin(batch_of(one, "the fox", "the dogs"))
-    with pytest.raises(UserError, match="a classifier is of one corpus, not of a, b"):
+    with pytest.raises(UserError, match="a classifier is fitted to one corpus, not to a, b"):
         begin(names=("a", "b"))
     analysis = begin(labelled(one))
     stranger = replace(labelled(one), passages=(((Passage("1", ("fox",), 1, label="r"),),) * 8))

@@ -23,7 +23,7 @@ from models.transformer import SequenceClassifier
 from results import UserError
 from tests import tiny
 from tests.fidelity.trained import WARNINGS
-from tests.interventions.classifiers import data_arguments, fitted
+from tests.interventions.classifiers import arguments
 from tests.interventions.heads_off import off, seeing
 from tests.models.corpora import write_texts
 
@@ -98,25 +98,6 @@ def test_confidence_is_the_largest_weight_between_words(bert: Path) -> None:
     assert found[~words].isnan().all()
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Path:
-    return fitted(tmp_path_factory.mktemp("fitted"), bert)
-
-
-def arguments(config: str, checkpoint: Path, bert: Path, cache: Path, *more: str) -> list[str]:
-    corpus = str(checkpoint.parents[4] / "{split}.tsv")
-    given = [f"--model.init_args.checkpoint={checkpoint}", *data_arguments(corpus, bert, cache)]
-    return ["test", f"--config={CONFIGS / config}", *given, *more]
-
-
-def labelled(checkpoint: Path, bert: Path, cache: Path) -> ClassificationDataModule:
-    """The texts that the checkpoint was trained on."""
-    corpus = str(checkpoint.parents[4] / "{split}.tsv")
-    data = ClassificationDataModule(corpus, tokenizer=EncoderSpec(str(bert)), positive="good", cache=str(cache))
-    data.setup("test")
-    return data
-
-
 def slow_importance(
     checkpoint: Path, data: ClassificationDataModule, gone: list[tuple[int, int]]
 ) -> NDArray[np.float64]:
@@ -156,12 +137,12 @@ def accuracy(model: nn.Module, data: ClassificationDataModule) -> float:
 
 @pytest.mark.slow
 def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
-    run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
+    run_config: Callable[..., Any], checkpoint: Path, data: ClassificationDataModule, bert: Path, tmp_path: Path
 ) -> None:
     saved = ["--model.init_args.seeds=2", f"--model.init_args.save={tmp_path / 'saved'}", "--model.init_args.share=0.6"]
-    given = arguments("pruning.yaml", checkpoint, bert, tmp_path / "cache", *saved)
+    given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "cache", *saved)
     _, one, at_one = run_config(*given, own_data=True)
-    again = arguments("pruning.yaml", checkpoint, bert, tmp_path / "two", "--model.init_args.seeds=2")
+    again = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "two", "--model.init_args.seeds=2")
     _, two, at_two = run_config(*again, own_data=True, processes=2)
     assert one["scores"] == two["scores"]
     table, importance = (pd.read_csv(at_one / one["tables"][name]) for name in ("pruning", "importance"))
@@ -170,7 +151,6 @@ def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
     )
     assert {"pruning", "importance", "confidence"} <= set(one["figures"])
 
-    data = labelled(checkpoint, bert, tmp_path / "own")
     mean = slow_importance(checkpoint, data, [])
     assert np.allclose(importance["importance"], mean.ravel(), rtol=1e-3, atol=1e-7)
     ranked = sorted(HEADS, key=lambda head: normalised(mean)[head])
@@ -196,17 +176,21 @@ def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
 
 @pytest.mark.slow
 def test_exact_importance_is_estimated_without_the_heads_that_are_gone_on_any_architecture(
-    run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_config: Callable[..., Any],
+    checkpoint: Path,
+    data: ClassificationDataModule,
+    bert: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(LAYOUTS, "bert")  # one whose heads cannot be removed
-    given = arguments("importance.yaml", checkpoint, bert, tmp_path / "cache")
+    given = arguments(CONFIGS / "importance.yaml", checkpoint, bert, tmp_path / "cache")
     _, found, folder = run_config(*given, own_data=True)
     assert "heads of this architecture cannot be removed" in found["audit"]["seconds"]
     curve = pd.read_csv(folder / found["tables"]["pruning"])
     assert curve["removed"].sum() == 0
     assert curve["seconds"].nunique() == 1
     table = pd.read_csv(folder / found["tables"]["importance"])
-    data = labelled(checkpoint, bert, tmp_path / "own")
     order: list[tuple[int, int]] = []
     for share in SHARES[1:]:
         importance = normalised(slow_importance(checkpoint, data, order))
@@ -234,7 +218,7 @@ def test_what_cannot_be_pruned_is_refused(
     run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
 ) -> None:
     def run(*options: str, of: Path = checkpoint) -> None:
-        given = arguments("pruning.yaml", checkpoint, bert, tmp_path / "cache", *options)
+        given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "cache", *options)
         given[2] = f"--model.init_args.checkpoint={of}"
         run_config(*given, own_data=True)
 

@@ -18,7 +18,7 @@ from attention.encoder import EncoderSpec
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
 from heads import AntecedentHeads
-from heads.antecedent import links_of
+from heads.antecedent_heads import links_of
 from metrics.antecedent_selection import ANTECEDENT_GROUPS
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from probes.antecedent import TrainedAntecedentProbe, antecedent_loss

@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, HeadNumbers, without_interval
-from analysis.tables import head_map, head_rows
+from analysis.attention_analyses import Analysis
+from analysis.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
 from attention import Encoder
 from attention.capture import uniform_attention
 from datamodules import SegmentBatch, TextDataModule
+from heads.single_heads import head_map
 from metrics.attention_mass import PLAIN, STATISTICS, UNITS, TokenKinds, surface_statistics
 from metrics.moments import Means, Moments
 from results import Curves, Estimate, Figure, Floats, Result, Table, on_one_scale
 
 ASKED = ("start", "end", "punctuation", "entropy")
-"""What is printed of each layer, and what a quiet run prints."""
+"""Statistics that are printed, of each layer and of the model."""
 
 BEHAVIOURS = {
     "previous token": ("previous", 0.5),
@@ -28,10 +28,10 @@ BEHAVIOURS = {
 }
 """A head's behaviour is the first whose statistic is above its bound (Clark et al. 2019, figure 6)."""
 BROAD = 3.8
-"""Entropy in nats above which a head that has none of them is broad (ibid.), where every token sees the whole input.
+"""Entropy in nats above which a head without such a behaviour is broad (ibid.), if every token sees the whole input.
 
-In a layer that sees less of it, by a window or a causal mask, even attention has a lower entropy, and the bound is as
-much lower: the same share of the entropy of even attention.
+With a window or a causal mask uniform attention has a lower entropy. The bound of such a layer is the same share of the
+entropy of uniform attention.
 """
 
 _BY_LAYER = {
@@ -61,10 +61,10 @@ _LABELS = {
 
 
 class Surface(Analysis):
-    """Where the attention of each head goes, and how broad it is: the `STATISTICS` of `metrics.attention_mass`.
+    """Target and breadth of each head's attention: the `STATISTICS` of `metrics.attention_mass`.
 
-    They stand beside those of uniform attention over what each token may attend to in the layer. The inputs are halved
-    by their numbers, even and odd, for whoever asks how stable a mean is.
+    Tables show them beside the same statistics of uniform attention over the positions that each token may attend to in
+    the layer.
 
     Args:
         smoothed: take entropies of smoothed weights, as the code released with the paper does.
@@ -75,33 +75,28 @@ class Surface(Analysis):
     def __init__(self, smoothed: bool = False) -> None:
         super().__init__()
         self.smoothed = smoothed
-        self._passed: list[Tensor] = []
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
-        count, units = len(STATISTICS), tuple(UNITS[name] for name in STATISTICS)
-        bounds = (0, [1.0 if UNITS[name] == "fraction" else np.inf for name in STATISTICS])
-        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count), units, bounds=bounds)
-        self._of_layers = Moments(2, (encoder.layers, count), units, bounds=bounds)
-        self._of_model = Moments(2, (count,), units, bounds=bounds)
-        # Even attention in every layer, and over the whole input.
-        self._of_uniform = Moments(2, (encoder.layers + 1, count), units, bounds=bounds)
+        bounds = 0, [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
+        self._numbers = HeadMeans(encoder, UNITS, bounds)
+        # Uniform attention in every layer, and over the whole input.
+        self._uniform = Moments(2, (encoder.layers + 1, len(UNITS)), tuple(UNITS.values()), bounds=bounds)
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        self._passed.append(surface_statistics(weights, _tokens(batch), self.smoothed))
+        self._numbers.add(self._statistics(batch, weights))
+
+    def _statistics(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
+        tokens = TokenKinds(batch.mask, batch.start, batch.end, batch.punctuation)
+        return surface_statistics(weights, tokens, self.smoothed)
 
     def end(self, batch: SegmentBatch) -> None:
-        found = torch.stack(self._passed, 1).double()  # [batch, layers, heads, statistics]
-        self._passed.clear()
         half = batch.index % 2
-        self._of_heads.update(half, found)
-        self._of_layers.update(half, found.nanmean(2))
-        self._of_model.update(half, found.nanmean((1, 2)))
+        self._numbers.close(half)
         masks, of_layers = self._encoder.allowed(batch.mask)
         whole = batch.mask[:, None, None].expand(-1, 1, masks.size(-1), -1)
-        even = uniform_attention(torch.cat([masks, whole], 1)).float()
-        places = [*of_layers.tolist(), masks.size(1)]
-        self._of_uniform.update(half, surface_statistics(even, _tokens(batch), self.smoothed)[:, places])
+        uniform = self._statistics(batch, uniform_attention(torch.cat([masks, whole], 1)).float())
+        self._uniform.update(half, uniform[:, [*of_layers.tolist(), masks.size(1)]])
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
         found = self.statistics()
@@ -109,67 +104,53 @@ class Surface(Analysis):
         return {name: found[name] for name in PLAIN} | {"broad_from": without_interval(bound, "nats")}
 
     def statistics(self) -> Mapping[str, Means]:
-        """Every statistic of `metrics.attention_mass`, with its sink and without; every process takes part."""
-        means = self._of_heads.compute()
-        return {name: means.at(place) for place, name in enumerate(STATISTICS)}
+        """Return every statistic of `metrics.attention_mass`, with and without sinks; every process takes part."""
+        return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """What each head does most, by the thresholds with which the paper colours its clusters."""
-        means = _by_name(self._of_heads)
+        """Return the behaviour of each head, by the thresholds of the colours in the paper's figure 6."""
+        means = self._numbers.over()
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
         for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts
             names[means[statistic].value > least] = name
         return {"behaviour": names.ravel().tolist()}
 
     def _broad_from(self) -> Floats:
-        """Entropy above which a head of each layer is broad, in nats `[layers]`."""
-        even = self._of_uniform.compute().at(STATISTICS.index("entropy")).over().value
-        bounds: Floats = BROAD * (even[:-1] / even[-1])
+        """Return the entropy above which a head of each layer is broad, in nats `[layers]`."""
+        uniform = by_name(self._uniform.compute(), STATISTICS)["entropy"].value
+        bounds: Floats = BROAD * (uniform[:-1] / uniform[-1])
         return bounds
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Tables `surface`, by head, and `layers`; scores of the whole model; figures by layer and by head."""
-        heads, layers, model, uniform = (
-            _by_name(moments) for moments in (self._of_heads, self._of_layers, self._of_model, self._of_uniform)
-        )
-        rows = head_rows({name: heads[name] for name in STATISTICS})
-        numbers = np.arange(1, len(layers["self"].value) + 1)
-        # No column of uniform attention is the heaviest, so that removing one would remove any.
+        """Return tables `surface`, by head, and `layers`; scores of the model; figures by layer and by head."""
+        heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
+        uniform = {name: one.value for name, one in by_name(self._uniform.compute(), STATISTICS).items()}
+        rows = head_rows(heads)
+        # No column of uniform attention is the heaviest: removing one would remove any.
         compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]
-        of_layers = rows["layer"].to_numpy() - 1
-        even = {f"uniform.{name}": uniform[name].value[of_layers] for name in compared}
+        beside = {f"uniform.{name}": uniform[name][rows["layer"] - 1] for name in compared}
         units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
-        tables = {
-            "surface": Table(rows.assign(**even), units),
-            "layers": Table(pd.DataFrame({"layer": numbers} | _columns(layers)), UNITS, answer=("layer", *ASKED)),
-        }
-        scores = {f"surface.{name}": model[name][()] for name in PLAIN}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
-        audit = {"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()}
-        figures = _figures(heads, layers, uniform)
-        return Result("surface", scores, tables, figures, audit, headline=[f"surface.{name}" for name in ASKED])
-
-
-def _tokens(batch: SegmentBatch) -> TokenKinds:
-    return TokenKinds(batch.mask, batch.start, batch.end, batch.punctuation)
-
-
-def _by_name(moments: Moments) -> dict[str, Estimate[Floats]]:
-    """Return the mean of each statistic, which are on the last axis."""
-    means = moments.compute()
-    return {name: means.at(place).over() for place, name in enumerate(STATISTICS)}
-
-
-def _columns(found: Mapping[str, Estimate[Floats]]) -> dict[str, Floats]:
-    return {end: numbers for name in STATISTICS for end, numbers in found[name].named(name).items()}
+        return Result(
+            experiment=self.name,
+            scores={f"surface.{name}": model[name][()] for name in PLAIN},
+            tables={
+                "surface": Table(rows.assign(**beside), units),
+                "layers": Table(head_rows(layers), UNITS, answer=("layer", *ASKED)),
+            },
+            figures=_figures(heads, layers, uniform["entropy"][:-1]),
+            audit={"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()},
+            headline=[f"surface.{name}" for name in ASKED],
+        )
 
 
 def _figures(
-    heads: Mapping[str, Estimate[Floats]],
-    layers: Mapping[str, Estimate[Floats]],
-    uniform: Mapping[str, Estimate[Floats]],
+    heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimate[Floats]], uniform_entropy: Floats
 ) -> dict[str, Figure]:
-    """As in the paper's figures 2 to 4: every head a point over its layer, the mean of the layer a line; and maps."""
+    """Draw the paper's figures 2 to 4, and maps of all heads.
+
+    Every head is a point over its layer, and the mean of a layer is a point of a line.
+    """
     number, width = heads["self"].value.shape
     rows, places = np.arange(1, number + 1), np.arange(1, number + 1).repeat(width)
     figures: dict[str, Figure] = {}
@@ -185,11 +166,13 @@ def _figures(
             beside = 0.14 * (at - (len(known) - 1) / 2)  # so that no points hide those of another name
             points[shown] = ((places + beside).tolist(), (scale * heads[name].value).ravel().tolist())
         if file == "entropy":
-            lines["uniform attention"] = (rows.tolist(), uniform["entropy"].value[:-1].tolist())
+            lines["uniform attention"] = (rows.tolist(), uniform_entropy.tolist())
         figures[file] = Curves(title, "layer", label, lines, points, y_range=(0.0, scale / 100))
     maps = {
         f"{name}_by_head": head_map(
-            f"Attention to the {_LABELS[name].removeprefix('the ')}", heads[name].value, "share of attention"
+            f"Attention to the {_LABELS[name].removeprefix('the ')}",
+            heads[name].value,
+            value_label="share of attention",
         )
         for name in _BY_HEAD
     }

@@ -1,4 +1,4 @@
-"""Experiments over gold arcs: predicted heads scored beside the fixed baselines."""
+"""Evaluation of predicted heads against gold arcs, beside baselines without attention."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,18 +32,17 @@ from metrics.attachment import (
     uniform_edges_found,
 )
 from metrics.rows import ArcRows
-from results import Bars, Estimate, Figure, Floats, Integers, Result, Table, free_name, merged
+from results import Bars, Estimate, Figure, Floats, Integers, Result, Table
 from results.errors import UserError
 from training import Experiment
-from training.experiment import CompositeExperiment, check_names
 
 
 class DependencyExperiment(Experiment[DependencyDataModule]):
-    """An experiment over the gold arcs of dev, where choices are made, and of test, where they are scored.
+    """Experiment over gold arcs, which chooses on dev and scores on test.
 
     Attributes:
-        reads: tensors that a batch holds beside the gold arcs.
-        supports_random_init: whether it also reads batches of an encoder with random weights.
+        reads: tensors of a batch beside the gold arcs.
+        supports_random_init: True if it also reads batches of an encoder with random weights.
     """
 
     takes = DependencyDataModule
@@ -61,7 +60,7 @@ class DependencyExperiment(Experiment[DependencyDataModule]):
 def read_fields(
     data: DependencyDataModule, reads: Collection[Field], reader: str, *, random_init: bool = False
 ) -> None:
-    """Leave out of the batches what an experiment does not read.
+    """Limit the batches to the fields that an experiment reads.
 
     Raises:
         UserError: the data have no encoder to read, or batches of random weights that `reader` does not support.
@@ -82,7 +81,7 @@ def split_key(split: Split, encoder: EncoderOf) -> str:
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse relations that the corpus does not have."""
+    """Raise a UserError for relations that the corpus does not have."""
     if strange := [name for name in wanted if name not in known]:
         raise UserError(
             f"relations: the corpus has no {', '.join(map(repr, strange))}; its relations are {', '.join(known)}."
@@ -91,12 +90,12 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class PredictedArcs:
-    """Predictions for the words of a batch, each int64 `[batch, n]`; anything in the padding.
+    """Predictions for the words of a batch, each int64 `[batch, n]`, with arbitrary values in the padding.
 
     Attributes:
-        heads: head of each word on its own, 0 = root.
+        heads: best head of each word, 0 for the root.
         tree: head of each word in the best tree.
-        relations: relation to `heads`, by the datamodule's ids.
+        relations: relation of each word to its head in `heads`, by the datamodule's ids.
     """
 
     heads: Tensor
@@ -104,14 +103,14 @@ class PredictedArcs:
     relations: Tensor | None = None
 
     def columns(self) -> dict[str, Tensor]:
-        """Return all three by name, -1 where nothing was predicted."""
+        """Return all three by name; a missing prediction is -1 everywhere."""
         absent = torch.full_like(self.heads, -1)
         given = {"heads": self.heads, "tree": self.tree, "relations": self.relations}
         return {name: absent if column is None else column for name, column in given.items()}
 
 
 class ArcEvaluation(nn.Module):
-    """Scores the predicted heads of test beside the fixed baselines, which are chosen on dev.
+    """Scores of the predicted heads of test, beside baselines that are chosen on dev.
 
     Args:
         relations: relations in the table and the figure, in this order, beside all words; empty for all of them.
@@ -170,7 +169,7 @@ def predicted_arcs() -> ArcRows:
 def sentence_counts(
     test: Arcs, predicted: Mapping[str, Integers], ids: Sequence[str], *, labelled: bool
 ) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
-    """Return a row of counts per sentence, and by name of a score the columns whose ratio it is."""
+    """Return a row of counts per sentence, and for each score the two columns whose ratio it is."""
     heads, tree, relations = (predicted[name].astype(np.int64) for name in ("heads", "tree", "relations"))
     found = attached(test, heads)
     items = sentence_scores(test, found, edges_found(test, heads))
@@ -185,13 +184,13 @@ def sentence_counts(
 
 
 SHOWN = 25
-"""Relations in the figure: the most frequent ones."""
+"""Most relations in the figure; the most frequent ones are shown."""
 
 
 def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
-    """Scores on test of every baseline, as `offset.uas`, `right_branching.uas`, …; the offset is chosen on dev.
+    """Return the scores of every baseline on test, as `offset.uas`, `right_branching.uas`, ….
 
-    So are the layer and the direction of uniform attention, where the arcs have a reach.
+    The offset is chosen on dev; so are layer and direction of uniform attention, if the arcs have a reach.
     """
     offset, _ = best_offsets(dev, relations)
     heads: dict[str, Integers] = {
@@ -208,10 +207,19 @@ def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate
 
 
 def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> Table:
-    """Accuracy per relation of a probe beside the best fixed offset of that relation, chosen on dev, scored on test.
+    """Return the accuracy of a probe by relation, beside the best fixed offset of the relation.
 
-    `found` `[words]` of test is 1 where the probe found the head. The columns are `relation, n, probe, low, high,
-    offset, best_offset`; `best_offset` is the offset itself. Without a probe the interval is that of `offset`.
+    The offset is chosen on dev, and both are scored on test.
+
+    Args:
+        dev: gold arcs of dev.
+        test: gold arcs of test.
+        relations: names of the relations.
+        found: `[words]` of test, 1 where the probe found the head; None without a probe.
+
+    Returns:
+        `relation, n, probe, low, high, offset, best_offset`; `best_offset` is the offset itself. Without a probe the
+        interval belongs to `offset`.
     """
     overall, own = best_offsets(dev, len(relations))
     by_offset = np.zeros(len(test))
@@ -242,7 +250,7 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
 
 
 def rows_of(table: Table, relations: Sequence[str]) -> Table:
-    """The rows over all words, and those of the relations that were named, in their order; all rows where none was."""
+    """Return the rows over all words and of the named relations, in their order; all rows without named relations."""
     if not relations:
         return table
     order = [ALL, PLAIN, *relations]
@@ -252,7 +260,7 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
 
 
 def relation_bars(table: Table) -> Bars:
-    """The most frequent relations of a `relation_table`, as bars."""
+    """Draw the most frequent relations of a `relation_table` as bars."""
     shown = table.frame.head(SHOWN)
     series = {"probe": shown["probe"].tolist()} if shown["probe"].notna().any() else {}
     series["best fixed offset"] = shown["offset"].tolist()
@@ -267,10 +275,10 @@ def relation_bars(table: Table) -> Bars:
 
 
 class Baselines(DependencyExperiment):
-    """Best fixed offset per relation and overall, right- and left-branching, and uniform attention.
+    """Baselines without attention: best fixed offset per relation and overall, branching, and uniform attention.
 
-    The offsets are chosen on dev and scored on test. Uniform attention is scored by expectation: every word's head is
-    equally likely to be ROOT or any other word. Nothing is trained, so `python train.py test` runs it.
+    The offsets are chosen on dev and scored on test. Uniform attention is scored by expectation: ROOT and all other
+    words are equally likely heads. Nothing is trained, so `python train.py test` runs it.
 
     Args:
         relations: relations in the table and the figure, in this order, beside all words; by default all of them.
@@ -291,46 +299,3 @@ class Baselines(DependencyExperiment):
 
     def outcome(self) -> Result:
         return self.evaluation.result(self.experiment, self.data)
-
-
-class Analyses(CompositeExperiment[DependencyDataModule]):
-    """Several experiments without training in one pass over the data, for instance `Baselines` and `SingleHeads`.
-
-    A score, table or figure keeps its name; another one of that name is called `<experiment>.<name>`. The counts of
-    sentences stand side by side in columns `<experiment>.<column>`.
-
-    Args:
-        analyses: the experiments.
-
-    Raises:
-        UserError: there is none, or one is named twice.
-    """
-
-    experiment = "analyses"
-    takes = DependencyDataModule
-
-    def __init__(self, analyses: list[DependencyExperiment]) -> None:
-        super().__init__(analyses)
-        check_names("analyses", [analysis.experiment for analysis in analyses])
-        self._reads = frozenset(field for analysis in analyses for field in analysis.reads)
-        self._random_init = any(analysis.supports_random_init for analysis in analyses)
-
-    def prepare(self) -> None:
-        read_fields(self.data, self._reads, type(self).__name__, random_init=self._random_init)
-        super().prepare()
-
-    def outcome(self) -> Result | None:
-        # All results before any is left out: each gathers from every process.
-        found = self.results()
-        results = {name: result for name, result in found.items() if result is not None}
-        if len(results) < len(found):
-            return None
-        items, ratios = list[pd.DataFrame](), dict[str, tuple[str, str]]()
-        for name, result in results.items():
-            if result.items is not None:
-                columns = {key: f"{name}.{key}" for key in result.items if key not in ("sentence", "id")}
-                items.append(result.items.set_index(["sentence", "id"]).rename(columns=columns))
-                pairs = {key: (columns[over], columns[under]) for key, (over, under) in result.ratios.items()}
-                ratios |= {free_name(key, name, ratios): pair for key, pair in pairs.items()}
-        joined = pd.concat(items, axis=1).reset_index() if items else None
-        return replace(merged(self.experiment, results), items=joined, ratios=ratios)

@@ -1,0 +1,292 @@
+"""All analyses of attention in one pass: each text is read once, and only sums are kept."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from analysis.by_head import HeadNumbers, head_rows
+from attention import Encoder
+from attention.extraction import Allowance
+from datamodules import SegmentBatch, TextDataModule
+from datamodules.batches import EncoderOf
+from heads.single_heads import head_map, head_name
+from metrics.bootstrap import holm
+from metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
+from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
+from results.errors import UserError
+from training import Experiment
+from training.experiment import check_names
+
+
+class Analysis(nn.Module):
+    """Reads attention weights layer by layer, and keeps sums of numbers in metrics that are its submodules.
+
+    Subclasses have a `name` and fill `begin`, `update` or `end`, and `result`. Memory does not grow with the number of
+    inputs.
+
+    Attributes:
+        name: name of the analysis, unique in a run.
+        needs: names of the analyses that must stand before it, as `result` reads them.
+        compares: True if it compares the given encoder with the encoder before its fine-tuning. Before `end` it then
+            gets all layers of the given encoder, and all layers of the other one, for the same inputs; `batch.encoder`
+            names the encoder.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    compares: ClassVar[bool] = False
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        """Make the states for this encoder; raise a UserError for texts or an encoder that do not fit."""
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        """Read the weights of a 0-based layer, `[batch, heads, from, to]`, which are valid only during the call.
+
+        Every row sums to one, and the columns of the padding are zero. The rows of the padding have no meaning.
+        """
+
+    def end(self, batch: SegmentBatch) -> None:
+        """Finish a batch after its last layer."""
+
+    def by_head(self) -> Mapping[str, HeadNumbers]:
+        """Return numbers of each head for the atlas; every process takes part."""
+        return {}
+
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """Return the class of each head, layer by layer, for columns of the atlas; every process takes part."""
+        return {}
+
+    def result(self, others: Mapping[str, "Analysis"]) -> Result:
+        """Return scores, tables and figures; every process takes part. `others` are the earlier analyses by name."""
+        raise NotImplementedError(f"{type(self).__name__}.result")
+
+
+class AttentionAnalyses(Experiment[TextDataModule]):
+    """Runs the given analyses of attention in one pass over some texts.
+
+    Run it with `python train.py test`. Nothing is trained, and no attention is stored. With `random_init` of the data
+    every analysis also reads an encoder with random weights; its results are called `random_init.<name>`. With
+    `before` every analysis also reads the encoder before its fine-tuning; its results are called `before.<name>`, and
+    the tables `differences` and `differences_by_quantity` compare the two encoders.
+
+    Args:
+        analyses: the analyses.
+        corpora: names of the corpora that an analysis reads, by the name of the analysis; by default it reads all.
+
+    Raises:
+        UserError: there is no analysis, one is named twice or before another one that it needs, or `corpora` names an
+            unknown analysis. During setup: `corpora` names an unknown corpus.
+    """
+
+    experiment = "attention"
+    takes = TextDataModule
+
+    def __init__(self, analyses: list[Analysis], corpora: dict[str, list[str]] | None = None) -> None:
+        super().__init__()
+        self.names = [analysis.name for analysis in analyses]
+        check_names("analyses", self.names)
+        for place, analysis in enumerate(analyses):
+            if missing := [name for name in analysis.needs if name not in self.names[:place]]:
+                raise UserError(
+                    f"--model.init_args.analyses: {type(analysis).__name__} needs {' and '.join(missing)}: name it "
+                    f"before."
+                )
+        self.corpora = dict(corpora or {})
+        if strange := sorted(self.corpora.keys() - set(self.names)):
+            raise UserError(
+                f"--model.init_args.corpora: there is no analysis {' or '.join(strange)} among {self.names}."
+            )
+        self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
+        self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
+
+    def prepare(self) -> None:
+        """Begin every analysis for every encoder."""
+        if self._of:
+            return
+        for name, corpora in self.corpora.items():
+            if strange := [corpus for corpus in corpora if corpus not in self.data.names]:
+                raise UserError(
+                    f"--model.init_args.corpora.{name}: there is no corpus {' or '.join(strange)}; the data have "
+                    f"{', '.join(self.data.names)}. Name one of them there, or give --model.init_args.corpora null: "
+                    f"then every analysis reads all of them."
+                )
+        given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]
+        own = {name: analysis for name, analysis in given.items() if not analysis.compares}
+        # Copied before any of them begins, and holds an encoder.
+        self._of = {which: given if which == "given" else deepcopy(own) for which in self.data.encoders}
+        after, before = (self._begin(which) for which in ("given", "before"))
+        self._begin("random_init")
+        if "before" in self._of:
+            for metric in list(nn.ModuleList(own.values()).modules()):
+                if isinstance(metric, Moments):
+                    metric.pair()
+            subtract(after, before)  # of analyses that read their inputs in `begin`
+        self._memory = Allowance()
+        copies = [nn.ModuleDict(found) for which, found in self._of.items() if which != "given"]
+        self._copies = nn.ModuleList(copies)  # so that they move to the device too
+
+    def _begin(self, which: EncoderOf) -> Updates:
+        with recorded() as updates:
+            for name, analysis in self._of.get(which, {}).items():
+                data = self.data.only(self.corpora.get(name, self.data.names))
+                analysis.begin(data, self.data.encoders[which])
+        return updates
+
+    def update(self, batch: SegmentBatch) -> None:
+        if not len(batch.index):
+            return
+        if batch.encoder != "given" or "before" not in self._of:
+            self._show(batch)
+        else:
+            comparing = [analysis for analysis in self._reading(batch) if analysis.compares]
+            with recorded() as after:
+                self._show(batch, comparing)
+            with recorded() as before:
+                self._show(replace(batch, encoder="before"), comparing)
+            subtract(after, before)
+            for analysis in comparing:
+                analysis.end(batch)
+        self._memory.check()
+
+    def _reading(self, batch: SegmentBatch) -> list[Analysis]:
+        """Return the analyses of the batch's encoder that read its corpus."""
+        analyses = self._of[batch.encoder].items()
+        return [analysis for name, analysis in analyses if batch.corpus in self.corpora.get(name, [batch.corpus])]
+
+    def _show(self, batch: SegmentBatch, comparing: Sequence[Analysis] = ()) -> None:
+        """Run a batch through its encoder for all analyses of this encoder, and for the `comparing` analyses."""
+        analyses = [analysis for analysis in self._reading(batch) if not analysis.compares]
+        if not analyses and not comparing:
+            return
+
+        def receive(layer: int, weights: Tensor) -> None:
+            for analysis in (*analyses, *comparing):
+                analysis.update(batch, layer, weights)
+
+        encoder = self.data.encoders[batch.encoder]
+        with torch.inference_mode():
+            inputs = encoder.inputs(batch.tokens, batch.mask, batch.segments)
+            encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
+        for analysis in analyses:
+            analysis.end(batch)
+
+    def outcome(self) -> Result:
+        self.data.warn_of_left_out()
+        found = {which: self._results(analyses) for which, analyses in self._of.items()}
+        if "before" in self._of:
+            found["given"]["differences"] = self._differences()
+        results = {which: merged(which, each) for which, each in found.items()}
+        whole = replace(results.pop("given"), experiment=self.experiment)
+        for which, result in results.items():
+            whole = _joined(whole, which, result)
+        return whole
+
+    def restrict(self, corpora: Mapping[str, Sequence[str]]) -> None:
+        """Keep the analyses that are named, each on these corpora."""
+        for name in self.names:
+            if name not in corpora:
+                del self._given[name]
+        self.names = list(self._given)
+        self.corpora = {name: list(names) for name, names in corpora.items()}
+
+    def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
+        """Return numbers and classes of each head of an encoder, for the atlas; every process takes part."""
+        numbers, classes = dict[str, HeadNumbers](), dict[str, Sequence[Any]]()
+        for analysis in self._of[which].values():
+            numbers |= analysis.by_head()
+            classes |= analysis.classes()
+        return numbers, classes
+
+    def _results(self, analyses: Mapping[str, Analysis]) -> dict[str, Result]:
+        found: dict[str, Result] = {}
+        for place, (name, analysis) in enumerate(analyses.items()):
+            result = analysis.result(dict(list(analyses.items())[:place]))
+            found[name] = replace(result, figures=self._captioned(name, result.figures))
+        return found
+
+    def _captioned(self, name: str, figures: Mapping[str, Figure]) -> Mapping[str, Figure]:
+        """Add the corpora of an analysis to the titles of its figures, unless it reads all corpora."""
+        if not (corpora := self.corpora.get(name)):
+            return figures
+        return {key: replace(one, title=f"{one.title} ({', '.join(corpora)})") for key, one in figures.items()}
+
+    def _differences(self) -> Result:
+        """Compare every number of each head after and before fine-tuning.
+
+        A difference is the mean over inputs of after − before, with Student's interval and p-value; Holm's method
+        corrects the p-values over the heads. Inputs are taken as independent.
+
+        Returns:
+            Tables `differences`, by quantity and head, and `differences_by_quantity`, with the means over all heads,
+            the number of `heads` that differ after the correction, and the head with the largest difference; the
+            scores `differences.<quantity>`, equal to these counts; and maps `difference_<quantity>`, with one scale
+            for each analysis and unit.
+        """
+        tables, rows = list[pd.DataFrame](), list[dict[str, Any]]()
+        scores, figures = dict[str, Estimate](), dict[str, Figure]()
+        units: list[Unit] = []
+        for name, analysis in self._of["before"].items():
+            maps: dict[Unit, dict[str, HeatMap]] = {}
+            old = analysis.by_head()
+            for quantity, new in self._of["given"][name].by_head().items():
+                before = old[quantity]
+                if not isinstance(new, Means) or not isinstance(before, Means) or new.differences is None:
+                    continue  # a bound, not a mean over inputs
+                difference = replace(new.differences.over(), p=new.differences.p())
+                table, row, drawn = _compared(quantity, before.over().value, new.over().value, difference)
+                tables.append(table)
+                rows.append(row)
+                units.append(difference.unit)
+                scores[f"differences.{quantity}"] = Estimate(float(row["heads"]), unit="count")
+                maps.setdefault(difference.unit, {}).update(drawn)
+            for same in maps.values():
+                figures |= self._captioned(name, on_one_scale(same))
+        if not tables:
+            return Result("differences", {})
+        numbers = ("before", "after", "difference")
+        of_rows = [unit for table, unit in zip(tables, units, strict=True) for _ in range(len(table))]
+        whole = Table(
+            pd.concat(tables, ignore_index=True),
+            {**dict.fromkeys(numbers, of_rows), "p": "p", "p_holm": "p"},
+            interval="difference",
+        )
+        answer = ("quantity", *numbers, "heads")
+        by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), answer=answer)
+        return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
+
+
+def _compared(
+    quantity: str, before: Floats, after: Floats, difference: Estimate[Floats]
+) -> tuple[pd.DataFrame, dict[str, Any], dict[str, HeatMap]]:
+    """Return a row for each head, a row for all heads, and a map; no map where no head differs."""
+    assert difference.p is not None
+    adjusted = holm(difference.p.ravel().tolist())
+    frame = head_rows({"before": before, "after": after, "difference": difference})
+    frame = frame.rename(columns={f"difference.{end}": end for end in ("low", "high", "p")}).assign(p_holm=adjusted)
+    frame.insert(0, "quantity", quantity)
+    row = {"quantity": quantity, **frame[["before", "after", "difference"]].mean()}
+    row |= {"heads": int((adjusted < 1 - CONFIDENCE).sum()), "largest": "–", "largest_difference": np.nan}
+    if not np.nan_to_num(difference.value).any():
+        return frame, row, {}
+    layer, head = map(int, np.unravel_index(np.nanargmax(np.abs(difference.value)), difference.value.shape))
+    row |= {"largest": head_name(layer, head), "largest_difference": difference.value[layer, head]}
+    title = f"{quantity.replace('_', ' ').capitalize()}, after − before fine-tuning"
+    label = "difference" if difference.unit == "fraction" else f"difference ({difference.unit})"  # drawn in %
+    drawn = head_map(title, difference.value, None, (layer, head), label, difference.unit)
+    return frame, row, {f"difference_{quantity}": replace(drawn, diverging=True)}
+
+
+def _joined(given: Result, which: EncoderOf, other: Result) -> Result:
+    """Join two results; the names of the second get the prefix `<encoder>.`."""
+
+    def named(part: str) -> dict[str, Any]:
+        return {**getattr(given, part), **{f"{which}.{name}": one for name, one in getattr(other, part).items()}}
+
+    tables = {**given.tables, **{f"{which}.{name}": replace(one, answer=()) for name, one in other.tables.items()}}
+    return replace(given, scores=named("scores"), tables=tables, figures=named("figures"), audit=named("audit"))
