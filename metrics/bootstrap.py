@@ -178,7 +178,6 @@ def _spread(column: Floats, weights: Floats) -> Floats:
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Average runs that differ only in the seed: the mean with its interval, and the standard deviation over seeds."""
     value, sd = mean_and_sd([one.value for one in seeds])
-    _check_draws(seeds)
     draws = np.mean([one.draws for one in seeds], axis=0)
     return Estimate(value, *_interval(draws), unit=seeds[0].unit, sd=sd, draws=draws)
 
@@ -195,7 +194,6 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     Raises:
         ValueError: The numbers of draws differ.
     """
-    _check_draws([a, b])
     return _difference(a.value - b.value, a.draws - b.draws, a.unit)
 
 
@@ -304,12 +302,6 @@ def _difference(value: float, resampled: Floats, unit: Unit) -> Estimate:
     rarer = min(np.count_nonzero(known <= TIE), np.count_nonzero(known >= -TIE))
     p = min(1.0, 2 * (1 + rarer) / (1 + known.size)) if known.size else np.nan
     return Estimate(value, *_interval(known), unit=unit, p=p)
-
-
-def _check_draws(estimates: Sequence[Estimate]) -> None:
-    sizes = sorted({len(one.draws) for one in estimates})
-    if len(sizes) != 1:
-        raise ValueError(f"estimates under {sizes} resamples cannot be compared: make them with one number of draws")
 
 
 def _interval(resampled: Floats) -> tuple[float, float]:

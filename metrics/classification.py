@@ -111,8 +111,8 @@ def mcc_score(classes: int) -> Statistic:
 def f1_drop(positive: int | None, classes: int) -> Statistic:
     """Return the statistic F1 minus F1 of changed decisions: of `positive`, or macro F1 if it is None.
 
-    Columns: gold class, predicted class, and for each class the share of draws that predict it instead. The second F1
-    is computed on the confusions of all draws together.
+    The columns are gold class, predicted class, and for each class the share of changed decisions that predict it. The
+    F1 of changed decisions is computed on their confusions together.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
@@ -212,6 +212,6 @@ def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Flo
 
 
 def _mean(values: Floats) -> Floats:
-    """Return the mean over the last axis of what is not nan."""
+    """Return the mean over the last axis, without nan."""
     known = ~np.isnan(values)
     return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))

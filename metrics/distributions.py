@@ -92,7 +92,7 @@ def scaled_rows(weights: Tensor, out: Tensor) -> None:
 
 
 def summed_divergences(rows: Tensor, n: int) -> Tensor:
-    """Sum over the tokens of an input of the divergence, in nats, between the rows of every two heads.
+    """Sum the divergence between the rows of every two heads over the tokens of an input, in nats.
 
     With a and b the scaled rows of p and q, JSD(p, q) = H((p + q)/2) - (H(p) + H(q))/2
     = Σ (a ln 2a + b ln 2b - (a + b) ln(a + b)) / n: one logarithm for a pair instead of four, and none of numbers far
@@ -136,7 +136,7 @@ class HeadDistances(ExactMetric):
         self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, divergences: Tensor, tokens: int) -> None:
-        """Add the `summed_divergences` of an input of so many tokens."""
+        """Add the `summed_divergences` of an input with this number of tokens."""
         self.sums += (divergences * _SCALE).round().long()
         self.tokens += tokens
 

@@ -89,7 +89,7 @@ class RowPeaks(ExactMetric):
         self.words += lengths.sum()
 
     def compute(self) -> Tensor:
-        """Means as float64 `[layers, heads]`."""
+        """Return the means as float64 `[layers, heads]`."""
         return self.peaks.cpu().double() / _FIXED / self.words.cpu()
 
 
@@ -123,7 +123,7 @@ def permutation_p(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Floats:
-    """Return p-values against the best predictor under permutation, `[groups]`; nan where shuffles change nothing.
+    """Return permutation p-values of the best head of each group, `[groups]`; nan where shuffles change nothing.
 
     Tests whether the accuracy of a head exceeds both the luck of choosing among K predictors and what positions alone
     give. Gold offsets are shuffled among the words of a relation that have about as many words before and after them;

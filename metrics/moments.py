@@ -23,7 +23,7 @@ _LIMBS = 3  # of the magnitude of a rounded number, the last of any size
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Sums of `Moments`, each `[groups, *shape]`.
+    """Sums that a `Moments` metric has collected, each `[groups, *shape]`.
 
     Attributes:
         counts: Number of inputs.
@@ -98,14 +98,14 @@ class Means:
 def student_interval(
     mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the ends, inside the bounds, of the 95 % interval of a mean over `count` inputs with this error.
+    """Return the ends of the 95 % interval of a mean over `count` inputs, which lie inside the bounds `low` and `high`.
 
-    Without bounds it is Student's, mean ± t · error. Of numbers from `low` to `high` it is Student's on the scale of
-    the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; the default for
-    proportions of Stata, and `svyciprop(method="logit")` of Lumley's R package survey); of numbers from `low` on, on
-    that of ln(m − low). A mean at a bound has an interval of no width, as all of its inputs are there.
+    Without bounds it is Student's interval, mean ± t · error. With two bounds it is Student's interval on the scale of
+    the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; Stata's default for
+    proportions; `svyciprop(method="logit")` of Lumley's R package survey). With a lower bound alone the scale is
+    ln(m − low). A mean at a bound has an interval of width 0, because all inputs equal the bound.
 
-    All arrays are of one shape; a lower bound of -inf is none, and so is an upper one of inf.
+    All arrays have one shape. -inf is no lower bound, and inf is no upper bound.
     """
     margin = student.ppf((1 + CONFIDENCE) / 2, np.maximum(count - 1, 1)) * error
     below, above = mean - low, high - mean
@@ -129,7 +129,7 @@ _UPDATES: ContextVar[Updates | None] = ContextVar("_UPDATES", default=None)
 
 @contextmanager
 def recorded() -> Iterator[Updates]:
-    """Keep the updates of every `Moments` within the block."""
+    """Record the updates of every `Moments` metric within the block."""
     found: Updates = {}
     token = _UPDATES.set(found)
     try:
@@ -139,9 +139,9 @@ def recorded() -> Iterator[Updates]:
 
 
 def subtract(updates: Updates, others: Updates) -> None:
-    """Sum the differences of two numbers of each input, in those `Moments` of the first that were told to `pair`.
+    """Add paired differences, `updates` minus `others`, to the metrics that were paired by `Moments.pair`.
 
-    Both are of the same analyses on the same inputs, in the same order.
+    Both recordings have the same analyses on the same inputs, in the same order.
     """
     for (moments, groups, values), (_, _, other) in zip(updates.values(), others.values(), strict=True):
         if moments.differences is not None:
@@ -149,10 +149,10 @@ def subtract(updates: Updates, others: Updates) -> None:
 
 
 class Moments(ExactMetric):
-    """Sums numbers of inputs, and their squares, apart for each group: for instance two halves of a corpus.
+    """Sums and sums of squares of numbers per input, separately for each group, such as each half of a corpus.
 
-    The sums are of integers, so that they are the same in any order and on any number of devices. Numbers are rounded;
-    the squares of what they are rounded to are summed exactly, in parts, so that those of tiny numbers count too.
+    Numbers are rounded to fixed point, so that the sums are exact integers: the same in any order and on any number of
+    devices. Squares of the rounded numbers are summed exactly too, in several limbs.
 
     Args:
         groups: number of groups.
@@ -183,7 +183,7 @@ class Moments(ExactMetric):
             self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def pair(self) -> None:
-        """Sum, from now on, the differences from other numbers of the same inputs too, those that `subtract` finds."""
+        """Collect paired differences from now on; `subtract` adds them."""
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
         self.differences = Moments(groups, shape, self._unit, self._scale, (low - high, high - low))
@@ -221,7 +221,7 @@ class Moments(ExactMetric):
 
 
 def _limbs(magnitudes: Tensor) -> list[Tensor]:
-    """Split integers into limbs, the lowest first; highest ones that are 0 everywhere are left out."""
+    """Split integers into limbs, the lowest first, without high limbs that are 0 everywhere."""
     limbs = [magnitudes]
     while len(limbs) < _LIMBS and (rest := limbs[-1] >> _LIMB).any():
         limbs[-1:] = [limbs[-1] & (2**_LIMB - 1), rest]

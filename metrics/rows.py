@@ -22,7 +22,7 @@ class ExactMetric(Metric):
     is_differentiable = False
 
     def _wrap_compute(self, compute: Callable[[], Any]) -> Callable[[], Any]:
-        """Sync around `compute`, and leave its result alone.
+        """Synchronise devices around `compute`, and return its result unchanged.
 
         torchmetrics' own wrapper walks into the result to squeeze tensors, refuses frozen dataclasses, and warns when
         a device had no batch.
@@ -39,7 +39,7 @@ class ExactMetric(Metric):
 
 
 class ItemRows(ExactMetric):
-    """Gathers named columns of numbers for each item of a split, in any order of batches.
+    """Named columns of numbers for each item of a split, gathered from batches in any order.
 
     Args:
         columns: width of each column by name: None for one number an item, k for k numbers.
@@ -99,7 +99,7 @@ class ItemRows(ExactMetric):
         return found | {name: found[name].astype(np.int64) for name in list(found)[: self.keys]}
 
     def take(self) -> dict[str, NDArray[Any]]:
-        """Return the columns as `compute` does, and forget them."""
+        """Return the columns as `compute` does, and reset the metric."""
         found = self.compute()
         self.reset()
         return found
@@ -130,7 +130,7 @@ class GoldArcs(Protocol):
 
     @property
     def lengths(self) -> Tensor:
-        """Words, int `[batch]`."""
+        """Number of words of each sentence, int `[batch]`."""
 
     @property
     def heads(self) -> Tensor:
@@ -142,11 +142,11 @@ class GoldArcs(Protocol):
 
     @property
     def punctuation(self) -> Tensor:
-        """Words that are punctuation, bool `[batch, n]`."""
+        """True for punctuation, bool `[batch, n]`."""
 
 
 class ArcRows(ItemRows):
-    """Gathers the gold arc of every word beside named predictions, as int32.
+    """Gold arcs of all words beside named predictions, gathered as int32.
 
     Keywords give the width of each prediction by name: None for one number a word, k for k numbers.
     """
@@ -174,7 +174,7 @@ class ArcRows(ItemRows):
         self.update(**{name: column[real] for name, column in columns.items()})
 
     def arcs(self) -> tuple[Arcs, dict[str, NDArray[Any]]]:
-        """Return the arcs and the predictions by name, `[words]` or `[words, width]`, and forget them.
+        """Return the arcs and the predictions by name, `[words]` or `[words, width]`, and reset the metric.
 
         Raises:
             ValueError: A sentence was added more than once.

@@ -68,10 +68,10 @@ def _real(n: int, lengths: Tensor) -> Tensor:
 
 
 def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Σ |gold − predicted| over all ordered pairs of words / n², of each sentence (Hewitt & Manning 2019, §2).
+    """Return Σ |gold − predicted| over ordered pairs of words / n², for each sentence (Hewitt & Manning 2019, §2).
 
-    Of k probes: predicted `[batch, k, n, n]`, gold `[batch, n, n]`, lengths `[batch]` → `[batch, k]`. The padding is
-    ignored.
+    `predicted` is `[batch, k, n, n]` for k probes, `gold` `[batch, n, n]`, `lengths` `[batch]`; the result is
+    `[batch, k]`. The padding is ignored.
     """
     real = _real(gold.size(1), lengths)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
@@ -79,14 +79,14 @@ def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
 
 
 def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Σ |gold − predicted| over the words / n, of predicted `[batch, k, n]`; otherwise as `distance_losses`."""
+    """Return Σ |gold − predicted| over words / n, `[batch, k]`, for predicted depths `[batch, k, n]` of k probes."""
     return ((predicted - gold[:, None]).abs() * _real(gold.size(1), lengths)[:, None]).sum(-1) / lengths[:, None]
 
 
 def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
-    """Spearman's rank correlation of the values `[..., n]` under a mask, `[...]`; ties share their mean rank.
+    """Return Spearman's rank correlation of the values `[..., n]` under a mask, `[...]`; ties share their mean rank.
 
-    It is nan where all gold values are equal, so that there is no order, and 0 where all predictions are equal. The
+    It is nan if all gold values are equal, and 0 if all predictions are equal. The
     arguments are broadcast; predictions under the mask must be finite.
     """
     one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
@@ -169,7 +169,7 @@ def _incoming(scores: NDArray[np.floating]) -> Floats:
 
 
 def _all_reach_root(heads: Integers) -> bool:
-    """Return whether no arcs form a circle; `heads` `[n+1]` has 0 for ROOT itself."""
+    """Return True if the arcs form no cycle; `heads` `[n+1]` has 0 for ROOT itself."""
     above, steps = heads, 1
     while steps < len(heads):  # after each turn `above` is twice as far up
         above, steps = above[above], 2 * steps
@@ -177,7 +177,7 @@ def _all_reach_root(heads: Integers) -> bool:
 
 
 def _by_contraction(arcs: Floats) -> Integers:
-    """Best heads `[n+1]` (0 for ROOT) of arcs `[n+1, n+1]`, which are overwritten.
+    """Return the best heads `[n+1]` (0 for ROOT) of arcs `[n+1, n+1]`, which are overwritten.
 
     A path follows the best incoming arcs to ROOT or to a node that is connected to ROOT already. Where it meets itself,
     the cycle is contracted to one node, in the row and column of its first member; the score of an arc into the cycle
@@ -239,7 +239,7 @@ def _contract(arcs: Floats, word: Integers, head: Integers, circle: Integers) ->
 
 
 def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Maximum spanning trees of complete graphs: symmetric `[graphs, n, n]`, True at the n − 1 edges of each tree.
+    """Return maximum spanning trees of complete graphs: symmetric `[graphs, n, n]`, True at the n − 1 edges.
 
     The weights are `[graphs, n, n]` with n ≥ 1 and finite. That of an edge is the sum of its two directions; the
     diagonal is ignored. SciPy's sorting breaks ties, so the trees depend only on the weights.
@@ -261,7 +261,7 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
 
 
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
-    """Return whether the edge of a word and its gold head is in the maximum spanning tree of each attention head.
+    """Find the edges between words and gold heads in the maximum spanning tree of each attention head.
 
     Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4). `attention` is `[batch, layers, heads,
     n+2, n+2]`, the gold heads and the flags of punctuation are `[batch, n]`.

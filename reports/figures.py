@@ -47,7 +47,7 @@ STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_defa
 
 @contextmanager
 def fonts_for(text: str) -> Iterator[None]:
-    """Draw with `FONT`, and with installed fonts the characters that it lacks; warn of those that no font has."""
+    """Use `FONT`, and other installed fonts for characters that it lacks; warn of characters without a font."""
     families, missing = _families(text)
     if missing:
         scripts = sorted({unicodedata.name(letter, "unnamed").split()[0].lower() for letter in missing})
@@ -104,13 +104,13 @@ def _canvas(title: str, width: float, height: float, *, pad: float = PAD, compre
 
 
 def _fit(canvas: Canvas, axes: Axes, height: float) -> None:
-    """Make a figure as high as it must be for its axes to have a height, whatever stands above and below them."""
+    """Set the height of a figure so that its axes have the height that is given."""
     canvas.draw_without_rendering()
     canvas.set_figheight(canvas.get_figheight() + height - axes.get_window_extent().height / canvas.dpi)
 
 
 def _fit_grid(canvas: Canvas, axes: Axes, width: float, height: float) -> None:
-    """Make a figure as large as it must be for a grid of cells to have a size, whatever stands around it."""
+    """Set the size of a figure so that its grid of cells has the size that is given."""
     canvas.draw_without_rendering()
     cells, whole = axes.get_window_extent(), axes.get_tightbbox()
     assert whole is not None
@@ -130,7 +130,7 @@ def _with_unit(label: str, unit: Unit) -> str:
 
 
 def _spread(text: str) -> str:
-    """Put a null behind each letter of double width, Chinese for instance, so that the length is the width."""
+    """Append a null to each letter of double width, such as Chinese, so that the length equals the width."""
     return "".join(letter + "\0" * (unicodedata.east_asian_width(letter) in "WF") for letter in text)
 
 
@@ -252,7 +252,7 @@ def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
 
 
 def _hatched(index: int) -> dict[str, Any]:
-    """Return a hatch that tells the areas of one series from others where colours do not."""
+    """Return the hatch of a series, which distinguishes its areas without colour."""
     return {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
 
 
@@ -392,7 +392,7 @@ def _cell_names(figure: HeatMap | Maps) -> tuple[list[str], list[str]]:
 
 
 def _are_turned(names: Sequence[str], cell: float) -> bool:
-    """Return whether names of columns do not fit below their cells."""
+    """Return True if names of columns do not fit below their cells."""
     return _longest(names) > 2 and _longest(names) * CHARACTER + 0.025 > cell
 
 
