@@ -218,7 +218,7 @@ THERE = "--model.init_args.checkpoints=[{folder}/trained.ckpt]"
         (["test", NOWHERE], r"nowhere\.ckpt: there is no such checkpoint"),
         (
             ["test", "--data=ClassificationDataModule", THERE, "--ckpt_path={folder}/trained.ckpt"],
-            "Fidelity trains nothing, and takes no --ckpt_path: leave it out",
+            "Fidelity trains nothing and takes no --ckpt_path: leave it out",
         ),
         (["fit", THERE], r"Fidelity trains nothing\. Run it with `python train\.py test`"),
     ],
