@@ -1,7 +1,7 @@
 #!/bin/bash
 # A run on the devices of a SLURM allocation, continued after preemption and at the time limit. From the checkout:
 #   sbatch configs/trainer/slurm.sh fit --config configs/clark2019/attention_only.yaml
-# One task for each device; adapt partition, nodes, devices, cores and time. Two GPUs of a node: --gpus-per-node=2.
+# One task for each device. Adapt partition, nodes, devices, cores and time. Two GPUs of a node: --gpus-per-node=2.
 #SBATCH --job-name=probe
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=2
