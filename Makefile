@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# One process for each core, with one thread each. A process without tests left takes tests from another.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# One process for each core. A process without tests left takes tests from another.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 # Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -19,14 +19,13 @@ demo: $(INSTALLED)
 	$(BIN)/python train.py fit --config configs/demo.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) --durations 10
+	$(PYTEST) -m "core or not slow" --durations 10
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(MKDOCS)
 	$(PYTEST) --cov --cov-fail-under=97
 
 docs: $(INSTALLED)
@@ -48,7 +47,7 @@ browser:
 
 # The tests start and stop their own SLURM on this machine.
 cluster-test: $(INSTALLED) slurm
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.extraction

@@ -1,12 +1,15 @@
+import os
+
+# One thread for each process, before torch asks: workers share the cores, sums are the same on any number of
+# processes, and threads of OpenMP do not outlive a fork.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 import processes.threads  # noqa: F401 # before torch
 
 # isort: split
 import json
+import logging
 import multiprocessing
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from results import Result
 from tests.glossary import unexplained
 from tests.printed import lost_answers
 from tests.tiny import save_bert, write_splits
+from training.cli import ProbingCLI
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -57,6 +61,25 @@ def schema() -> Iterator[Draft202012Validator]:
         yield validator
 
 
+@pytest.fixture(scope="session", autouse=True)
+def parser() -> Iterator[None]:
+    """The parser of `train.main`, made once for all command lines of a process."""
+    made: dict[str, Any] = {}
+    make = ProbingCLI.setup_parser
+
+    def taken(cli: ProbingCLI, *given: Any) -> None:  # noqa: ANN401 # see LightningCLI
+        before = set(vars(cli))
+        if type(cli) is not ProbingCLI or not made:
+            make(cli, *given)
+        if type(cli) is ProbingCLI:
+            made.update({name: value for name, value in vars(cli).items() if name not in before})
+            vars(cli).update(made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ProbingCLI, "setup_parser", taken)
+        yield
+
+
 # Of every terminal, pipe and log that a test does not give another width, whatever terminal the tests are run in.
 os.environ.setdefault("COLUMNS", "80")
 
@@ -65,12 +88,12 @@ multiprocessing.set_forkserver_preload(["datamodules", "metrics.rows"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read public data, and those that open pages."""
+    """Mark the tests that read public data, and those that open pages or submit jobs, which are slow."""
+    kinds = {"public_data": ["data"], "browser": ["browser", "slow"], "slurm": ["cluster", "slow"]}
     for item in items:
-        if "public_data" in getattr(item, "fixturenames", ()):
-            item.add_marker("data")
-        if "browser" in getattr(item, "fixturenames", ()):
-            item.add_marker("browser")
+        for fixture in kinds.keys() & set(getattr(item, "fixturenames", ())):
+            for marker in kinds[fixture]:
+                item.add_marker(marker)
 
 
 @pytest.fixture(scope="session")
@@ -108,31 +131,39 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[Any, dict[str, Any], Path]]:
-    """Runs `train.py` on the tiny BERT, or on what the arguments say, here or on several processes.
+    """Runs `train.py` on the tiny BERT, or on what the arguments say, on one process or on several that are forked.
 
-    Gives its CLI, None where it ran elsewhere, and `results.json` with the folder it lies in.
+    Gives its CLI, and `results.json` with the folder it lies in. Figures take a third of such a run: `figures` draws.
     """
 
-    def run(*arguments: str, processes: int = 1, own_data: bool = False) -> tuple[Any, dict[str, Any], Path]:
-        cli, runs = None, tmp_path / f"on_{processes}"
+    def run(
+        *arguments: str, processes: int = 1, own_data: bool = False, figures: bool = False
+    ) -> tuple[Any, dict[str, Any], Path]:
+        runs = tmp_path / f"on_{processes}"
         tiny = [f"--data.init_args.cache={cache}", f"--data.init_args.encoder.name={bert}"]
-        command = [
-            *arguments,
-            *([] if own_data else tiny),
+        forked = [f"--trainer.devices={processes}", "--trainer.strategy=ddp_fork"]
+        options = [
             f"--trainer.default_root_dir={runs}",
             "--trainer.enable_progress_bar=false",
             "--trainer.accelerator=cpu",
+            f"--figures.draw={figures}",
         ]
-        if processes == 1:
-            cli = train.main(command)
-        else:
-            command = [sys.executable, "train.py", *command, f"--trainer.devices={processes}", "--trainer.strategy=ddp"]
-            environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
-            subprocess.run(command, cwd=Path(__file__).parent.parent, check=True, env=environment, timeout=240)
+        cli = train.main([*arguments, *([] if own_data else tiny), *options, *(forked if processes > 1 else [])])
         [path] = runs.rglob("results.json")
         return cli, json.loads(path.read_text(encoding="utf-8")), path.parent
 
     return run
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Iterator[Path]:
+    """The file of all that Lightning logs, in this process and in those that it forks."""
+    handler = logging.FileHandler(tmp_path / "log.txt")
+    logger = logging.getLogger("pytorch_lightning")
+    logger.addHandler(handler)
+    yield Path(handler.baseFilename)
+    logger.removeHandler(handler)
+    handler.close()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ SCORES = {"OneDirectionProbe": "uas", "AttentionAnalyses": "near.share", "Fideli
 
 
 @pytest.mark.slow
-def test_the_programs_of_the_page_run_in_their_rooms_by_its_commands(tmp_path: Path) -> None:
+def test_the_programs_of_the_page_run_in_their_rooms_by_its_commands(cache: str, tmp_path: Path) -> None:
     packages = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"]
     for package in (*packages, ROOT / "configs"):
         shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -33,12 +33,14 @@ def test_the_programs_of_the_page_run_in_their_rooms_by_its_commands(tmp_path: P
     for name, code in FILES.items():
         (tmp_path / name).write_text(code, encoding="utf-8")
     assert len(COMMANDS) == 4
-    for command in COMMANDS:
-        words = [sys.executable, *shlex.split(command)[1:]]
-        words += ["--trainer.max_epochs=1"] if "fit" in words else []
-        environment = os.environ | {"PYTHONPATH": str(tmp_path), "PROBING_CACHE": str(tmp_path / "stores")}
-        ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
-        assert ended.returncode == 0, f"{command}: {ended.stderr}"
+    lines = [shlex.split(command)[2:] for command in COMMANDS]
+    lines = [[*words, "--trainer.max_epochs=1"] if words[0] == "fit" else words for words in lines]
+    code = f"import train\nfor words in {lines}: assert train.run(words) == 0, words"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PROBING_CACHE": cache}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400
+    )
+    assert ended.returncode == 0, ended.stderr
     for experiment, score in SCORES.items():
         found = json.loads((tmp_path / "runs" / experiment / "version_0/results.json").read_text(encoding="utf-8"))
         assert 0 <= found["scores"][f"{score}.low"] <= found["scores"][score] <= found["scores"][f"{score}.high"] <= 1

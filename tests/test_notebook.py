@@ -1,12 +1,12 @@
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import xarray as xr
+
+import train
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "howto" / "python.md"
@@ -15,13 +15,12 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Lightning's advice
-def test_the_python_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Block after block, as in one notebook, in a folder with the runs that the page names."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "stores"))
+    monkeypatch.setenv("PROBING_CACHE", cache)
     for config in ("demo", "demo_classifier"):
-        command = ["fit", "--config", str(ROOT / "configs" / f"{config}.yaml"), "--trainer.max_epochs=1"]
-        subprocess.run([sys.executable, str(ROOT / "train.py"), *command], check=True, capture_output=True, timeout=240)
+        train.main(["fit", f"--config={ROOT / 'configs' / config}.yaml", "--trainer.max_epochs=1"])
     names: dict[str, Any] = {}
     exec(BLOCKS[0], names)
     assert len([line for line in BLOCKS[0].splitlines() if line and not line.startswith(("import", "from"))]) <= 10

@@ -68,6 +68,7 @@ def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> 
         f"--trainer.default_root_dir={runs}",
         "--trainer.enable_progress_bar=false",
         "--trainer.accelerator=cpu",
+        "--figures.draw=false",
         *([f"--data.init_args.encoder.{encoder[0]}={encoder[1]}"] if encoder else []),
         *(["--trainer.max_epochs=2"] if trains else []),
         *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
@@ -99,7 +100,7 @@ def assert_all_files_are_there(folder: Path, found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Given, tmp_path: Path) -> None:
-    train.main(of_config(config))
+    train.main([*of_config(config), "--figures.draw=true"])
     folder, found = results(tmp_path)
     assert_all_files_are_there(folder, found)
     assert (folder / found["config"]).stat().st_size
@@ -149,13 +150,15 @@ def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) ->
         "--trainer.enable_progress_bar=false",
         "--trainer.accelerator=cpu",
         "--trainer.max_epochs=2",
+        "--figures.draw=false",
         *extra,
     ]
 
 
 @pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path, tmp_path: Path) -> None:
-    train.main(classifier_arguments(config, tmp_path, bert))
+    draws = f"--figures.draw={config.stem in ('demo_classifier', 'han_rnn')}"  # the figures of the others are such, too
+    train.main(classifier_arguments(config, tmp_path, bert, draws))
     folder, found = results(tmp_path / "runs")
     assert found["experiment"] == "classification"
     assert_all_files_are_there(folder, found)
@@ -180,6 +183,7 @@ def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
 ) -> None:
     write_glue(tmp_path, task, rows=12)
     arguments = ["--trainer.max_epochs=2", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    arguments.append("--figures.draw=false")
     options = {"corpus": task, "root": tmp_path, "cache": tmp_path / "cache", "tokenizer.name": bert}
     arguments += [f"--data.init_args.{name}={value}" for name, value in options.items()]
     config = f"--config={ROOT / 'configs' / 'kovaleva2019' / 'finetuning.yaml'}"
@@ -281,6 +285,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vectors.txt"]
 
 
+@pytest.mark.slow
 def test_answers_of_a_check_stand_alone_on_stdout(tmp_path: Path) -> None:
     (tmp_path / "talkative.py").write_text("import os\nos.write(1, b'Welcome!\\n')\n", encoding="utf-8")
     command = ["fit", f"--config={ROOT / 'configs/demo.yaml'}", "--trust=talkative", "--ckpt_path=absent.ckpt"]
@@ -336,16 +341,19 @@ def test_options_of_the_trainer_are_added_to_a_config(
     assert told["max_epochs"] == 2
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_the_demo_runs_with_the_options_of_one_and_of_several_devices(of_config: Given, tmp_path: Path) -> None:
-    found = []
-    for name, more in {"cpu": [], "ddp": ["--trainer.devices=2"]}.items():
-        config = f"--config={ROOT / 'configs' / 'trainer' / name}.yaml"
-        command = [sys.executable, "train.py", *of_config(runs=tmp_path / name), config, *more]
-        environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
-        subprocess.run(command, cwd=ROOT, check=True, env=environment, timeout=240)
-        found.append(results(tmp_path / name)[1]["scores"])
-    assert found[1] == pytest.approx(found[0], rel=1e-3)
+    cpu, ddp = (
+        [*of_config(runs=tmp_path / name), f"--config={ROOT / 'configs' / 'trainer' / name}.yaml"]
+        for name in ("cpu", "ddp")
+    )
+    train.main(cpu)
+    environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
+    command = [sys.executable, "train.py", *ddp, "--trainer.devices=2"]
+    subprocess.run(command, cwd=ROOT, check=True, env=environment, timeout=240)
+    one, two = (results(tmp_path / name)[1]["scores"] for name in ("cpu", "ddp"))
+    assert two == pytest.approx(one, rel=1e-3)
 
 
 @pytest.mark.slow
@@ -572,7 +580,7 @@ def test_a_finished_training_is_said_to_be_only_tested(
 
 
 def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:
-    options = ["--trainer.logger=false", "--figures.titles=false"]
+    options = ["--trainer.logger=false", "--figures.titles=false", "--figures.draw=true"]
     for number in range(2):
         run = train.main([*of_config("clark2019/baselines.yaml"), *options])
         folder, found = results(tmp_path)
@@ -590,7 +598,7 @@ def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Gi
 def test_a_quiet_run_says_its_headline_and_its_folder_alone(
     of_config: Given, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train.main([*of_config("clark2019/baselines.yaml"), "--quiet", "--figures.draw=false"])
+    train.main([*of_config("clark2019/baselines.yaml"), "--quiet"])
     folder, found = results(tmp_path)
     said = capfd.readouterr()
     names = ["offset.uas", "uniform.uas"]
@@ -605,7 +613,7 @@ def test_a_quiet_run_says_its_headline_and_its_folder_alone(
 
 
 def test_a_configured_progress_bar_is_left_out_where_there_is_no_terminal(of_config: Given, tmp_path: Path) -> None:
-    command = [*of_config("clark2019/baselines.yaml"), "--trainer.callbacks=RichProgressBar", "--figures.draw=false"]
+    command = [*of_config("clark2019/baselines.yaml"), "--trainer.callbacks=RichProgressBar"]
     command.remove("--trainer.enable_progress_bar=false")
     train.main(command)
     train.main([*command, "--quiet"])

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2] / "configs"
 CONFIGS = [
     path for path in sorted(ROOT.rglob("*.yaml")) if "class_path: AttentionAnalyses" in path.read_text(encoding="utf-8")
 ]
+MARKED = [pytest.param(path, marks=[pytest.mark.core] if path.stem == "surface" else []) for path in CONFIGS]
 ATLAS = ROOT / "atlas.yaml"
 pytestmark = [
     pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
@@ -72,7 +73,7 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize("config", MARKED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_config_writes_the_same_on_one_and_on_two_processes(
     run_config: Callable[..., Any], config: Path, corpus: str, tmp_path: Path
 ) -> None:
@@ -81,7 +82,7 @@ def test_a_config_writes_the_same_on_one_and_on_two_processes(
     arguments += ["--data.init_args.max_length=48", "--data.init_args.max_cells=9000"]
     if config.name == "change.yaml":
         arguments.append(f"--data.init_args.before.name={save_bert(tmp_path / 'before', seed=1)}")
-    _, one, at_one = run_config(*arguments)
+    _, one, at_one = run_config(*arguments, figures=True)
     _, two, at_two = run_config(*arguments, processes=2)
 
     if config.name == "change.yaml":  # analyses that each read one of two corpora
@@ -95,7 +96,7 @@ def test_a_config_writes_the_same_on_one_and_on_two_processes(
 def test_the_atlas_is_the_same_on_one_and_on_two_processes(
     run_config: Callable[..., Any], atlas_arguments: list[str]
 ) -> None:
-    _, one, at_one = run_config(*atlas_arguments)
+    _, one, at_one = run_config(*atlas_arguments, figures=True)
     _, two, at_two = run_config(*atlas_arguments, processes=2)
     assert one["scores"] == two["scores"]
     assert tables(one, at_one) == tables(two, at_two)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,37 +86,34 @@ LOAD = """
 import sys
 sys.modules.update(dict.fromkeys(["attention", "results"]))  # to import one of them is an error
 import torch, transformers
-folder, auto = sys.argv[1:]
-model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
-found = torch.load(folder + "/said.pt")
-with torch.inference_mode():
-    torch.testing.assert_close(model(**found["inputs"]).logits, found["logits"], atol=1e-5, rtol=0)
-    body = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
-    own = model.base_model(**found["inputs"])[0]
-    torch.testing.assert_close(body(**found["inputs"])[0], own, atol=1e-5, rtol=0)
-assert sum(one.numel() for one in model.parameters()) == found["parameters"]
-assert transformers.AutoTokenizer.from_pretrained(folder)("the fox")["input_ids"]
+for folder, auto in zip(sys.argv[1::2], sys.argv[2::2]):
+    model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+    found = torch.load(folder + "/said.pt")
+    with torch.inference_mode():
+        torch.testing.assert_close(model(**found["inputs"]).logits, found["logits"], atol=1e-5, rtol=0)
+        body = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
+        own = model.base_model(**found["inputs"])[0]
+        torch.testing.assert_close(body(**found["inputs"])[0], own, atol=1e-5, rtol=0)
+    assert sum(one.numel() for one in model.parameters()) == found["parameters"]
+    assert transformers.AutoTokenizer.from_pretrained(folder)("the fox")["input_ids"]
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "auto"),
-    [(name, AutoModelForSequenceClassification) for name in ("bert", "distilbert", "llama")]
-    + [("gpt2", AutoModelForCausalLM)],
-)
-def test_transformers_loads_what_is_saved_without_this_package(name: str, auto: type, tmp_path: Path) -> None:
-    tiny.save(tmp_path / "whole", whole(name), tiny.bert_tokenizer())
-    model = auto.from_pretrained(tmp_path / "whole", pad_token_id=0, dtype=torch.float32)  # type: ignore[attr-defined]
-    model = model.eval()
-    prune(model, CASES["odd"][0] | CASES["layer"][0])
-    folder = tmp_path / "pruned"
-    save_model(model, resolve(EncoderSpec(str(tmp_path / "whole"))), folder)
-    inputs = {"input_ids": INPUTS["input_ids"][:1]}
-    with torch.inference_mode():
-        logits = model(**inputs).logits
-    torch.save({"inputs": inputs, "logits": logits, "parameters": model.num_parameters()}, folder / "said.pt")
-    command = [sys.executable, "-I", "-c", LOAD, str(folder), auto.__name__]
+def test_transformers_loads_what_is_saved_without_this_package(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-c", LOAD]
+    kinds: dict[str, Any] = dict.fromkeys(("bert", "distilbert", "llama"), AutoModelForSequenceClassification)
+    for name, auto in {**kinds, "gpt2": AutoModelForCausalLM}.items():
+        before, folder = tmp_path / name, tmp_path / f"pruned-{name}"
+        tiny.save(before, whole(name), tiny.bert_tokenizer())
+        model = auto.from_pretrained(before, pad_token_id=0, dtype=torch.float32).eval()
+        prune(model, CASES["odd"][0] | CASES["layer"][0])
+        save_model(model, resolve(EncoderSpec(str(before))), folder)
+        inputs = {"input_ids": INPUTS["input_ids"][:1]}
+        with torch.inference_mode():
+            logits = model(**inputs).logits
+        torch.save({"inputs": inputs, "logits": logits, "parameters": model.num_parameters()}, folder / "said.pt")
+        command += [str(folder), auto.__name__]
     done = subprocess.run(
         command, cwd=tmp_path, env={"HF_HOME": str(tmp_path / "hub")}, capture_output=True, text=True, timeout=240
     )

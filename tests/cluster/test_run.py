@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import train
 from tests.cluster.conftest import Slurm
-from tests.test_train import ROOT, arguments
-
-pytestmark = pytest.mark.cluster
+from tests.test_train import ROOT, arguments, pytestmark  # noqa: F401 # expected warnings
 
 Submit = Callable[..., str]
 
@@ -57,43 +56,35 @@ def scores(runs: Path) -> dict[str, float]:
     return found
 
 
-LONG = ("--trainer.max_epochs=120", "--data.init_args.max_sentences=4", "--trainer.strategy=ddp")
+LONG = ("--trainer.max_epochs=120", "--data.init_args.max_sentences=4")
 
 
-def test_a_run_on_two_tasks_is_requeued_and_ends_with_the_same_scores(
-    slurm: Slurm, submit: Submit, tmp_path: Path
+@pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")
+def test_a_run_on_two_tasks_is_requeued_in_preflight_and_training_and_ends_with_the_same_scores(
+    slurm: Slurm, submit: Submit, corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:
     config = "clark2019/attention_only.yaml"
-    whole = submit(config, tmp_path / "whole", *LONG)
-    assert slurm.wait(whole, seconds=480) == "COMPLETED", log_of(slurm, whole)
-    job = submit(config, tmp_path / "stopped", *LONG)
-    wait_for(slurm, job, "Training AttentionOnlyProbe")
-    time.sleep(1)
-    slurm.run("scancel", "--signal=USR1", job)
-    wait_for(slurm, job, "Continues the unfinished run")
-    assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
-    said = log_of(slurm, job)
-    assert said.count("fit: preflight") == 1, "a requeued job that has begun has passed it"
-    assert f"SLURM job {job} is requeued" in said
-    assert "Stopped in epoch" in said
-    assert scores(tmp_path / "stopped") == scores(tmp_path / "whole")
-    assert not list(tmp_path.rglob("*state-*"))
-
-
-def test_a_job_that_is_requeued_in_its_preflight_has_another(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
-    options = ("--trainer.max_epochs=1", "--data.init_args.max_sentences=4", "--trainer.strategy=ddp")
-    job = submit("clark2019/attention_only.yaml", tmp_path / "runs", *options)
+    whole = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path / "whole")
+    train.main([*whole, *LONG, "--trainer.strategy=ddp_fork", "--trainer.devices=2"])
+    job = submit(config, tmp_path / "stopped", *LONG, "--trainer.strategy=ddp")
     end = time.monotonic() + 240
     while f"{job}.0" not in slurm.run("squeue", "--noheader", "--steps", "--format=%i", f"--jobs={job}"):
         assert time.monotonic() < end, "the preflight, the first step of the job, has not begun"
         time.sleep(0.1)
     assert "fit: preflight" not in log_of(slurm, job), "it has ended already"
     slurm.run("scontrol", "requeue", job)
+    wait_for(slurm, job, "Training AttentionOnlyProbe")
+    time.sleep(1)
+    slurm.run("scancel", "--signal=USR1", job)
+    wait_for(slurm, job, "Continues the unfinished run")
     assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
-    before, asked, after = log_of(slurm, job).partition("fit: preflight")
-    assert asked, "it was left out"
+    before, *after = log_of(slurm, job).split("fit: preflight")
     assert "Training AttentionOnlyProbe" not in before
-    assert "Training AttentionOnlyProbe" in after
+    assert len(after) == 1, "a requeued job has another preflight, unless it has begun to train"
+    for said in ("Training AttentionOnlyProbe", f"SLURM job {job} is requeued", "Stopped in epoch"):
+        assert said in after[0]
+    assert scores(tmp_path / "stopped") == scores(tmp_path / "whole")
+    assert not list(tmp_path.rglob("*state-*"))
 
 
 def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(

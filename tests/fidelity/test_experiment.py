@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,23 +183,19 @@ TRAINED = (
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path) -> None:
+def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path, logged: Path) -> None:
     _, _, one = run_over([runs / "base-0"], QUICK, TRAINED, folder=tmp_path / "one")
     for kind in ("adversaries", "diagnostics"):  # where other runs would find what this one has trained
         shutil.rmtree(runs.parent / "stores" / kind)
-    options = [f"--model.init_args.checkpoints={runs / 'base-0'}", f"--trainer.default_root_dir={tmp_path / 'two'}"]
-    options += ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
-    options += ["--trainer.devices=2", "--trainer.strategy=ddp"]
-    command = [sys.executable, "train.py", "test", QUICK, TRAINED, *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "two").rglob("results.json")
-    two = json.loads(path.read_text(encoding="utf-8"))
+    logged.write_text("")
+    forked = ("--trainer.devices=2", "--trainer.strategy=ddp_fork")
+    _, _, two = run_over([runs / "base-0"], QUICK, TRAINED, *forked, folder=tmp_path / "two")
+    said = logged.read_text()
     assert two["scores"] == pytest.approx(one["scores"], nan_ok=True)
     trained = {name for name in one["scores"] if name.startswith(("consistent_adversary", "guided_mlp"))}
     assert {name: two["scores"][name] for name in trained} == {name: one["scores"][name] for name in trained}
     assert two["audit"] == one["audit"]
-    shared = {how: len(re.findall(rf" of base, seed 0: {how}", done.stderr)) for how in ("trained in", "by rank 1")}
+    shared = {how: len(re.findall(rf" of base, seed 0: {how}", said)) for how in ("trained in", "by rank 1")}
     assert shared == {"trained in": 4, "by rank 1": 3}  # two adversaries, four models, and that which guides the last
     pages = [next((tmp_path / name).rglob("examples.html")).read_text(encoding="utf-8") for name in ("one", "two")]
     assert pages[0] == pages[1]

@@ -59,6 +59,7 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
             f"--trainer.max_epochs={epochs}",
             "--trainer.accelerator=cpu",
             "--trainer.enable_progress_bar=false",
+            "--figures.draw=false",
             "--checkpoint.monitor=val_f1",
             *options,
         ]

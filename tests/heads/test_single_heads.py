@@ -346,6 +346,7 @@ def test_the_command_line_names_heads_and_sentences_to_draw(result: Result, corp
         "--data=DependencyDataModule",
         f"--data.init_args.corpus={corpus}",
         "--data.init_args.random_init=true",
+        figures=True,
     )
     assert found["scores"] == result.numbers
     assert "ensembles" not in found["tables"]

@@ -55,7 +55,8 @@ def test_every_score_is_that_of_a_loop_over_texts(
 ) -> None:
     sets = "--model.init_args.sets={both: [1-1, 2], first: ['1']}"
     options = ["--model.init_args.kinds=[zero]", "--model.init_args.random=3", sets]
-    _, found, folder = run_config(*arguments(CONFIG, checkpoint, bert, tmp_path / "cache", *options), own_data=True)
+    given = arguments(CONFIG, checkpoint, bert, tmp_path / "cache", *options)
+    _, found, folder = run_config(*given, own_data=True, figures=True)
     gold = torch.from_numpy(data.splits["dev"].labels)
 
     def right(heads: set[tuple[int, int]]) -> Any:  # noqa: ANN401

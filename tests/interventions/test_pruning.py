@@ -141,7 +141,7 @@ def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
 ) -> None:
     saved = ["--model.init_args.seeds=2", f"--model.init_args.save={tmp_path / 'saved'}", "--model.init_args.share=0.6"]
     given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "cache", *saved)
-    _, one, at_one = run_config(*given, own_data=True)
+    _, one, at_one = run_config(*given, own_data=True, figures=True)
     again = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "two", "--model.init_args.seeds=2")
     _, two, at_two = run_config(*again, own_data=True, processes=2)
     assert one["scores"] == two["scores"]

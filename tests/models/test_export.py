@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,61 +23,62 @@ LOAD = """
 import json, sys
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
-folder, *texts = sys.argv[1:]
-model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-inputs = AutoTokenizer.from_pretrained(folder)(texts[0], return_tensors="pt")
-logits = model(**inputs).logits
-body = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state
-same = torch.equal(body, model.base_model(**inputs).last_hidden_state)
-print(json.dumps([logits.softmax(-1)[0].tolist(), model.config.id2label, same, "attention" in sys.modules]))
+text, *folders = sys.argv[1:]
+for folder in folders:
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    inputs = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    logits = model(**inputs).logits
+    body = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state
+    same = torch.equal(body, model.base_model(**inputs).last_hidden_state)
+    print(json.dumps([logits.softmax(-1)[0].tolist(), model.config.id2label, same, "attention" in sys.modules]))
 """
 
 
-@pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_roberta, tiny.save_gpt2])
-def test_plain_transformers_decides_as_the_checkpoint_does(
-    save: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bare = save(tmp_path / "bare")
-    seed_everything(0, verbose=False)
+@pytest.mark.slow
+def test_plain_transformers_decides_as_the_checkpoint_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "texts").mkdir()
-    corpus = write_texts(tmp_path / "texts")
-    data = ClassificationDataModule(corpus, tokenizer=EncoderSpec(str(bare)), positive="good", cache=str(tmp_path))
-    model, fitting = TransformerClassifier(learning_rate=3e-3), trainer()
-    with pytest.raises(TrainingError, match="was not trained"):
-        export(model, tmp_path / "untrained")
-    fitting.fit(model, datamodule=data)
-    fitting.save_checkpoint(checkpoint := tmp_path / "trained.ckpt", weights_only=True)
-
-    folder = tmp_path / "new" / "model"
-    assert main([str(checkpoint), str(folder)]) == 0
-    text = "the fox drinks coffee ."
-    command = [sys.executable, "-I", "-c", LOAD, str(folder), text]
+    corpus, text = write_texts(tmp_path / "texts"), "the fox drinks coffee ."
+    trained = {}
+    for save in (tiny.save_bert, tiny.save_roberta, tiny.save_gpt2):
+        seed_everything(0, verbose=False)
+        bare, folder = save(tmp_path / save.__name__), tmp_path / "new" / save.__name__
+        data = ClassificationDataModule(corpus, tokenizer=EncoderSpec(str(bare)), positive="good", cache=str(tmp_path))
+        model, fitting = TransformerClassifier(learning_rate=3e-3), trainer()
+        with pytest.raises(TrainingError, match="was not trained"):
+            export(model, tmp_path / "untrained")
+        fitting.fit(model, datamodule=data)
+        fitting.save_checkpoint(checkpoint := tmp_path / f"{save.__name__}.ckpt", weights_only=True)
+        assert main([str(checkpoint), str(folder)]) == 0
+        trained[folder] = data, model, checkpoint
+    command = [sys.executable, "-I", "-c", LOAD, text, *map(str, trained)]
     told = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120).stdout
-    probabilities, names, same, ours = json.loads(told)
-    expected = model.eval().predict_texts([text])
-    assert probabilities == pytest.approx([expected[f"probability.{label}"][0] for label in data.labels], abs=1e-6)
-    assert (names, same, ours) == ({"0": "bad", "1": "good"}, True, False)
 
-    assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer_config.json"}
-    assert "implementation" not in (folder / "config.json").read_text(encoding="utf-8")
-    body = Encoder(resolve(EncoderSpec(str(folder))))
-    own = model.classifier.model.base_model.state_dict()
-    kept = body.model.state_dict()
-    assert all(torch.equal(kept[name], own[name]) for name in own)
-    again = ClassificationDataModule(corpus, tokenizer=EncoderSpec(str(folder)), positive="good", cache=str(tmp_path))
-    fresh = TransformerClassifier()
-    trainer().test(fresh, datamodule=again, verbose=False)  # a head that comes with the files needs no training
-    trainer().test(model, datamodule=data, verbose=False)
-    assert fresh.result is not None
-    assert model.result is not None
-    assert fresh.result.numbers["loss"] == pytest.approx(model.result.numbers["loss"], abs=1e-6)
-    assert fresh.result.audit["classes_of_the_head"] == "bad = bad, good = good"
+    for (folder, (data, model, checkpoint)), line in zip(trained.items(), told.splitlines(), strict=True):
+        probabilities, names, same, ours = json.loads(line)
+        expected = model.eval().predict_texts([text])
+        assert probabilities == pytest.approx([expected[f"probability.{label}"][0] for label in data.labels], abs=1e-6)
+        assert (names, same, ours) == ({"0": "bad", "1": "good"}, True, False)
 
-    capsys.readouterr()
-    assert main([str(checkpoint), str(folder)]) == 1
-    assert capsys.readouterr().err == (
-        f"error: {folder} is there already, and nothing is overwritten. Name a folder that is not there.\n"
-    )
+        assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer_config.json"}
+        assert "implementation" not in (folder / "config.json").read_text(encoding="utf-8")
+        own = model.classifier.model.base_model.state_dict()
+        kept = Encoder(resolve(EncoderSpec(str(folder)))).model.state_dict()
+        assert all(torch.equal(kept[name], own[name]) for name in own)
+        spec = EncoderSpec(str(folder))
+        again = ClassificationDataModule(corpus, tokenizer=spec, positive="good", cache=str(tmp_path))
+        fresh = TransformerClassifier()
+        trainer().test(fresh, datamodule=again, verbose=False)  # a head that comes with the files needs no training
+        trainer().test(model, datamodule=data, verbose=False)
+        assert fresh.result is not None
+        assert model.result is not None
+        assert fresh.result.numbers["loss"] == pytest.approx(model.result.numbers["loss"], abs=1e-6)
+        assert fresh.result.audit["classes_of_the_head"] == "bad = bad, good = good"
+
+        capsys.readouterr()
+        assert main([str(checkpoint), str(folder)]) == 1
+        assert capsys.readouterr().err == (
+            f"error: {folder} is there already, and nothing is overwritten. Name a folder that is not there.\n"
+        )
 
 
 def test_what_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

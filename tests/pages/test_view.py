@@ -121,6 +121,7 @@ def test_decoder_gives_back_every_head_within_the_error_that_the_page_names(show
     assert max(errors) == pytest.approx(said, rel=0.05)
 
 
+@pytest.mark.core
 def test_heads_are_chosen_by_click_keys_and_several_at_once(show: Callable[..., Page]) -> None:
     view = make()
     page = show(view)

@@ -201,19 +201,19 @@ def test_two_processes_share_the_trainings_and_find_what_one_finds(
     names: list[str],
     corpus: str,
     run_config: RunConfig,
-    capfd: pytest.CaptureFixture[str],
+    logged: Path,
 ) -> None:
     path = Path(__file__).parents[2] / "configs" / f"{config}.yaml"
     command = ["test", f"--config={path}", f"--data.init_args.corpus={corpus}"]
     command += [f"--model.init_args.{name}={value}" for name, value in options.items()]
     _, one, alone = run_config(*command)
-    capfd.readouterr()
+    logged.write_text("")
     _, two, together = run_config(*command, processes=2)
     for part in ("scores", "tables", "audit", "units", "ratios"):
         assert two[part] == one[part], part
     for name in (*one["tables"].values(), one["items"]):
         assert (together / name).read_bytes() == (alone / name).read_bytes(), name
-    said = capfd.readouterr().err
+    said = logged.read_text()
     first, *others = names  # the longest falls to the first rank, and the others together are shorter
     assert re.findall(r"(?m)^(.+): trained in", said) == [first]
     assert re.findall(r"(?m)^(.+): by rank 1", said) == others[::-1]

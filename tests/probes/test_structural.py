@@ -442,6 +442,9 @@ def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
+@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
+@pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")
 def test_two_processes_train_together(data: MakeData, corpus: str, run_config: RunConfig) -> None:
     _, found, folder = run_config(
         "fit",

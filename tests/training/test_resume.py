@@ -90,7 +90,7 @@ def interrupt_everywhere(command: Command, signalled: Callable[[int], None], fol
     return times
 
 
-SHORT = ("--trainer.max_epochs=2", "--data.init_args.max_sentences=21", "--figures.draw=false")
+SHORT = ("--trainer.max_epochs=2", "--data.init_args.max_sentences=21")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,9 @@ def whole(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["attention_only.yaml", "attention_glove.yaml"])
+@pytest.mark.parametrize(
+    "config", [pytest.param("attention_only.yaml", marks=pytest.mark.core), "attention_glove.yaml"]
+)
 def test_a_probe_stopped_anywhere_ends_as_if_it_had_not(
     config: str, corpus: str, bert: Path, cache: str, signalled: Callable[[int], None], tmp_path: Path
 ) -> None:
@@ -125,7 +127,7 @@ def test_a_classifier_stopped_anywhere_draws_the_same_random_numbers(
 ) -> None:
     path = ROOT / "configs" / "tutek2020" / config
     usual = classifier_arguments(path, tmp_path, bert)
-    command = lambda runs: [*usual, f"--trainer.default_root_dir={runs}", "--figures.draw=false"]  # noqa: E731
+    command = lambda runs: [*usual, f"--trainer.default_root_dir={runs}"]  # noqa: E731
     assert interrupt_everywhere(command, signalled, tmp_path) >= 2
 
 
@@ -139,7 +141,7 @@ def test_an_experiment_stopped_within_its_trainings_keeps_those_that_have_ended(
     tmp_path: Path,
 ) -> None:
     path = ROOT / "configs/hewitt2019/control.yaml"
-    short = ("--model.init_args.max_epochs=3", "--model.init_args.batches=1", "--figures.draw=false")
+    short = ("--model.init_args.max_epochs=3", "--model.init_args.batches=1")
     ended: list[Path] = []
 
     def saved(kept: Path, best: dict[str, object]) -> None:
@@ -463,7 +465,7 @@ class Killed(BaseException):
 def test_a_run_killed_while_it_draws_is_completed(
     config: str, corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    command = arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path)
+    command = [*arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path), "--figures.draw=true"]
 
     def killed(*_: object) -> None:
         raise Killed
