@@ -12,6 +12,7 @@ from attention import Options
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import AtlasDataModule
+from metrics.moments import Means
 from results import Estimate, Floats, Result, Table
 from tests import documents
 from tests.trainers import trainer
@@ -53,10 +54,10 @@ def test_a_head_is_outside_where_no_random_head_comes_near() -> None:
 
 
 def test_stability_is_that_of_the_halves() -> None:
-    halves = np.array([[0.1, 0.7], [0.3, 0.2]]), np.array([[0.2, 0.4], [0.3, 0.1]])
-    known = HeadSummary(
-        {"previous": by_head(sum(halves) / 2, *halves, halves), "self": by_head(*halves, halves[0])}, {}
-    )
+    halves = np.array([[[0.1, 0.7], [0.3, 0.2]], [[0.2, 0.4], [0.3, 0.1]]])
+    ones = np.ones_like(halves)
+    means = Means(ones.astype(np.int64), halves, halves**2, 0 * ones, ones, 0.0, "fraction")
+    known = HeadSummary({"previous": means, "self": by_head(*halves, halves[0])}, {})
     table, scores = stability_table(known)
     [row] = table.frame.to_dict("records")
     assert row["correlation"] == pytest.approx(np.corrcoef(halves[0].ravel(), halves[1].ravel())[0, 1])
