@@ -1,6 +1,6 @@
 """One table with all numbers of each head: attention, predictions, and a comparison with random weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_warn
+from torch import nn
 
 from analysis.attention_analyses import Analysis, AttentionAnalyses
 from analysis.by_head import HeadNumbers, head_rows, without_interval
@@ -21,7 +22,7 @@ from heads.single_heads import MARGIN, head_name
 from metrics.moments import Means
 from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged
 from results.errors import check_numbers
-from training.experiment import CompositeExperiment
+from training.experiment import Experiment
 
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""
@@ -201,7 +202,7 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
     return HeadSummary(numbers, {})
 
 
-class Atlas(CompositeExperiment[TextDataModule]):
+class Atlas(Experiment[TextDataModule]):
     """One table with a row for each head: surface, pattern, cluster, roles, best relation, antecedents.
 
     It runs the analyses, `SingleHeads` on the treebank, and `AntecedentHeads` on the documents; without a treebank or
@@ -219,10 +220,11 @@ class Atlas(CompositeExperiment[TextDataModule]):
     takes = TextDataModule
 
     def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
-        super().__init__(seed=seed)
+        super().__init__(seed)
         check_numbers(self, least=1, minimum=minimum)
         self.minimum = minimum
         self.attention = AttentionAnalyses(analyses)
+        self.parts = nn.ModuleList()
 
     def prepare(self) -> None:
         """Add the experiments on treebank and documents, if the data have them."""
@@ -235,23 +237,34 @@ class Atlas(CompositeExperiment[TextDataModule]):
             del corpora[name]
             rank_zero_warn(f"{name} is left out of the atlas, as it reads the treebank, and there is none.")
         self.attention.restrict(corpora)
-        self.add(self.attention)
+        self.parts.append(self.attention)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if part_of(data, DependencyDataModule) is not None:
             # Tables with p-values and ensembles are left out; see `_of_each_head`.
-            self.add(SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed))
+            self.parts.append(SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed))
         if part_of(data, CoreferenceDataModule) is not None:
-            self.add(AntecedentHeads(seed=self.seed))
-        super().prepare()
+            self.parts.append(AntecedentHeads(seed=self.seed))
+        for part in self._experiments():
+            part.trainer = self.trainer
+            part.prepare()
+
+    def update(self, batch: object) -> None:
+        for part in self._experiments():
+            if part.reads_batch(batch):
+                part.update(batch)
 
     def outcome(self) -> Result:
-        found = {name: result for name, result in self.results().items() if result is not None}
+        results = {part.experiment: part.outcome() for part in self._experiments()}  # every rank asks all of them
+        found = {name: result for name, result in results.items() if result is not None}
         attention = found.pop(self.attention.experiment)
         known = {encoder: self._known(encoder, found) for encoder in self.data.encoders}
         plain = {name: _of_each_head(result) for name, result in found.items()}
         whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
         others = {name: replace(table, answer=()) for name, table in whole.tables.items() if name not in own.tables}
         return replace(whole, tables={**whole.tables, **others}, headline=own.headline)
+
+    def _experiments(self) -> Iterator[Experiment[Any]]:
+        yield from self.parts  # type: ignore[misc]
 
     def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:
         numbers, classes = self.attention.of_heads(encoder)

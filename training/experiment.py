@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pytorch_lightning import LightningModule
-from torch import nn
 
 from datamodules.corpus import CorpusDataModule, part_of
 from processes.ranks import run_seed
@@ -45,7 +44,7 @@ class Experiment(LightningModule, Generic[Data]):
         """Build the state of the experiment, and refuse unsuitable data; called after the set-up of the datamodule."""
 
     def reads_batch(self, batch: object) -> bool:
-        """Return True if this part of a composite experiment reads a batch."""
+        """Return True if the experiment reads a batch, in a run with several kinds of batches."""
         return isinstance(batch, self.takes.batch)
 
     def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
@@ -84,43 +83,6 @@ class Experiment(LightningModule, Generic[Data]):
     def on_test_epoch_end(self) -> None:
         """Fill `result`."""
         self.result = self.outcome()
-
-
-class CompositeExperiment(Experiment[Data]):
-    """Several experiments in one pass over the data.
-
-    Attributes:
-        parts: the experiments.
-    """
-
-    def __init__(self, parts: Sequence[Experiment[Any]] = (), seed: int | None = None) -> None:
-        super().__init__(seed)
-        self._parts = nn.ModuleList(parts)
-
-    @property
-    def parts(self) -> list[Experiment[Any]]:
-        """The experiments."""
-        return list(self._parts)  # type: ignore[arg-type]
-
-    def add(self, part: Experiment[Any]) -> None:
-        """Add an experiment; call it before `prepare`."""
-        self._parts.append(part)
-
-    def prepare(self) -> None:
-        """Prepare all parts with the trainer of the run."""
-        for part in self.parts:
-            part.trainer = self.trainer
-            part.prepare()
-
-    def update(self, batch: Any) -> None:  # noqa: ANN401
-        """Pass a batch to the parts that read it."""
-        for part in self.parts:
-            if part.reads_batch(batch):
-                part.update(batch)
-
-    def results(self) -> dict[str, Result | None]:
-        """Return the results of all parts by experiment name; every rank calls it."""
-        return {part.experiment: part.outcome() for part in self.parts}
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
