@@ -233,7 +233,7 @@ def test_a_task_that_sees_another_folder_is_named(meet: Callable[..., list[Met]]
     shared, own = tmp_path / "shared", tmp_path / "own"
     own.mkdir()
     first, second, third = meet([shared, shared, own], {}, patience=1.0)
-    assert f"{shared}: node n0 and task 2 do not see each other's files there (within 1 s" in first.said
+    assert f"{shared}: node n0 and task 2 do not see each other's files (within 1 s" in first.said
     assert second == ("", [])
     assert f"{own}: node n2 and task 0 do not see each other's files" in third.said
     assert not left(tmp_path)
