@@ -116,7 +116,7 @@ usage: python train.py {fit,validate,test,predict} --config CONFIG [options]
 
   fit       train a model, keep the best checkpoint, test it on the test split
   validate  score a checkpoint on the dev split
-  test      score a checkpoint on the test split, or run an experiment without training
+  test      score a checkpoint on the test split, or measure without training
   predict   write the predictions of a checkpoint for the test split
 
 A config is a published experiment; options change parts of it:
