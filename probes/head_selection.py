@@ -35,10 +35,10 @@ class RelationClassifier(nn.Module):
     identified by name, because other data may number them otherwise, lack some, or have more.
     """
 
-    def __init__(self, heads: int, relations: Sequence[str]) -> None:
+    def __init__(self, sizes: Sizes, relations: Sequence[str]) -> None:
         super().__init__()
         self.relations = tuple(relations)
-        self.linear = nn.Linear(2 * heads + 1, len(relations))
+        self.linear = nn.Linear(2 * len(sizes.layers) * len(sizes.heads) + 1, len(relations))
 
     def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
         """Return logits `[batch, n, relations]` of the arcs to these heads, int64 `[batch, n]`, 0 = ROOT."""
@@ -111,7 +111,9 @@ class HeadSelectionProbe(DependencyProbe):
         check_relations(self.evaluation.relations, self.data.relations)
         self._names = self.data.relations
         if not self._relations:
-            self.restore({"relations": self.data.relations})
+            self._relations = self.data.relations
+            if self.labels:
+                self.classifier = RelationClassifier(self.sizes, self.data.relations)
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         return _head_cross_entropy(self(batch), batch)
@@ -211,7 +213,7 @@ class HeadSelectionProbe(DependencyProbe):
         """Make the classifier for the relations of the training; the data of the run may have others."""
         relations = tuple(part["relations"])
         if self.labels and self._relations != relations:
-            self.classifier = RelationClassifier(len(self.sizes.layers) * len(self.sizes.heads), relations)
+            self.classifier = RelationClassifier(self.sizes, relations)
         self._relations = relations
 
 

@@ -178,7 +178,7 @@ def test_the_sum_of_terms_is_one_layer_over_the_concatenation() -> None:
 
 def test_the_features_are_the_attention_along_the_arc() -> None:
     torch.manual_seed(0)
-    batch, classifier = random_batch([4, 2]), RelationClassifier(6, ("a", "b", "c"))
+    batch, classifier = random_batch([4, 2]), RelationClassifier(SIZES, ("a", "b", "c"))
     heads = torch.tensor([[0, 3, 1, 4], [2, 0, 0, 0]])
     logits = classifier(batch, heads)
     assert logits.shape == (2, 4, 3)
