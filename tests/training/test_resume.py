@@ -523,7 +523,8 @@ def test_random_numbers_go_on_where_they_were() -> None:
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts in the background
 from processes import preemption
 from processes.jobs import results_of
 from processes.ranks import LostRank
@@ -555,7 +556,11 @@ def test_a_signal_stops_at_the_next_question_and_the_others_of_the_run_too(
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
     pair[0].send_signal(number)
-    said = [process.communicate(timeout=10)[1].decode() for process in pair]
+    try:
+        said = [process.communicate(timeout=60)[1].decode() for process in pair]
+    finally:
+        for process in pair:
+            process.kill()
     assert [process.returncode for process in pair] == [100 + number, 100 + signal.SIGTERM]
     assert number.name in said[0]
 
