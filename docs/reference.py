@@ -1,15 +1,18 @@
-"""The pages of the reference, a page for each room: what `mkdocs.yml` calls while it builds the site.
+"""Hook of `mkdocs.yml` that writes the reference: a page for each room, and a page of all configs.
 
-A room's page has what the room exports, in the order of its `__init__.py`; a room that exports nothing has its modules.
+A room's page documents the exports of its `__init__.py`, in their order; a room without exports has its modules. The
+page of the configs has the comment at the head of each.
 """
 
 import ast
+from itertools import takewhile
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
 ROOMS = (
     "attention",
     "datamodules",
@@ -25,11 +28,11 @@ ROOMS = (
     "pages",
 )
 AFTER_OTHERS = "---\nsearch:\n  boost: 0.02\n---"
-"""What says to the search that the pages about a word come before those of a class."""
+"""Front matter by which a search shows other pages first."""
 
 
 def exported(room: str) -> list[str]:
-    """The full names of what a room shows, `room.Name`, or of its modules."""
+    """Return the full names `room.Name` of the exports of a room, or of its modules."""
     tree = ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8"))
     names = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     modules = sorted(path.stem for path in (ROOT / room).glob("[a-z]*.py"))
@@ -37,13 +40,30 @@ def exported(room: str) -> list[str]:
 
 
 def page(room: str) -> str:
-    """The Markdown of a room's page, with a line of mkdocstrings for each name."""
+    """Return the Markdown of a room's page, with a line of mkdocstrings for each name."""
     told = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8")))
     return "\n\n".join([AFTER_OTHERS, f"# {room}", str(told), *(f"::: {name}" for name in exported(room))])
 
 
+def described(config: Path) -> str:
+    """Return the comment at the head of a config, up to its command."""
+    lines = config.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("# ") and not line.startswith("#   "), lines)
+    return " ".join(line.removeprefix("# ") for line in comment)
+
+
+def configs_page() -> str:
+    """Return the Markdown of the page of all configs, with a table for each folder."""
+    text = [AFTER_OTHERS, "# configs", "Every config that is shipped. `python train.py --help` lists the ones it runs."]
+    for folder in sorted({path.parent for path in CONFIGS.rglob("*.yaml")}):
+        rows = (f"| `{path.relative_to(ROOT)}` | {described(path)} |" for path in sorted(folder.glob("*.yaml")))
+        text += [f"## {folder.relative_to(ROOT)}", "\n".join(["| config | content |", "|---|---|", *rows])]
+    return "\n\n".join(text)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages to those under docs/."""
+    """Add the generated pages to the pages under docs/."""
+    files.append(File.generated(config, "reference/configs.md", content=configs_page()))
     for room in ROOMS:
         files.append(File.generated(config, f"reference/{room}.md", content=page(room)))
     return files

@@ -32,7 +32,7 @@ import interventions
 import models
 import probes
 import train
-from docs.reference import ROOMS, exported
+from docs.reference import ROOMS, configs_page, described, exported
 from processes.jobs import Slurm
 from results.estimates import ENDS, UNITS
 from sweeps.plan import Run, options_of, read_sweep
@@ -311,23 +311,13 @@ def test_options_that_are_named_alone_exist() -> None:
                 assert name in known[group], f"{page.name}: --{group}.{name}"
 
 
-def braces(text: str) -> list[str]:
-    """What a shell makes of `a{b,c}`."""
-    if not (found := re.search(r"\{([^{}]*)\}", text)):
-        return [text]
-    return [one for part in found[1].split(",") for one in braces(text[: found.start()] + part + text[found.end() :])]
-
-
-def test_every_config_is_named() -> None:
-    named = set()
-    for page in PAGES:
-        for text in re.findall(r"[\w/{},.-]+", TEXTS[page]):
-            for one in braces(text) if "/" in text else []:
-                named.add(one.removeprefix("configs/").removesuffix(".yaml"))
-    configs = {str(path.relative_to(SHIPPED).with_suffix("")) for path in SHIPPED.rglob("*.yaml")}
-    assert configs - named - {"demo", "demo_classifier", "atlas"} == set()
-    assert "configs/atlas.yaml" in TEXTS[ROOT / "docs/papers/atlas.md"]
-    assert "configs/demo_classifier.yaml" in TEXTS[ROOT / "docs/howto/classifiers.md"]
+def test_every_config_says_at_its_head_what_it_is_and_how_it_is_run() -> None:
+    page = configs_page()
+    for path in SHIPPED.rglob("*.yaml"):
+        name, head = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8").partition("\n\n")[0]
+        assert f"| `{name}` | {described(path)[:40]}" in page
+        assert len(described(path)) > 40
+        assert path.parent.name == "trainer" or re.search(rf"(train\.py|sweeps\.run).*{name}", head), name
 
 
 def slug(heading: str) -> str:
@@ -393,7 +383,7 @@ def test_every_picture_is_shown_and_every_page_is_in_the_navigation() -> None:
             yield from pages(below)
 
     in_navigation = sorted(pages(config["nav"]))
-    generated = [f"reference/{room}.md" for room in ROOMS]
+    generated = [f"reference/{name}.md" for name in (*ROOMS, "configs")]
     own = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
     assert in_navigation == sorted(own + generated)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
@@ -25,8 +26,8 @@ pytestmark = [
 ]
 
 
-def texts(folder: Path, corpus: str) -> dict[str, list[dict[str, Any]]]:
-    """The corpora of each config in little: labelled texts, pairs of texts, a plain text, a treebank."""
+def texts(config: Path, folder: Path, corpus: str) -> list[dict[str, Any]]:
+    """The corpora of a config, each replaced by a small one of its kind."""
     words = [*FAMILIAR, *BROKEN]
     rows = [f"{number % 2}\t{' '.join((words * 2)[number % 9 : number % 9 + 7])}" for number in range(23)]
     for split in ("train", "test"):
@@ -35,20 +36,21 @@ def texts(folder: Path, corpus: str) -> dict[str, list[dict[str, Any]]]:
     (folder / "pairs.tsv").write_text("\n".join(["label\ttext\tother", *pairs]) + "\n", encoding="utf-8")
     plain = [" ".join((words * 9)[number : number + 40]) for number in range(9)]
     (folder / "plain.txt").write_text("\n\n".join(plain) + "\n", encoding="utf-8")
-    text = {"corpus": str(folder / "plain.txt"), "packing": "pairs"}
-    columns = {"text": "text", "label": "label"}
-    labelled = {"corpus": str(folder / "labelled-{split}.tsv"), "columns": columns}
-    treebank = {"corpus": corpus.replace("{split}", "test")}
-    paired = {"corpus": str(folder / "pairs.tsv"), "columns": {"pair": "other"}}
-    return {
-        "surface.yaml": [text],
-        "clusters.yaml": [text],
-        "importance.yaml": [labelled],
-        "patterns.yaml": [labelled, paired, text],
-        "linguistic.yaml": [treebank],
-        "relations.yaml": [treebank | {"format": "conllu"}],
-        "change.yaml": [labelled | {"name": "sst2"}, treebank | {"name": "treebank"}],
+    labelled = {"corpus": str(folder / "labelled-{split}.tsv"), "columns": {"text": "text", "label": "label"}}
+    small = {
+        "sst2": labelled,
+        "cola": labelled,
+        "wnli": {"corpus": str(folder / "pairs.tsv"), "columns": {"pair": "other"}},
+        "wikitext": {"corpus": str(folder / "plain.txt"), "packing": "pairs"},
+        "ud_english_ewt": {"corpus": corpus.replace("{split}", "test")},
     }
+    found = yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["init_args"]["corpora"]
+    given = []
+    for one in found if isinstance(found, list) else [found]:
+        options = one if isinstance(one, dict) else {"corpus": one}
+        kind = {"format": "conllu"} if "format" in options else {}
+        given.append(small[options["corpus"]] | kind | {"name": options.get("name", options["corpus"])})
+    return given
 
 
 def tables(found: dict[str, Any], folder: Path) -> dict[str, bytes]:
@@ -65,7 +67,7 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
     return [
         "test",
         f"--config={ATLAS}",
-        f"--data.init_args.text={json.dumps(texts(folder, corpus)['surface.yaml'])}",
+        f"--data.init_args.text={json.dumps(texts(ROOT / 'clark2019/surface.yaml', folder, corpus))}",
         f"--data.init_args.treebank={corpus}",
         f"--data.init_args.documents={json.dumps(files)}",
         "--data.init_args.max_length=48",
@@ -77,7 +79,7 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
 def test_a_config_writes_the_same_on_one_and_on_two_processes(
     run_config: Callable[..., Any], config: Path, corpus: str, tmp_path: Path
 ) -> None:
-    given = texts(tmp_path, corpus)[config.name]
+    given = texts(config, tmp_path, corpus)
     arguments = ["test", f"--config={config}", f"--data.init_args.corpora={json.dumps(given)}"]
     arguments += ["--data.init_args.max_length=48", "--data.init_args.max_cells=9000"]
     if config.name == "change.yaml":
