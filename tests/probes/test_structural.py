@@ -37,8 +37,11 @@ from tests.tiny import save_bert
 from tests.trainers import scored, trainer
 from training import TrainingError
 
-# Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
-pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+# Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+]
 
 SIZE = 8
 PAIRS = (Pair(1, 3), Pair(1, 8), Pair(2, 3))
