@@ -47,10 +47,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 SHIPPED = ROOT / "configs"
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
-]
 
 # What tests run end to end on tiny inputs, where the tests have no list of their own.
 RUN_BY = {

@@ -14,7 +14,6 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), 
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Lightning's advice
 def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Block after block, as in one notebook, in a folder with the runs that the page names."""
     monkeypatch.chdir(tmp_path)

@@ -38,15 +38,6 @@ NESTED = ("control.yaml", "mdl.yaml", "causal.yaml")
 YAMLS = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "configs").rglob("*.yaml"))}
 CONFIGS = [path for path in YAMLS if "class_path: DependencyData" in YAMLS[path] and path.name not in NESTED]
 CLASSIFIERS = [path for path in YAMLS if "class_path: ClassificationDataModule" in YAMLS[path]]
-# Lightning 2.6 calls what jsonargparse 4.53 deprecates, and gives advice on workers and small data.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.filterwarnings("ignore:The dirpath has changed"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
-]
 
 
 def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> list[str]:

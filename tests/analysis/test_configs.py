@@ -19,11 +19,6 @@ CONFIGS = [
 ]
 MARKED = [pytest.param(path, marks=[pytest.mark.core] if path.stem == "surface" else []) for path in CONFIGS]
 ATLAS = ROOT / "atlas.yaml"
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
-]
 
 
 def texts(config: Path, folder: Path, corpus: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 import train
 from tests.cluster.conftest import Slurm
-from tests.test_train import ROOT, arguments, pytestmark  # noqa: F401 # expected warnings
+from tests.test_train import ROOT, arguments
 
 Submit = Callable[..., str]
 
@@ -59,7 +59,6 @@ def scores(runs: Path) -> dict[str, float]:
 LONG = ("--trainer.max_epochs=120", "--data.init_args.max_sentences=4")
 
 
-@pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")
 def test_a_run_on_two_tasks_is_requeued_in_preflight_and_training_and_ends_with_the_same_scores(
     slurm: Slurm, submit: Submit, corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:

@@ -389,9 +389,6 @@ def test_corpora_of_the_registry_need_no_options(
     assert len(passages) == (6 if name == "wnli" else 3)
 
 
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
-@pytest.mark.filterwarnings("ignore:The '.*' does not have many workers")
 def test_a_run_on_two_processes_writes_what_one_writes(run_config: RunConfig, tmp_path: Path) -> None:
     text, config = write(tmp_path / "text.txt", 30), tmp_path / "surface.yaml"
     config.write_text(

@@ -4,17 +4,9 @@ import pytest
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from tests.fidelity.trained import WARNINGS, checkpoint_of, config_of, fitted, texts_in
+from tests.fidelity.trained import checkpoint_of, config_of, fitted, texts_in
 
 TYING = "--model.init_args.regularizers=[{class_path: Tying, init_args: {weight: 0.1}}]"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignore what Lightning says of small data."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            for warning in WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(warning))
 
 
 @pytest.fixture(scope="session")

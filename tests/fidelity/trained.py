@@ -24,15 +24,6 @@ from tests.models.corpora import write_texts
 from training import nested_trainer, quiet
 
 ROOT = Path(__file__).parents[2]
-WARNINGS = (
-    "ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning",
-    "ignore:The '.*' does not have many workers",
-    "ignore:The number of training batches",
-    "ignore:The dirpath has changed",
-    "ignore:Checkpoint directory .* exists and is not empty",
-    "ignore:LightningCLI's args parameter is intended",
-)
-"""Lightning 2.6 calls what jsonargparse 4.49 deprecates, and gives advice on workers and small data."""
 
 
 def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 2) -> Path:

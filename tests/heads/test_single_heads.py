@@ -332,8 +332,6 @@ def test_a_treebank_of_roots_is_refused_before_the_heads_are_scored(
     assert result is None or isinstance(result.figures["best_heads"], Bars)
 
 
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 def test_the_command_line_names_heads_and_sentences_to_draw(result: Result, corpus: str, run_config: RunConfig) -> None:
     _, found, folder = run_config(
         "test",

@@ -19,13 +19,11 @@ from interventions.task import LanguageModelling
 from metrics.bootstrap import holm
 from models import TransformerClassifier
 from results import UserError
-from tests.fidelity.trained import WARNINGS
 from tests.interventions.classifiers import arguments
 from tests.interventions.heads_off import off
 from tests.interventions.test_importance import language_model
 from tests.tiny import TEXTS
 
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 CONFIG = Path(__file__).parents[2] / "configs/kovaleva2019/ablation.yaml"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 

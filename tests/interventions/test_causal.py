@@ -23,15 +23,9 @@ from interventions.causal import RelationHeads
 from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
 from results import UserError
-from tests.fidelity.trained import WARNINGS
 from tests.interventions.heads_off import off, seeing
 from tests.tiny import save_bert, save_gpt2
 from tests.trainers import scored, trained
-
-pytestmark = [
-    *(pytest.mark.filterwarnings(warning) for warning in WARNINGS),
-    pytest.mark.filterwarnings("ignore:.*Consider increasing the value"),
-]
 
 CONFIG = Path(__file__).parents[2] / "configs" / "clark2019" / "causal.yaml"
 RELATIONS = ("det", "obj", "nmod:poss")

@@ -24,7 +24,6 @@ from results import UserError
 from tests import tiny
 from tests.analysis.passes import ENCODERS, batches, encoder, sees
 from tests.analysis.segments import batch_of
-from tests.fidelity.trained import WARNINGS
 
 TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language modelling read none beforehand
 
@@ -198,7 +197,6 @@ def test_the_classifier_is_a_logistic_regression_on_mean_hidden_states(tmp_path:
     assert (task.accuracies(outputs, gold).numpy() == (expected.predict(hidden) == labels)).all()
 
 
-@pytest.mark.filterwarnings(*WARNINGS)
 def test_a_checkpoint_is_a_loss(checkpoint: Path, bert: Path, tmp_path: Path) -> None:
     one, names = Encoder(resolve(EncoderSpec(str(bert)))), ("bad", "good")
     analysis = Importance(classifier=str(checkpoint))

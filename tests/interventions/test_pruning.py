@@ -22,12 +22,10 @@ from models import TransformerClassifier
 from models.transformer import SequenceClassifier
 from results import UserError
 from tests import tiny
-from tests.fidelity.trained import WARNINGS
 from tests.interventions.classifiers import arguments
 from tests.interventions.heads_off import off, seeing
 from tests.models.corpora import write_texts
 
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 CONFIGS = Path(__file__).parents[2] / "configs/michel2019"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 LABELS = torch.tensor([0, 1, 1])

@@ -31,13 +31,6 @@ from tests.models.corpora import write_texts
 from tests.trainers import trainer
 from training import TrainingError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-    pytest.mark.filterwarnings("ignore:The dirpath has changed"),
-]
-
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -13,10 +13,9 @@ import torch
 import train
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, TransformerClassifier
 from tests import tiny
-from tests.fidelity.trained import ROOT, WARNINGS, fitted
+from tests.fidelity.trained import ROOT, fitted
 from tests.models.corpora import write_vectors
 
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 HIERARCHICAL = [
     "--model=HierarchicalClassifier",
     *(f"--model.init_args.{part}encoder=AverageEncoder" for part in ("", "sentence_")),

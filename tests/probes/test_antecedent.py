@@ -29,13 +29,6 @@ from tests.tiny import BROKEN, FAMILIAR, save_bert
 from tests.trainers import scored, trainer
 from training import TrainingError
 
-# Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
-]
-
 ROOT = Path(__file__).parent.parent.parent
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]]
 Kind = type[AntecedentAttentionProbe] | type[AntecedentWordsProbe]
@@ -296,10 +289,6 @@ def test_what_a_probe_cannot_read_is_refused(kind: Kind, options: dict[str, Any]
         fitted(kind, data(vectors=None, **options))
 
 
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("corpus", ["", "_litbank"])
 @pytest.mark.parametrize("config", ["coreference", "coreference_attention", "coreference_glove"])
 @pytest.mark.slow

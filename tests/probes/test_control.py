@@ -100,8 +100,6 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
     assert result.audit["test_words_not_in_train"] == sum(word not in seen for words in test for word in words)
 
 
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 def test_the_shipped_config_builds_its_probe_and_writes_the_result(corpus: str, run_config: RunConfig) -> None:
     options = ("--model.init_args.max_epochs=1", "--model.init_args.batches=1", f"--data.init_args.corpus={corpus}")
     cli, found, folder = run_config("test", f"--config={CONFIG}", *options)

@@ -149,8 +149,6 @@ def test_portions_must_ascend_to_the_whole(portions: tuple[float, ...]) -> None:
         DescriptionLength(AttentionOnlyProbe(), portions)
 
 
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 def test_the_shipped_config_builds_its_probe_and_writes_the_result(corpus: str, run_config: RunConfig) -> None:
     cli, found, folder = run_config(
         "test",

@@ -25,9 +25,6 @@ from tests.tiny import save_bert
 from tests.trainers import scored, trainer
 from training import TrainingError
 
-# Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
-pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
-
 DIM = 5
 SIZES = Sizes((0, 1), (0, 1, 2), DIM)
 
@@ -301,7 +298,6 @@ def test_a_checkpoint_predicts_sentences(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # those of Lightning and jsonargparse, which runs elsewhere are tested for
 def test_a_checkpoint_of_a_run_knows_what_it_was_trained_on(run_config: RunConfig, corpus: str) -> None:
     options = ["--trainer.max_epochs=1", f"--data.init_args.corpus={corpus}", "--data.init_args.options.layers=[2]"]
     config = "configs/clark2019/attention_glove.yaml"

@@ -186,8 +186,6 @@ def test_a_probe_of_something_else_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 @pytest.mark.parametrize(
     ("config", "options", "names"),
     [

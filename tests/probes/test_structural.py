@@ -37,12 +37,6 @@ from tests.tiny import save_bert
 from tests.trainers import scored, trainer
 from training import TrainingError
 
-# Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-]
-
 SIZE = 8
 PAIRS = (Pair(1, 3), Pair(1, 8), Pair(2, 3))
 PROBES = [StructuralDistanceProbe, StructuralDepthProbe]
@@ -445,9 +439,6 @@ def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
-@pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")
 def test_two_processes_train_together(data: MakeData, corpus: str, run_config: RunConfig) -> None:
     _, found, folder = run_config(
         "fit",

@@ -23,11 +23,9 @@ from models import TextClassifier
 from reports.view import main
 from results.errors import UserError
 from tests import documents
-from tests.fidelity.trained import WARNINGS, fitted
+from tests.fidelity.trained import fitted
 
 TEXT = "the fox sleeps ."
-
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 
 
 @pytest.fixture

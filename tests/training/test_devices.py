@@ -13,9 +13,7 @@ from torch import Tensor
 import train
 from models.regularizers import MaskedLanguageModel
 from tests.models.corpora import write_texts
-from tests.test_train import pytestmark as expected
 
-pytestmark = [*expected, pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")]
 Train = Callable[..., tuple[dict[str, Any], list[dict[str, str]], dict[str, Tensor]]]
 
 

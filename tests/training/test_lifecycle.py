@@ -17,8 +17,6 @@ from results.errors import UserError, new_items
 from training import Origin, TrainedModule, TrainingError
 from training.checkpoints import read_checkpoint
 
-pytestmark = pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not", "ignore:The 'val_dataloader' does")
-
 
 @dataclass(frozen=True)
 class Width:

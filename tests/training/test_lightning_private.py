@@ -37,7 +37,6 @@ from training.lightning_private import (
     steps_of,
 )
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")]
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
     "logger": False,

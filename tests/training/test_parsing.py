@@ -29,12 +29,6 @@ CONFIGS = ROOT / "configs"
 CPU = "--trainer.accelerator=cpu"
 IS_OF_ANOTHER = r"evil\.\w+ is of another program, and no file may import it"
 EVIL = "STRANGE.evil.X"  # STRANGE stands for the module
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
-]
 
 
 @pytest.fixture
@@ -173,7 +167,6 @@ def test_what_tests_a_checkpoint_opens_the_pickles_of_its_data_by_the_users_word
 
 
 @pytest.mark.parametrize("stage", ["fit", "validate", "test"])
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_checkpoint_that_a_run_begins_with_imports_nothing(
     stage: str, trained: Path, evil: str, ran: Path, bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

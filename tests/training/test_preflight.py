@@ -18,11 +18,9 @@ from datamodules import DependencyDataModule
 from processes.ranks import Ranks
 from results.errors import UserError
 from tests import documents
-from tests.fidelity.trained import WARNINGS, fitted
+from tests.fidelity.trained import fitted
 from tests.test_train import ROOT, arguments, classifier_arguments, slurm
 from training.preflight import Needs, see_folder
-
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 
 Said = tuple[int, str, str]
 

@@ -30,7 +30,7 @@ from processes.jobs import results_of
 from processes.ranks import LostRank
 from results.errors import UserError
 from results.files import keep
-from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
+from tests.test_train import ROOT, arguments, classifier_arguments
 from training.checkpoints import read_checkpoint
 from training.lightning_private import random_states, set_random_states
 from training.parsing import Parser
