@@ -32,7 +32,7 @@ def texts(config: Path, folder: Path, corpus: str) -> list[dict[str, Any]]:
     plain = [" ".join((words * 9)[number : number + 40]) for number in range(9)]
     (folder / "plain.txt").write_text("\n\n".join(plain) + "\n", encoding="utf-8")
     labelled = {"corpus": str(folder / "labelled-{split}.tsv"), "columns": {"text": "text", "label": "label"}}
-    small = {
+    small: dict[str, dict[str, Any]] = {
         "sst2": labelled,
         "cola": labelled,
         "wnli": {"corpus": str(folder / "pairs.tsv"), "columns": {"pair": "other"}},
@@ -40,7 +40,7 @@ def texts(config: Path, folder: Path, corpus: str) -> list[dict[str, Any]]:
         "ud_english_ewt": {"corpus": corpus.replace("{split}", "test")},
     }
     found = yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["init_args"]["corpora"]
-    given = []
+    given = list[dict[str, Any]]()
     for one in found if isinstance(found, list) else [found]:
         options = one if isinstance(one, dict) else {"corpus": one}
         kind = {"format": "conllu"} if "format" in options else {}
