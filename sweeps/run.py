@@ -95,7 +95,7 @@ class Sweeper:
         """
         asked: dict[object, str] = {}
         for key, run in ((key, self.runs[key]) for key in keys):
-            asked.setdefault((run.command, run.config, run.options, run.trained), key)  # seeds of a row once
+            asked.setdefault((run.command, run.digest, run.options, run.trained), key)  # seeds of a row once
         if not asked:
             return {}
         faults: dict[str, list[str]] = defaultdict(list)
