@@ -135,15 +135,17 @@ def test_a_failed_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
 
 
 def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
-    rows = "{good: {config: a.yaml}, x: {config: b.yaml, seeds: [0, 1]}, y: {config: c.yaml}, z: {config: d.yaml}}"
-    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {rows}\n", a="a", b="unfit", c="unfit", d="unfit 2")
+    rows = "{good: {config: a.yaml}, x: {config: b.yaml}, y: {config: c.yaml}, z: {config: d.yaml}}"
+    spec = write_spec(
+        tmp_path, f"scores: [uas]\nseeds: [0, 1]\nrows: {rows}\n", a="a", b="unfit", c="unfit", d="unfit 2"
+    )
     with pytest.raises(UserError, match=r"no run was started, .*invalid:\nx, y: unfit\nz: unfit 2$"):
         sweep(spec)
     assert calls(tmp_path) == []
     for name in "bcd":
         (tmp_path / f"{name}.yaml").write_text(name)
     assert sweep(spec)[0] == 0
-    assert len(calls(tmp_path)) == 5
+    assert len(calls(tmp_path)) == 8
     # What is done is not checked.
     checks = (tmp_path / "checks.txt").read_text()
     assert sweep(spec)[0] == 0
