@@ -267,6 +267,8 @@ class Average(Metric):
 
     def take(self) -> Tensor:
         """Return the average and reset the state."""
+        if not self.update_called:  # a device without a text; torchmetrics would warn
+            self.update(torch.zeros_like(self.total), 0.0)
         average: Tensor = self.compute()
         self.reset()
         return average

@@ -82,9 +82,6 @@ def test_probes(model: list[str], trained: Train, corpus: str, bert: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:The ``compute`` method of metric Average was called before"
-)  # a device without texts
 @pytest.mark.parametrize("kind", ["AttentionClassifier", "HierarchicalClassifier", "TransformerClassifier"])
 def test_classifiers(kind: str, trained: Train, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without dropout, and with masks that the texts decide: what is drawn in training is drawn on each device."""
