@@ -254,7 +254,8 @@ def in_order(
                 if len(pending) > workers:
                     done, future = pending.popleft()
                     yield done, future.result()
-            for done, future in pending:
+            while pending:  # taken off one by one: a future keeps the tensors of its batch
+                done, future = pending.popleft()
                 yield done, future.result()
     finally:
         torch.set_num_threads(threads)  # later threads inherit the number that any thread has set last

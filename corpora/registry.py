@@ -199,7 +199,8 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
 
 
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
-_ENTRIES = yaml.load(files("corpora").joinpath("public.yaml").read_text("utf-8"), yaml.CBaseLoader)  # all text
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the C library may not be there; all values stay text
+_ENTRIES = yaml.load(files("corpora").joinpath("public.yaml").read_text("utf-8"), _LOADER)
 CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in _ENTRIES.items()}
 
 

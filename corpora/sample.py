@@ -30,7 +30,8 @@ DOCUMENTS, SENTENCES = {"train": 400, "dev": 50, "test": 50}, 5  # and sentences
 REVIEWS = {"train": 3000, "dev": 250, "test": 250}  # half of each label
 SHORTEST, LONGEST = 3, 30  # words of a sentence, punctuation included
 
-_GRAMMAR = yaml.load(files("corpora").joinpath("sample.yaml").read_text("utf-8"), yaml.CBaseLoader)  # "no" is a word
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the C library may not be there; "no" stays a word
+_GRAMMAR = yaml.load(files("corpora").joinpath("sample.yaml").read_text("utf-8"), _LOADER)
 _TAGS = {word: tag for tag, words in _GRAMMAR["tags"].items() for word in words.split()}
 _KINDS = {kind: {"KIND": kind, **_GRAMMAR["any_kind"], **own} for kind, own in _GRAMMAR["kinds"].items()}
 _RULES = {**_GRAMMAR["rules"], **_GRAMMAR["words"], "RELATION": "", "PLURAL": False}

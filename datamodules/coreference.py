@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch.utils.data import Dataset
 
@@ -288,6 +289,10 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         """Return the corpus file of every split; the parts of one file share it."""
         single = self._single()
         return super().files() if single is None else dict.fromkeys(SPLITS[-len(self.shares) :], single)
+
+    def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
+        # The parts of one file have one store, but different documents.
+        return {} if self._single() is not None else super()._texts(stores)
 
     def _single(self) -> Path | None:
         """Return the file of a corpus in one file; None for other corpora."""

@@ -303,12 +303,6 @@ def load_later(source: EncoderSource | None, trainer: Trainer | None) -> Callabl
     return None if source is None else once(lambda: Encoder(source, device))
 
 
-def texts_of(stores: Mapping[Split, Store], split: Split) -> dict[Split, pa.ChunkedArray]:
-    """Return the items of a split as strings, and the items of the splits that do not share its store."""
-    others = {other: store for other, store in stores.items() if other == split or store is not stores[split]}
-    return {other: pc.binary_join(store.labels["words"], "\x1f") for other, store in others.items()}
-
-
 class AttentionDataModule(CorpusDataModule[Item]):
     """A corpus through an encoder; the base class of datamodules that read attention from stores.
 
@@ -405,7 +399,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         for path, store in {files[split]: shown[split] for split in fresh}.items():
             warn_of_words(path, store)
         for split in fresh:
-            warn_of_shared(split, count_shared(texts_of(shown, split), split), len(shown[split]), self.unit)
+            warn_of_shared(split, count_shared(self._texts(shown), split), len(shown[split]), self.unit)
         self._warned |= set(fresh)
         if self.vector_spec is not None:
             stores = {files[split]: store for split, store in self.stores.items()}  # splits of one file count once
@@ -466,6 +460,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
     def _any(self) -> Store:
         return next(iter(self.stores.values()))
 
+    def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
+        """Return the items of each split as strings, to count the items that several splits have."""
+        return {split: pc.binary_join(store.labels["words"], "\x1f") for split, store in stores.items()}
+
     @property
     def provenance(self) -> Provenance:
         """Encoder and files; counts of everything dropped, cut or replaced, and of items in an earlier split too."""
@@ -482,7 +480,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 self.unit: store.manifest.items,
                 "store": store.manifest.key,
             }
-            audit[split] = {**store.manifest.audit, **count_shared(texts_of(self.stores, split), split)}
+            audit[split] = {**store.manifest.audit, **count_shared(self._texts(self.stores), split)}
         encoder = _described(self._any)
         if self.random_splits:
             encoder["random_init"] = _described(self.random_splits["test"].store)

@@ -82,8 +82,10 @@ class DependencySplit(Dataset[AttentionBatch]):
             words = labels["words"].chunk(0).values.dictionary_encode()
             self._rows = data.vectors.rows(words.dictionary.to_pylist())[words.indices.to_numpy()]
         if data.heads_of is not None:
-            heads = (head for item in range(len(self)) for head in data.heads_of(self.words(item)))
-            self._heads = np.fromiter(heads, np.int64)
+            heads = [head for item in range(len(self)) for head in data.heads_of(self.words(item))]
+            if len(heads) != self._offsets[-1]:
+                raise ValueError(f"heads_of gives {len(heads)} heads to {self._offsets[-1]} words")
+            self._heads = np.array(heads, np.int64)
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -460,6 +460,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         if self.random_init:
             specs["random_init"] = replace(self.encoder, weights="random")
         self.encoders = {which: Encoder(resolve(spec), device) for which, spec in specs.items()}
+        digests = Digests(self.cache)
+        self._described = {
+            which: {**encoder.description, **encoder.source.identity(digests)}
+            for which, encoder in self.encoders.items()
+        }
         self.max_length = min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
         if "before" in self.encoders:
             _check_before(self.encoders["before"], self.encoders["given"])
@@ -469,6 +474,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
                 remedy = f"Check that it is the right file, and the option max_length ({read or 'nothing was read'})"
                 raise CorpusError.at(self.files()[name], None, "the file holds no segment of two words", remedy)
+        self._sha256 = {corpus.name: digests.one(corpus.path) for corpus in self._corpora}
         rank_zero_info(
             f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {', '.join(self.names)} in segments of "
             f"at most {self.max_length} tokens."
@@ -477,17 +483,13 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     @property
     def provenance(self) -> Provenance:
         """Encoders and files; counts of texts read, cut and left out."""
-        digests = Digests(self.cache)
-        described: dict[str, dict[str, object]] = {
-            which: {**encoder.description, **encoder.source.identity(digests)}
-            for which, encoder in self.encoders.items()
-        }
+        described: dict[str, dict[str, object]] = {str(which): one for which, one in self._described.items()}
         given = described.pop("given")
         data = {
             corpus.name: {
                 **corpus_of(corpus.path),
                 "file": corpus.path.name,
-                "sha256": digests.one(corpus.path),
+                "sha256": self._sha256[corpus.name],
                 "segments": self.audits.get(corpus.name, Counter())["segments"],
             }
             for corpus in self._corpora
@@ -509,7 +511,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def only(self, names: Collection[str]) -> "TextDataModule":
         """Return a copy with these corpora alone."""
         chosen = copy(self)
-        chosen._corpora = tuple(corpus for corpus in self._corpora if corpus.name in names)
+        both = zip(self.sources, self._corpora, strict=True)
+        kept = [(source, corpus) for source, corpus in both if corpus.name in names]
+        chosen.sources, chosen._corpora = tuple(source for source, _ in kept), tuple(corpus for _, corpus in kept)
         chosen.names = tuple(corpus.name for corpus in chosen._corpora)
         return chosen
 

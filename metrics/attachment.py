@@ -71,8 +71,15 @@ class Arcs:
         return int(self.sentence.size)
 
 
+def _check_column(arcs: Arcs, predicted: Integers) -> None:
+    """Raise ValueError if there is not one predicted head for each word; arrays of other shapes would be broadcast."""
+    if predicted.shape != arcs.head.shape:
+        raise ValueError(f"predicted has shape {predicted.shape}, and there are {len(arcs.head)} words")
+
+
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
     """Return 1.0 for words whose predicted head is gold, else 0.0, `[words]`; the mean without punctuation is UAS."""
+    _check_column(arcs, predicted)
     return np.where(predicted == arcs.head, 1.0, 0.0)
 
 
@@ -82,6 +89,7 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
     An edge is found when either end predicts the other as its head. Words under ROOT and punctuation have nan, and
     punctuation predicts no edge. The mean of the others is the UUAS (Hewitt & Manning 2019, §4).
     """
+    _check_column(arcs, predicted)
     scored, head_row = _edges(arcs)
     drawn_by_word = predicted == arcs.head
     drawn_by_head = (predicted[head_row] == arcs.word) & ~arcs.punctuation[head_row]

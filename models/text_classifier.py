@@ -156,8 +156,10 @@ class TextClassifier(TextModel):
         return output, {"cross_entropy": Mean(loss, count), **extra}
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        nothing = dict.fromkeys(self._train_losses.averages, Mean(no_loss(self), 0))
-        terms = self.all_terms(batch)[1] if len(batch.labels) else nothing
+        if len(batch.labels):
+            terms = self.all_terms(batch)[1]
+        else:  # the share of a device that has no text
+            terms = dict.fromkeys(self._train_losses.averages, Mean(no_loss(self), 0))
         means = over_devices(list(terms.values()), self)
         self._train_losses.add(dict(zip(terms, means, strict=True)))
         return torch.stack([mean.value for mean in means]).sum()

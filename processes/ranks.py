@@ -132,6 +132,11 @@ class Ranks:
         if self.world > 1:
             _at(place, self.rank).touch()
 
+    def leave(self, place: Path) -> None:
+        """Remove the file that `come` made, once no other rank looks for it."""
+        if self.world > 1:
+            _at(place, self.rank).unlink(missing_ok=True)
+
     def meet(self, place: Path, left: Path) -> bool:
         """Wait until every rank has reached `place` or `left`; return False if any is at `left`, having stopped.
 

@@ -61,7 +61,11 @@ class Bars(Figure):
     category_label: str = ""
 
     def __post_init__(self) -> None:
-        ends = {f"interval of {name!r}": one for name, pair in self.intervals.items() for one in pair}
+        ends = {
+            f"{end} end of {name!r}": values
+            for name, pair in self.intervals.items()
+            for end, values in zip(("low", "high"), pair, strict=True)
+        }
         _check_groups(self, self.categories, self.series, self.intervals, ends)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:

@@ -39,7 +39,14 @@ from training.faults import fault, full_disk, is_told_by_the_first, trainer_faul
 from training.lifecycle import TrainedModule
 from training.lightning_private import CommandLine, ContinuedCSVLogger, ignore_signals, set_root, signal_started
 from training.nested import quiet
-from training.parsing import Parser, only_known_classes, refuse_permissions, trusted_modules, typed_options
+from training.parsing import (
+    Parser,
+    only_known_classes,
+    refuse_permissions,
+    silent_parser,
+    trusted_modules,
+    typed_options,
+)
 from training.preflight import Report, check_tasks, inspect, refuse_shell, started_tasks, was_requeued
 from training.resume import Resume
 from training.run import RunCheckpoints, RunConfig, RunState, open_state, run_digest, source_digest
@@ -140,7 +147,7 @@ class ProbingCLI(CommandLine):
         _import_trusted(words)
         test = self.parser_of("test")
         if (rest := without_data_options(words)) != words and words[0] == "test":
-            with suppress(SystemExit), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            with silent_parser(), suppress(SystemExit):
                 self.parse(parser, rest)  # the whole line has the same fault, or adds what is missing
                 if self.settings.data is None and (data := _data_of(self.settings.model)) is not None:
                     test.set_defaults({"data": data.as_dict()})

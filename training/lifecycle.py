@@ -142,7 +142,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             TrainingError: the checkpoint is of another class, or its parameters do not fit the data of the run.
         """
         part = checkpoint.get(self.checkpoint_key)
-        if not isinstance(part, Mapping) or self.checkpoint_entry not in part:
+        if not isinstance(part, Mapping) or not {"sizes", self.checkpoint_entry} <= part.keys():
             path, name = getattr(attached_trainer(self), "ckpt_path", None), type(self).__name__
             remedy = f"Give --ckpt_path a file from checkpoints/ of a run of {name}."
             raise TrainingError(f"{path or 'The file'} is not a checkpoint of {name}. {remedy}")

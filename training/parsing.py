@@ -1,15 +1,16 @@
 """Parser of command lines and configs: one-line messages with similar names, trusted modules, permissions."""
 
+import io
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import yaml
 from jsonargparse import Namespace, set_parsing_settings
@@ -34,6 +35,9 @@ class Parser(LightningArgumentParser):
 
     Abbreviated options are unknown, also inside a class: --trainer.max_ep does not set --trainer.max_epochs.
     """
+
+    silent: ClassVar[bool] = False
+    """True during a parse whose errors are not shown; it then waits for no other process."""
 
     def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:  # noqa: ANN401
         super().__init__(allow_abbrev=allow_abbrev, **options)
@@ -67,9 +71,20 @@ class Parser(LightningArgumentParser):
             message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
-        if not is_told_by_the_first():
+        if not self.silent and not is_told_by_the_first():
             sys.stderr.write(f"error: {self._file}{explained(message)}\n")
         self.exit(2)
+
+
+@contextmanager
+def silent_parser() -> Iterator[None]:
+    """Within the block, a fault of a command line ends the parse, but is not shown."""
+    Parser.silent = True
+    try:
+        with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        Parser.silent = False
 
 
 def explained(message: str) -> str:

@@ -134,6 +134,7 @@ class Resume(StopBetweenBatches):
         """Wait for the other ranks before the results are gathered; see `_meet`."""
         self._validations += 1
         self._meet(f"validated{self._validations}")
+        self._ranks.leave(self._place(f"validated{self._validations - 1}"))  # all ranks have passed it
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Wait for the other ranks before the results are gathered; see `_meet`."""
