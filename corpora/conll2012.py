@@ -1,8 +1,9 @@
-"""CoNLL-2011 and CoNLL-2012 files → documents with their mentions, validated row by row.
+"""Readers of CoNLL-2011 and CoNLL-2012 files: return documents with their mentions, and validate every row.
 
 Format: Pradhan et al. 2012, "CoNLL-2012 Shared Task: Modeling Multilingual Unrestricted Coreference in OntoNotes", and
-https://conll.cemantix.org/2012/data.html. The columns used are 3 (place of the word in its sentence), 4 (word), 5 (part
-of speech), 6 (parse bit) and the last (coreference); before the last there are as many as a sentence has predicates.
+https://conll.cemantix.org/2012/data.html. The columns used are 3 (number of the word in its sentence), 4 (word), 5
+(part of speech), 6 (parse bit) and the last (coreference). The columns of predicate arguments before the last, one for
+each predicate of the sentence, are ignored.
 """
 
 import re
@@ -52,18 +53,21 @@ class _Text:
 def read_documents(path: Path, parses: Path | None = None) -> Documents:
     """Read the documents of a CoNLL-2011 or CoNLL-2012 file, with the head and the type of every mention.
 
-    Heads come from `parses`, a treebank of the same sentences word for word, or from a `.conllu` file of the same name
-    in the same folder; else from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`).
-
     Accepted: columns separated by one tab each or by blanks; 12 columns or more, equally many in a sentence; `-`, `_`
     or nothing in the last for "no coreference"; mentions that nest or cross, also within a cluster; one span in several
     clusters; a document without a mention; comments; CRLF line ends; a byte-order mark.
 
     The audit counts, beside documents, sentences, words, mentions and clusters: clusters of one mention (`singletons`);
-    pairs of spans that overlap without nesting (`crossing`); `spans_in_two_clusters` or more; mentions dropped because
-    span and cluster repeat an earlier one (`repeated_mentions`); mentions by the method that found their head
-    (`heads_by_…`); mentions with several candidates for the head in the dependency tree (`several_heads`); and mentions
-    whose type comes from a heuristic.
+    pairs of spans that overlap without nesting (`crossing`); spans in two clusters or more (`spans_in_two_clusters`);
+    mentions dropped because span and cluster repeat an earlier one (`repeated_mentions`); mentions by the method that
+    found their head (`heads_by_…`); mentions with several candidates for the head in the dependency tree
+    (`several_heads`); and mentions whose type comes from a heuristic.
+
+    Args:
+        path: The file, in UTF-8.
+        parses: CoNLL-U treebank of the same sentences, word for word, from which the heads are read. None for a
+            `.conllu` file of the same name in the same folder. Without a treebank, heads come from the parse column,
+            the parts of speech, or a heuristic (see `corpora.mentions`).
 
     Raises:
         CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs from

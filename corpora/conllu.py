@@ -1,7 +1,7 @@
-"""CoNLL-U and CoNLL-X files → sentences, validated row by row.
+"""Readers of CoNLL-U and CoNLL-X files: return sentences with their trees, and validate every row.
 
-The `conllu` library parses ids and heads. It accepts rows with missing columns and knows no line numbers, so blocks are
-cut and rows are checked here. Only one block is in memory beside the result.
+The `conllu` library parses ids and heads. It accepts rows with missing columns and does not report line numbers, so
+this module splits the file into blocks and checks the rows itself. Only one block is in memory beside the result.
 
 CoNLL-U: https://universaldependencies.org/format.html. CoNLL-X: Buchholz and Marsi 2006, "CoNLL-X shared task on
 multilingual dependency parsing", §3.
@@ -70,10 +70,15 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
 def sentences_with_rows(
     path: Path, audit: Counter[str], *, format: Format | None = None
 ) -> Iterator[tuple[Sentence, Block]]:
-    """Yield the sentences of a file with their rows, one at a time; a name may come twice, and a file may be empty.
+    """Yield each sentence of a CoNLL-U or CoNLL-X file with its block of rows, one sentence at a time.
 
-    Counts dropped rows in `audit` as `range_rows` and `empty_rows`, and sentences with `multiple_roots`. Arguments and
-    errors as of `read_treebank`.
+    Unlike in `read_treebank`, a name may come twice, and a file may have no sentence. Arguments and errors are as
+    there.
+
+    Args:
+        path: The file, in UTF-8.
+        audit: Receives the counts of dropped rows (`range_rows`, `empty_rows`) and of sentences with `multiple_roots`.
+        format: `conllu` or `conllx`; None takes it from the suffix.
     """
     reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False)
     for found in reader.with_rows():
@@ -84,7 +89,7 @@ def sentences_with_rows(
 
 
 def blocks(path: Path) -> Iterator[Block]:
-    """Yield the blocks of lines between blank lines, decoded, without line ends.
+    """Yield the blocks of consecutive non-blank lines of a file, as (line number, line) pairs without line ends.
 
     Raises:
         CorpusError: As `numbered_lines`; or a row has a control character, which a tokenizer would drop.

@@ -36,11 +36,11 @@ class Mention:
     """A span of words in a cluster; a span in two clusters is two mentions.
 
     Attributes:
-        sentence: 0-based sentence of the document.
-        start: 0-based first word in the sentence.
-        end: Last word + 1.
-        head: 0-based head word in the sentence, `start <= head < end`.
-        type: Type of the head word.
+        sentence: 0-based index of its sentence in the document.
+        start: 0-based index of its first word in the sentence.
+        end: Index of its last word + 1.
+        head: 0-based index of its head word in the sentence, `start <= head < end`.
+        type: Pronoun, proper or nominal, according to the head word.
         cluster: 0-based number of its cluster in the document.
     """
 
@@ -60,8 +60,8 @@ class Document:
         id: Unique within the corpus: name of the document, with its part if there are several.
         genre: Genre according to the name; empty if the name has none.
         sentences: Words of each sentence; at least one sentence, and one word in each.
-        tags: Part of speech of every word in the corpus, shaped as `sentences`; `_` for none.
-        mentions: In the order of `(sentence, start, -end, cluster)`; singletons are clusters of one mention.
+        tags: Part-of-speech tag of every word in the corpus, shaped as `sentences`; `_` for none.
+        mentions: Mentions in the order of `(sentence, start, -end, cluster)`; singletons are clusters of one mention.
     """
 
     id: str
@@ -73,7 +73,12 @@ class Document:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of one file in their order, at least one, and the reader's counts (`read_documents` names them)."""
+    """The documents of one corpus file, and the counts of its reader.
+
+    Attributes:
+        documents: Documents in the order of the file, at least one.
+        audit: Counts by name; see `read_documents`.
+    """
 
     documents: tuple[Document, ...]
     audit: Mapping[str, int]
@@ -87,8 +92,8 @@ class Window:
     """Consecutive whole sentences of one document, as one input of an encoder.
 
     Attributes:
-        number: 0-based place of the document in its corpus.
-        first: 0-based place of the window's first sentence in the document.
+        number: 0-based index of the document in its corpus.
+        first: 0-based index of the window's first sentence in the document.
         lost: Number of mentions whose cluster has an earlier mention in the document, but none in the window.
         text: The sentences of the window as a document. Its mentions count sentences from 0 in the window; its clusters
             keep their numbers.
@@ -104,18 +109,18 @@ class Window:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words of all sentences."""
+        """Words of all sentences of the window, in order."""
         return tuple(chain.from_iterable(self.text.sentences))
 
     @property
     def mention_heads(self) -> tuple[int, ...]:
-        """Position of each mention's head word in the window, from 0."""
+        """0-based position of each mention's head word among all words of the window."""
         starts = _offsets(self.text.sentences)
         return tuple(starts[mention.sentence] + mention.head for mention in self.text.mentions)
 
     @property
     def head_words(self) -> tuple[int, ...]:
-        """Positions of all head words in the window, each once, ascending."""
+        """Positions of all distinct head words of mentions among the words of the window, ascending."""
         return tuple(sorted(set(self.mention_heads)))
 
 
@@ -125,7 +130,7 @@ def _offsets(sentences: Sequence[Sequence[str]]) -> list[int]:
 
 
 def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
-    """Return True for each mention with an earlier one in the same cluster."""
+    """Return, for each mention, True if an earlier mention belongs to the same cluster."""
     seen: set[int] = set()
     found = []
     for mention in mentions:
@@ -135,7 +140,14 @@ def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
 
 
 def cut(number: int, document: Document, start: int, stop: int) -> Window:
-    """Return the window of the sentences `start` to `stop` - 1 of document `number` of a corpus."""
+    """Return a window of a document: its sentences `start` to `stop - 1`, with the mentions in them.
+
+    Args:
+        number: 0-based index of the document in its corpus.
+        document: The document.
+        start: 0-based index of the first sentence.
+        stop: Index of the last sentence + 1.
+    """
     inside = [mention for mention in document.mentions if start <= mention.sentence < stop]
     before = {mention.cluster for mention in document.mentions if mention.sentence < start}
     mentions = tuple(replace(mention, sentence=mention.sentence - start) for mention in inside)
@@ -145,7 +157,7 @@ def cut(number: int, document: Document, start: int, stop: int) -> Window:
 
 
 def windows_to_table(windows: Iterable[Window]) -> pa.Table:
-    """Return a table with one row for each window and the columns of `SCHEMA`."""
+    """Convert windows to an Arrow table: one row for each window, with the columns of `SCHEMA`."""
     return pa.Table.from_pylist([_row(window) for window in windows], schema=SCHEMA)
 
 
@@ -166,7 +178,7 @@ def _row(window: Window) -> dict[str, object]:
 
 
 def windows_from_table(table: pa.Table) -> tuple[Window, ...]:
-    """Return the windows of a table made by `windows_to_table`, also after a Parquet file or a slice."""
+    """Return the windows of a table made by `windows_to_table`, also if it was sliced or read from a Parquet file."""
     return tuple(map(_window, table.select(SCHEMA.names).to_pylist()))
 
 

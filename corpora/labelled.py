@@ -1,6 +1,7 @@
-"""Labelled texts from TSV, CSV and JSONL files, validated record by record.
+"""Readers of labelled texts in TSV, CSV and JSONL files; every record is validated.
 
-TSV has no quoting: a double quote is text, as in the files of GLUE. CSV is that of RFC 4180. JSONL: one object a line.
+In TSV there is no quoting: a double quote is text, as in the files of GLUE. CSV follows RFC 4180. JSONL has one object
+a line.
 """
 
 import csv
@@ -47,8 +48,8 @@ class LabelledText:
         label: The label, not empty; an empty string in a file without labels.
         line: Line of the file at which the record starts, counted from 1.
         pair: The second sentence of a pair; None in a file without pairs.
-        rationale: 0-based positions, ascending, of the words of `text`, split at white space, that decide the label.
-            Empty if no word decides; None without annotation.
+        rationale: 0-based positions of the words that explain the label, ascending; `text` is split at white space.
+            Empty if the annotators marked no word; None without annotation.
     """
 
     id: str
@@ -61,10 +62,13 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """The texts of one file in their order, at least one, and the reader's counts.
+    """The labelled texts of one file, and the counts of its reader.
 
-    The `audit` counts kept `texts`, `duplicates` of the text and pair of an earlier record, `conflicting` duplicates
-    with another label than the first, and skipped records: `empty`, and `malformed` if these are skipped.
+    Attributes:
+        texts: Texts in the order of the file, at least one.
+        audit: Counts of kept `texts`, of `duplicates` of the text and pair of an earlier record, of `conflicting`
+            duplicates with another label than the first, and of skipped records: `empty`, and `malformed` if these are
+            skipped.
     """
 
     texts: tuple[LabelledText, ...]
@@ -76,9 +80,14 @@ class LabelledTexts:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a file by name or, without a header, by number from 1; None for a column that the file does not have.
+    """Names of the columns to read; in a file without a header, their numbers from 1. None for a column that is absent.
 
-    A `rationale` holds the 0-based positions of the deciding words, separated by white space.
+    Attributes:
+        text: Column of the text, or of the first sentence of a pair.
+        label: Column of the label.
+        pair: Column of the second sentence of a pair.
+        id: Column of the id.
+        rationale: Column with the 0-based positions of the rationale words, separated by white space.
     """
 
     text: str = "text"
@@ -154,8 +163,11 @@ def separated_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and fields of each record of a TSV or CSV file, the header included.
 
-    Records with more or fewer fields than the first are counted as `malformed` in `left_out`; without it they raise
-    CorpusError.
+    Args:
+        path: The file, in UTF-8.
+        form: `tsv` or `csv`.
+        left_out: Receives the count of skipped records with more or fewer fields than the first, as `malformed`. With
+            None such a record raises CorpusError.
     """
     width = 0
     rows = _comma_rows(path) if form == "csv" else ((number, line.split("\t")) for number, line in numbered_lines(path))
@@ -185,9 +197,10 @@ def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 class LabelledFile:
-    """A TSV, CSV or JSONL file of labelled texts, read record by record; arguments as of `read_labelled`.
+    """A TSV, CSV or JSONL file of labelled texts, read record by record.
 
-    In messages, `option` is the option of the command line that holds `columns`, `format` and `header`.
+    The arguments are those of `read_labelled`; `option`, for messages, is the command-line option that holds `columns`,
+    `format` and `header`.
     """
 
     def __init__(
@@ -203,16 +216,19 @@ class LabelledFile:
         self._columns = {field: name for field, name in asdict(columns).items() if name is not None}
 
     def texts(self, left_out: Counter[str] | None = None) -> Iterator[LabelledText]:
-        """Yield the texts, empty ones too, and keep none; an id may come twice, and there may be no text.
+        """Yield the labelled texts of the file one by one, without storing them; a text may be empty, an id may repeat.
+
+        Args:
+            left_out: See `separated_rows`.
 
         Raises:
-            CorpusError: as `read_labelled`; for `left_out` see `separated_rows`.
+            CorpusError: As for `read_labelled`.
         """
         records = self._objects() if self.format == "jsonl" else self._records(self.format, left_out)
         return (self._text(line, values) for line, values in records)
 
     def named(self, field: str) -> str:
-        """Return a field with the name of its column, for messages."""
+        """Return a description of a field for messages: the field with the name of its column."""
         return f"{field} (column {self._columns[field]!r})"
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:

@@ -12,7 +12,7 @@ Format = TypeVar("Format", bound=str)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    r"""Yield number, counted from 1, and text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
+    r"""Yield (number, text) of each line of a UTF-8 file, numbers from 1; only `\n` or `\r\n` ends a line.
 
     Raises:
         CorpusError: The file is missing or cannot be read, or a line is not UTF-8 or holds a NUL byte.
@@ -38,10 +38,15 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def format_of(path: Path, suffixes: Mapping[str, Format], option: str) -> Format:
-    """Return the format of a file by its suffix.
+    """Return the format that belongs to the suffix of a file.
+
+    Args:
+        path: The file.
+        suffixes: Format by suffix.
+        option: Option that sets the format, for the message.
 
     Raises:
-        CorpusError: The suffix is unknown; the message names `option`, which sets the format.
+        CorpusError: The suffix is unknown.
     """
     found = suffixes.get(path.suffix.lower())
     if found is None and path.is_dir():

@@ -1,7 +1,7 @@
-"""The head word and the type of a mention, by the best evidence in a corpus: trees, parts of speech, or word forms.
+"""Rules for the head word and the type of a mention, from the best evidence available: trees, tags, or word forms.
 
-The parse bits of CoNLL-2012, one for each word, are the bracketed tree of a sentence with `*` in the place of every
-word and tag: `(TOP(S(NP*`, `*)`, `(VP*)))`.
+The parse bits of CoNLL-2012, one for each word, are the bracketed tree of a sentence in which `*` replaces every word
+and its tag: `(TOP(S(NP*`, `*)`, `(VP*)))`.
 """
 
 import re
@@ -44,7 +44,14 @@ _CLITICS = {"'s", "’s"}
 
 @dataclass(slots=True)
 class Constituent:
-    """A phrase of the words `start` to `end` (exclusive), or a single word, which has no children and no label."""
+    """A phrase of a constituency tree, or a single word as its leaf.
+
+    Attributes:
+        label: Category without function tags, such as `NP`; empty for a word and for the root.
+        start: 0-based index of the first word.
+        end: Index of the last word + 1.
+        children: Its phrases and words in order; empty for a word.
+    """
 
     label: str
     start: int
@@ -53,7 +60,7 @@ class Constituent:
 
 
 class ParseBitError(ValueError):
-    """Parse bits that are not a tree; `word` is the 0-based position of the first wrong one."""
+    """Error for parse bits that do not form a tree; `word` is the 0-based position of the first wrong bit."""
 
     def __init__(self, word: int, wrong: str) -> None:
         super().__init__(wrong)
@@ -62,7 +69,15 @@ class ParseBitError(ValueError):
 
 @dataclass
 class TaggedSentence:
-    """A sentence of n ≥ 1 words with the columns of a CoNLL-2012 file; every column has n entries."""
+    """A sentence of n ≥ 1 words with the columns of a CoNLL-2012 file.
+
+    Attributes:
+        words: Word forms, n entries, as in the other columns.
+        tags: Part-of-speech tags; `_` for none.
+        bits: Parse bits.
+        lines: Line of each word in the file, counted from 1.
+        parse: The same sentence with its dependency tree; None without a treebank.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]  # _ for none
@@ -72,12 +87,23 @@ class TaggedSentence:
 
     @cached_property
     def tree(self) -> Constituent | None:
-        """Constituents; None without a bracket in the parse column. Raises `ParseBitError` if bits are not a tree."""
+        """Constituency tree of the sentence, from its parse bits; None if they have no bracket.
+
+        Raises:
+            ParseBitError: The bits do not form a tree.
+        """
         return read_constituents(self.bits) if any("(" in bit for bit in self.bits) else None
 
 
 class Head(NamedTuple):
-    """The head word of a span, the method that found it, and the number of candidates in the dependency tree."""
+    """The head word that was found for a span.
+
+    Attributes:
+        word: 0-based index of the head in its sentence.
+        way: Method that found it; see `find_head`.
+        candidates: Number of words of the span whose head in the dependency tree lies outside the span; 1 for the other
+            methods.
+    """
 
     word: int
     way: Way
@@ -85,17 +111,18 @@ class Head(NamedTuple):
 
 
 def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
-    """Return the head of the words `start` to `end` (exclusive), by the first method whose evidence is there.
+    """Return the head of the words `start` to `end - 1` of a sentence, by the first method whose evidence is available.
 
     - `parse`: the word whose head in the dependency tree lies outside the span; of several the leftmost.
     - `constituents`: the head of the smallest constituent (see `constituent_head`).
     - `last_noun`: by part of speech, the last noun of the span; without a noun, the last pronoun.
-    - `last_word`: the last word, if the parts of speech have neither.
-    - `heuristic`: without parts of speech, the last word before the first preposition, relative pronoun or comma behind
-      the span's first word. Punctuation and a possessive 's do not count as words, unless there is nothing else.
+    - `last_word`: the last word, if no tag of the span is a noun's or a pronoun's.
+    - `heuristic`: without parts of speech, the last word before the first preposition, relative pronoun or comma that
+      follows the span's first word. Punctuation and a possessive 's do not count as words, unless there is nothing
+      else.
 
     Raises:
-        ParseBitError: The constituents are needed, and are not a tree.
+        ParseBitError: The constituents are needed, and the parse bits do not form a tree.
     """
     if sentence.parse is not None:
         heads = sentence.parse.heads  # counted from 1; the root's is 0
@@ -113,11 +140,17 @@ def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
 
 
 def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tuple[MentionType, bool]:
-    """Return the type of a span with this head, and True if it comes from a heuristic for lack of a part of speech.
+    """Return the type of a mention, and True if a heuristic replaced a missing part of speech.
 
-    The type follows from the head's tag, else from its UPOS in the dependency tree: a personal, possessive or
+    The type follows from the tag of the head, else from its UPOS in the dependency tree: a personal, possessive or
     wh-pronoun is a pronoun, and so is a single demonstrative; a proper noun is proper, all else nominal. By the
     heuristic, a pronoun is one of a closed list, and a capitalised head that does not begin its sentence is proper.
+
+    Args:
+        sentence: The sentence.
+        start: 0-based index of the mention's first word.
+        end: Index of its last word + 1.
+        head: 0-based index of its head word.
     """
     word = sentence.words[head]
     tag = sentence.tags[head]
@@ -144,10 +177,15 @@ def _head_by_heuristic(words: Sequence[str]) -> int:
 
 
 def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path) -> None:
-    """Set the dependency tree of every sentence of `path` from the treebank `parses`.
+    """Set `parse` of every sentence to the sentence of a treebank with the same words.
+
+    Args:
+        path: File of the sentences, for messages.
+        sentences: Sentences to complete, in place.
+        parses: Treebank of the same sentences in the same order.
 
     Raises:
-        CorpusError: the two files differ in a word.
+        CorpusError: The two files differ in a word.
     """
     trees = read_treebank(parses).sentences
     for number, (sentence, tree) in enumerate(zip_longest(sentences, trees)):
@@ -171,7 +209,7 @@ def _line_of(treebank: Path, sentence: int, word: int) -> int:
 
 
 def read_constituents(bits: Sequence[str]) -> Constituent:
-    """Return the tree of a sentence under one nameless root; function tags are cut off (`NP-SBJ` is `NP`).
+    """Parse the bits of a sentence; return its tree under one nameless root, without function tags (`NP-SBJ` is `NP`).
 
     Raises:
         ParseBitError: A bit is malformed, or the brackets do not match.
@@ -197,11 +235,11 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
 
 
 def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: int) -> int:
-    """Return the head of the words `start` to `end` (exclusive) by constituents.
+    """Return the 0-based index of the head of the words `start` to `end - 1`, by head rules for constituents.
 
-    Starts at the smallest constituent that spans the words, cut to the span, and follows head children down to a word.
-    A short form of the rules of Collins 1999, "Head-Driven Statistical Models for Natural Language Parsing", appendix
-    A. The head child of a phrase is the first of these that it has:
+    The search starts at the smallest constituent that spans the words, cut to the span, and follows head children down
+    to a word. The rules are a short form of those of Collins 1999, "Head-Driven Statistical Models for Natural Language
+    Parsing", appendix A. The head child of a phrase is the first of these that it has:
 
     1. the last noun or pronoun before any postmodifier (PP, S, SBAR, VP, RRC, PRN, …); among nouns joined by a
        conjunction or comma the first (*cats* in *cats and dogs*), as Collins does for conjunctions;

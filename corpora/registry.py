@@ -1,8 +1,8 @@
-"""Public corpora by name, each file with a pinned address and its SHA-256.
+"""Registry of public corpora: names, pinned addresses, and the SHA-256 of every file.
 
 `python -m corpora.registry NAME` downloads a corpus into the data root, `python -m corpora.registry --list` lists all.
 To add a corpus, add an entry to `corpora/public.yaml` with an address that contains a revision, and the SHA-256 of the
-file. A file that is made from others has no address; its entry says how to make it.
+file. A file that is made from others has no address; its entry describes the steps.
 """
 
 import argparse
@@ -41,10 +41,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file of a corpus: its path under the data root, its address, and its SHA-256 in hexadecimal.
+    """One file of a public corpus.
 
     A file without `url` cannot be downloaded and must be made. A file without both is made here from the archive of the
     corpus, or may be any file of the same format.
+
+    Attributes:
+        path: Path under the data root.
+        url: Address from which it is downloaded.
+        sha256: SHA-256 of its bytes, in hexadecimal.
     """
 
     path: str
@@ -54,7 +59,12 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive with the texts of a corpus, and the function that reads labels and texts from it."""
+    """An archive with the texts of a corpus.
+
+    Attributes:
+        file: The archive itself.
+        read: Function that returns (label, text) pairs by split from the path of the archive.
+    """
 
     file: RemoteFile
     read: Callable[[Path], Mapping[str, list[Row]]]
@@ -65,9 +75,13 @@ class Corpus:
     """A public corpus: its files, licence and citation, and the columns and labels of its texts.
 
     Attributes:
+        name: Name in the registry.
         splits: Files by split.
+        licence: Licence of the data.
+        citation: Reference to cite.
+        homepage: Address of its page.
         beside: Further files, for instance parses.
-        recipe: How to make files that have no address.
+        recipe: Instructions for making the files that have no address.
         archive: Archive from which the files are made.
         columns: Columns of labelled texts, by the fields of `Columns`; empty for its defaults.
         header: True if the first line names the columns.
@@ -97,21 +111,21 @@ class Corpus:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Files of the splits and further files, each once."""
+        """All files of the corpus, those of the splits first, each once."""
         return tuple(dict.fromkeys((*self.splits.values(), *self.beside)))
 
     @property
     def can_be_fetched(self) -> bool:
-        """True if every file has an address or is made from an archive."""
+        """True if every file of the corpus has an address or is made from an archive."""
         return self.archive is not None or all(remote.url for remote in self.files)
 
 
 def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
-    """Read baseball (label 0) and hockey (1) of 20news-bydate.tar.gz: the texts of train, dev and test.
+    """Read the posts on baseball (label 0) and hockey (1) in 20news-bydate.tar.gz; return (label, text) pairs by split.
 
     As in Jain & Wallace 2019, §3, headers, footers and quotes are removed, by the rules of scikit-learn's
     `fetch_20newsgroups`. Posts that are then empty are left out, and their number is logged. Train and test are the
-    archive's, by date; Jain & Wallace draw theirs at random from both.
+    archive's, by date, and a tenth of train becomes dev; Jain & Wallace draw all three at random.
 
     Raises:
         CorpusError: The file is not this archive.
@@ -120,13 +134,13 @@ def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
 
 
 def read_imdb(archive: Path) -> dict[str, list[Row]]:
-    """Read the negative (label 0) and positive (1) reviews of aclImdb_v1.tar.gz: the texts of train, dev and test.
+    """Read the negative (label 0) and positive (1) reviews in aclImdb_v1.tar.gz; return (label, text) pairs by split.
 
-    Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis". `<br />` becomes a blank. All lengths are kept;
-    Jain & Wallace 2019 leave out reviews of 400 words and more.
+    Source: Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis". `<br />` becomes a blank, and a tenth of
+    train becomes dev. All lengths are kept; Jain & Wallace 2019 leave out reviews of 400 words and more.
 
     Raises:
-        CorpusError: The file is not this archive.
+        CorpusError: The file is another archive.
     """
     return _split(archive, _members(archive, _REVIEWS, "utf-8", lambda text: text.replace("<br />", " ")))
 
@@ -210,7 +224,7 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def find(name: str) -> Corpus:
-    """Return the corpus of this name; a CorpusError lists the known names."""
+    """Return the public corpus of this name; raise a CorpusError that lists the known names if there is none."""
     if name not in CORPORA:
         known = ", ".join(sorted(CORPORA))
         raise CorpusError(f"{name}: no corpus has this name{near(name, CORPORA)}. The registry knows: {known}.")
@@ -218,7 +232,7 @@ def find(name: str) -> Corpus:
 
 
 def remedy_for(path: Path) -> str:
-    """Return the remedy for a missing file: fetch it, make it, or check the path.
+    """Return the sentence of advice for a missing file: fetch it, make it, or check the path.
 
     The file belongs to the corpus whose path it ends with, else to the only corpus that has a file of its name.
     """
@@ -231,7 +245,7 @@ def remedy_for(path: Path) -> str:
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
-    """Return the error for a missing file, with the command that fetches it and the remedy `otherwise`."""
+    """Return the CorpusError for a missing file; its remedy is the command that fetches the file, or `otherwise`."""
     if path.is_dir():
         return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
     return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
@@ -316,7 +330,7 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+    """Run `python -m corpora.registry` with these arguments, by default `sys.argv`; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m corpora.registry", description="Fetch a public corpus by its name."
     )

@@ -1,9 +1,10 @@
-"""Generated sample corpora in English, for runs without any other corpus.
+"""Generator of the embedded sample corpora in English, for runs without any other corpus.
 
-`sample.yaml` is the grammar and explains its notation. The sentences of a document mention a cast of three. They are
-written as a treebank in the style of Universal Dependencies, as a coreference corpus and as running text. A review has
-one opinion of its writer, whose deciding words are the rationale. Opinions of others in the review decide nothing, so
-that a bag of words cannot predict all labels. A seed gives the same bytes on every machine.
+`sample.yaml` is the grammar and explains its notation. The sentences of a document mention a cast of three persons or
+things. They are written as a treebank in the style of Universal Dependencies, as a coreference corpus and as running
+text. A review has one opinion of its writer, and the words of this opinion are the rationale. Opinions of others in the
+review do not affect the label, so that a bag of words cannot predict all labels. A seed gives the same bytes on every
+machine.
 """
 
 import re
@@ -47,7 +48,14 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class Word:
-    """A word of a tree, with its Penn tag; `relation` and `head` are filled when it is attached."""
+    """A word of a generated dependency tree.
+
+    Attributes:
+        form: Spelling.
+        tag: Penn tag.
+        relation: Dependency relation to its head; empty until the word is attached.
+        head: Head word; None for the root, and until the word is attached.
+    """
 
     form: str
     tag: str
@@ -83,7 +91,10 @@ _VERBS = list(_verbs())
 
 
 class Grammar:
-    """Seeded generator of texts by the grammar, without repeated texts; Python guarantees `Random.random`."""
+    """Seeded generator of texts by the grammar; no text is generated twice.
+
+    It draws with `Random.random` only, whose sequence for a seed is the same in every Python version.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed).random
@@ -93,7 +104,7 @@ class Grammar:
         self._texts: set[str] = set()
 
     def document(self) -> tuple[list[list[Word]], list[Mention]]:
-        """Return the sentences of a new document, which are trees, and the mentions of its cast."""
+        """Generate a document; return its sentences, each a list of attached words, and the mentions of its cast."""
         sentences: list[list[Word]] = []
         self._cast, self._mentions, self._taken = [], [], set()
         for member in map(self._pick, _GRAMMAR["cast"]):
@@ -109,7 +120,7 @@ class Grammar:
         return sentences, self._mentions
 
     def review(self, label: str) -> list[Word]:
-        """Return a new review, `positive` or `negative`; its deciding words have the relation `rationale`."""
+        """Generate a review that is `positive` or `negative`; its rationale words have the relation `rationale`."""
         words: list[Word] = []
         while not words or not self._is_new(words):
             self._taken, domain = set(), self._pick(_GRAMMAR["domains"])
@@ -216,7 +227,7 @@ def _unattached(words: Sequence[Word]) -> list[Word]:
 
 
 def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the sample treebank, its documents and its text; return the CoNLL-U files of `train`, `dev` and `test`."""
+    """Write the files of the sample documents into a folder; return the CoNLL-U file of `train`, `dev` and `test`."""
     paths = {split: Path(folder) / f"sample-{split}.conllu" for split in DOCUMENTS}
     contents = {path.with_suffix(suffix): list[str]() for path in paths.values() for suffix in (".conllu", ".conll")}
     contents |= {(text := Path(folder) / "sample.txt"): []}
@@ -234,17 +245,17 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def write_sample_documents(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the files of `write_sample_treebank`; return the CoNLL-2012 files of the same sentences."""
+    """Write the files of `write_sample_treebank`; return the CoNLL-2012 file of each split, with the same sentences."""
     return {split: path.with_suffix(".conll") for split, path in write_sample_treebank(folder, seed=seed).items()}
 
 
 def write_sample_text(folder: Path, *, seed: int = 0) -> Path:
-    """Write the files of `write_sample_treebank`; return the text, with a document of dev or test on each line."""
+    """Write the files of `write_sample_treebank`; return the plain-text file, with a dev or test document on each line."""
     return write_sample_treebank(folder, seed=seed)["dev"].with_name("sample.txt")
 
 
 def write_sample_reviews(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the sample reviews, with the 0-based positions of deciding words; return the files of the splits."""
+    """Write the sample reviews with labels and rationales into a folder; return the file of each split."""
     paths = {split: Path(folder) / f"reviews-{split}.tsv" for split in REVIEWS}
     if seed == 0 and is_whole(list(paths.values()), _REVIEWS):
         return paths

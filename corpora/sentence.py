@@ -53,12 +53,14 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Treebank:
-    """The sentences of one file in their order, at least one, and the reader's counts.
+    """The sentences of one treebank file, and the counts of its reader.
 
-    The `audit` counts kept `sentences` and `words`; dropped rows (`range_rows`: multiword tokens such as `3-4`,
-    `empty_rows`: empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates` of the words of an earlier
-    sentence; `generated_ids` for sentences without `sent_id`; `repeated_ids`, which got a suffix; and `comment_blocks`
-    without a row.
+    Attributes:
+        sentences: Sentences in the order of the file, at least one.
+        audit: Counts of kept `sentences` and `words`; dropped rows (`range_rows`: multiword tokens such as `3-4`,
+            `empty_rows`: empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates` of the words of an
+            earlier sentence; `generated_ids` for sentences without `sent_id`; `repeated_ids`, which got a suffix; and
+            `comment_blocks` without a row.
     """
 
     sentences: tuple[Sentence, ...]
@@ -69,9 +71,9 @@ class Treebank:
 
 
 def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
-    """Return a cycle among `heads` (0 = root) as positions from 1, each followed by its head; () if there is none.
+    """Return a cycle in a list of heads, as word positions from 1 each followed by its head; () if there is none.
 
-    Every walk towards the root stops at a word that an earlier walk has passed, so the time is linear.
+    `heads[i]` is the head of word i + 1, and 0 a root. The time is linear in the number of words.
     """
     walk_of = [0] * (len(heads) + 1)  # the walk that first passed the word; the root belongs to none
     for start in range(1, len(heads) + 1):
@@ -103,7 +105,7 @@ SCHEMA = pa.schema(
 
 
 def to_table(sentences: Iterable[Sentence]) -> pa.Table:
-    """Return a table with one row for each sentence and the columns of `SCHEMA`, in one chunk.
+    """Convert sentences to an Arrow table: one row for each sentence, with the columns of `SCHEMA`, in one chunk.
 
     The label dictionaries are sorted, so that the table depends on the sentences alone. All list columns share their
     offsets: the offsets of `table["heads"].chunk(0)` also cut the codes `table["relations"].chunk(0).values.indices`.

@@ -1,7 +1,7 @@
-"""Passages of words from plain text, labelled texts, treebanks, and corpora of labelled links between words.
+"""Readers of passages (words with labels, trees or links) from plain text, labelled texts, treebanks and link corpora.
 
-Links come from a table, from the enhanced edges of Universal Dependencies, or from FrameNet. All readers are
-generators.
+Links between words come from a table, from the enhanced edges of Universal Dependencies, or from FrameNet. All readers
+are generators.
 """
 
 import importlib
@@ -37,7 +37,7 @@ class Link:
     """A labelled link between words of one passage.
 
     Attributes:
-        label: Name of a frame element or a relation, for instance.
+        label: Name of the link, for instance a frame element or a relation.
         start: 0-based positions of the source words, at least one.
         end: 0-based positions of the target words.
     """
@@ -52,8 +52,8 @@ class Passage:
     """A stretch of text in words, with its label, tree or links if the corpus has them.
 
     Attributes:
-        id: Name, as the file gives it. The passages of a pair share it.
-        words: At least one.
+        id: Name in the file, shared by the two passages of a pair.
+        words: Word forms, at least one.
         line: Line of the file at which it starts, counted from 1; a running number in a corpus of several files.
         label: Label of the text; None in a corpus without labels.
         sentence: Tags and tree of the words, from a treebank.
@@ -69,7 +69,7 @@ class Passage:
 
     @property
     def whole(self) -> bool:
-        """True if a cut would lose its tree or its links."""
+        """True if the passage must not be cut, because it has a tree or links."""
         return self.sentence is not None or self.links is not None
 
 
@@ -78,9 +78,11 @@ Text = tuple[Passage, ...]
 
 
 def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
-    """Yield the paragraphs of a text file, one on each line, split at white space.
+    """Yield the paragraphs of a plain-text file, one for each line, split into words at white space.
 
-    Headings of WikiText, ` = Title = `, are left out and counted as `headings`, empty lines as `empty_lines`.
+    Args:
+        path: The file, in UTF-8.
+        audit: Receives the counts of omitted lines: `headings` of WikiText (` = Title = `) and `empty_lines`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, or binary.
@@ -103,10 +105,18 @@ def read_texts(
     header: bool,
     malformed: Literal["error", "skip"] = "error",
 ) -> Iterator[Text]:
-    """Yield the texts of a TSV, CSV or JSONL file, or its pairs, split at white space.
+    """Yield the texts, or pairs of texts, of a TSV, CSV or JSONL file, split into words at white space.
 
-    Texts without a word, or with a pair without a word, are left out and counted as `empty_texts`; `malformed` records
-    likewise, if they are skipped. Raises the errors of `corpora.labelled.read_labelled`.
+    Raises the errors of `corpora.labelled.read_labelled`.
+
+    Args:
+        path: The file, in UTF-8.
+        audit: Receives the counts of omitted records: `empty_texts`, without a word in the text or its pair, and
+            `malformed`.
+        columns: Columns to read.
+        format: Format of the file; None takes it from the suffix.
+        header: True if the first record of a TSV or CSV file names the columns.
+        malformed: Raise an error for a record with a wrong number of fields, or skip it.
     """
     file = LabelledFile(path, columns, format, header, OPTION)
     for text in file.texts(audit if malformed == "skip" else None):
@@ -119,21 +129,26 @@ def read_texts(
 
 
 def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> Iterator[Text]:
-    """Yield the sentences of a CoNLL-U or CoNLL-X file.
+    """Yield the sentences of a CoNLL-U or CoNLL-X file as passages, with their trees.
 
-    Rows of ranges and of empty nodes are left out and counted as `range_rows` and `empty_rows`; sentences with
-    `multiple_roots` are read and counted. Raises the errors of `corpora.conllu.read_treebank`.
+    Raises the errors of `corpora.conllu.read_treebank`.
+
+    Args:
+        path: The file, in UTF-8.
+        audit: Receives the counts of dropped rows (`range_rows` for multiword tokens, `empty_rows` for empty nodes),
+            and of sentences with `multiple_roots`, which are kept.
+        format: `conllu` or `conllx`.
     """
     for sentence, rows in sentences_with_rows(path, audit, format=format):
         yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)
 
 
 def read_links(path: Path) -> Iterator[Text]:
-    """Yield the sentences of a TSV with the columns `sentence`, `label`, `from` and `to`; other columns are ignored.
+    """Yield the sentences of a TSV file of links, with the columns `sentence`, `label`, `from` and `to`.
 
-    A row is one link of a sentence, which is split at white space. `from` and `to` name words by their numbers from 1
-    (`3`, or several: `3,4`), or one word by its form, if the form occurs once in the sentence. Consecutive rows of one
-    sentence are one passage.
+    A row is one link of a sentence, which is split at white space; other columns are ignored. `from` and `to` name
+    words by their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form occurs once in the
+    sentence. Consecutive rows of one sentence are one passage.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not there.
@@ -187,11 +202,12 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
 def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield the sentences of a CoNLL-U file with a link for each edge of column DEPS, from the dependent to its head.
 
-    Edges from the root, and from and to empty nodes, are left out and counted as `root_edges` and `empty_node_edges`.
-    Rows are dropped and counted as in `read_sentences`.
+    Args:
+        path: The file, in UTF-8.
+        audit: Receives the counts of omitted edges, `root_edges` and `empty_node_edges`, and those of `read_sentences`.
 
     Raises:
-        CorpusError: As `corpora.conllu.read_treebank`; or a word has no edge.
+        CorpusError: As for `corpora.conllu.read_treebank`; or a word has no edge.
     """
     for sentence, rows in sentences_with_rows(path, audit, format="conllu"):
         links: list[Link] = []
@@ -225,12 +241,11 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
 def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield the annotated sentences of FrameNet, with links from the target of a frame to its core elements.
 
-    NLTK reads the data, exemplars and full texts. Sentences without such a link are left out and counted as
-    `unlinked_sentences`. The line of a passage is the number of its sentence.
+    NLTK reads both the exemplars and the full texts. `line` of a passage is the number of its sentence.
 
     Args:
         path: `frameIndex.xml` in the folder of the data.
-        audit: Receives the counts.
+        audit: Receives the count of omitted sentences without such a link, `unlinked_sentences`.
 
     Raises:
         CorpusError: NLTK is not installed, or the folder is not FrameNet's.
