@@ -1,4 +1,4 @@
-"""A pretrained transformer's attention as tensors over words; the only door to `transformers`."""
+"""Attention of a pretrained transformer as tensors over words; all use of `transformers` models goes through here."""
 
 from attention.alignment import AlignmentError
 from attention.encoder import EncoderError, EncoderSpec, resolve

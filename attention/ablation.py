@@ -36,22 +36,29 @@ _TOLERANCE = 1e-4  # for a pass that starts from a layer, relative to the larges
 
 
 def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 0) -> int:
-    """Return the largest number of pieces of a pass over inputs of at most `longest`, with `width` outputs for each."""
+    """Return the largest number of pieces, padding included, that one forward pass may have.
+
+    Args:
+        device: Device of the pass.
+        longest: Largest number of pieces of one input.
+        heads: Number of heads of a layer.
+        width: Number of model outputs for each piece.
+    """
     return max(min(PIECES.get(device.type, PIECES["cuda"]), CELLS // max(heads * longest, width, 1)), 1)
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceOutputs:
-    """The outputs of every head in reference texts.
+    """Outputs of every attention head on reference texts, which replace the outputs of ablated heads.
 
     Attributes:
         mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that have it. The last entry
             is the mean over all positions, for positions beyond the longest text.
-        texts: number of texts in the mean.
+        texts: Number of texts in the mean.
         outputs: `[kept texts, layers, heads, longest, dim]`; undefined behind the end of a text.
-        lengths: int64 `[kept texts]`, ascending.
-        numbers: numbers of the kept texts, int64 `[kept texts]`; an ablated text of the same number is the same text.
-            None if no kept text is ablated.
+        lengths: Number of pieces of each kept text, int64 `[kept texts]`, ascending.
+        numbers: Index of each kept text among the ablated texts, int64 `[kept texts]`; an ablated text with the same
+            index is the same text. None if no kept text is ablated.
     """
 
     mean: Tensor
@@ -64,10 +71,15 @@ class ReferenceOutputs:
     def from_batches(
         cls, run: RunModel, batches: Sequence[Mapping[str, Tensor]], keep: int = 0, most: int = KEPT
     ) -> "ReferenceOutputs":
-        """Return the outputs of every head in batches of texts.
+        """Run a model on batches of reference texts and return the outputs of every attention head.
 
-        Each batch has an `attention_mask`, and `index`, the numbers of the texts, if the texts are ablated later. The
-        outputs of `keep` texts, evenly spread, are kept for `resample`, or of as many texts as fit in `most` bytes.
+        Args:
+            run: Runs the model.
+            batches: Inputs of the model, each with an `attention_mask`. If the texts are ablated later, also with
+                `index`, int64 `[batch]`, the indices of the texts.
+            keep: Number of texts, evenly spread, whose outputs are stored for `resample`.
+            most: Upper bound of the stored outputs in bytes; fewer than `keep` texts are stored if they would exceed
+                it.
         """
         found: list[Tensor] = []  # by layer
 
@@ -106,10 +118,19 @@ class ReferenceOutputs:
         return cls(mean, seen, torch.stack(padded), lengths[places], numbers)
 
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Draw a kept text and a position in it for every position of some texts, both int64 `[batch, time]`.
+        """Draw a kept reference text, and a position in it, for every position of a batch of texts.
 
-        The seed and the number of a text give an order of the other kept texts. Position i of the text gets position i
-        of the first kept text that is long enough, or the last position of the longest.
+        The other kept texts are put into a random order that depends on the seed and the text's index alone. Position i
+        of the text gets position i of the first kept text in this order that is long enough; if none is, the last
+        position of the longest.
+
+        Args:
+            index: Index of each text of the batch.
+            time: Number of positions.
+            seed: Seed of the random orders.
+
+        Returns:
+            Indices of kept texts, and positions in them, both int64 `[batch, time]`.
         """
         lengths = self.lengths.cpu().numpy()
         own = np.full(len(lengths), -1) if self.numbers is None else self.numbers.cpu().numpy()
@@ -129,12 +150,12 @@ class ReferenceOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """A way to replace the outputs of heads.
+    """Replacement of the outputs of ablated attention heads.
 
     Args:
-        kind: kind of replacement.
-        reference: outputs in reference texts, for `mean` and `resample`; `resample` needs at least two kept texts.
-        seed: seed of `resample`.
+        kind: Kind of replacement.
+        reference: Outputs on reference texts, for `mean` and `resample`; `resample` needs at least two kept texts.
+        seed: Seed of `resample`.
     """
 
     kind: Kind
@@ -145,13 +166,14 @@ class Ablation:
         check_values(self, **vars(self))
 
     def outputs(self, layer: int, heads: Tensor, drawn: tuple[Tensor, Tensor], uniform: Tensor) -> Tensor:
-        """Return the replaced outputs of some heads of a layer, `[batch, heads, pieces, dim]` or broadcast to it.
+        """Return the replacement outputs of some heads of a layer, `[batch, heads, pieces, dim]` or broadcastable.
 
         Args:
             layer: 0-based.
             heads: 0-based, int64 `[heads]`.
-            drawn: kept text and position for every position, each int64 `[batch, pieces]`; used by `resample` alone.
-            uniform: outputs of all heads of the layer with uniform attention; used by `uniform` alone.
+            drawn: For every position the kept reference text and the position in it, each int64 `[batch, pieces]`, from
+                `ReferenceOutputs.positions`; used by `resample` alone.
+            uniform: Outputs of all heads of the layer with uniform attention; used by `uniform` alone.
         """
         texts, positions = drawn
         if self.kind == "zero":
@@ -166,9 +188,14 @@ class Ablation:
 
 
 def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
-    """Return the mean of the values that each position may attend to, `[batch, heads, from, dim]`.
+    """Return the outputs of heads with uniform attention: the mean of the values that each position may attend to.
 
-    `mask` is True for real positions, bool `[batch, pieces]`. Rows of padding are undefined.
+    Args:
+        mixture: Attention of one layer in a forward pass.
+        mask: Bool `[batch, pieces]`, True for real positions.
+
+    Returns:
+        Outputs `[batch, heads, from, dim]`; rows of padding are undefined.
     """
     return uniform_attention(mixture.allowed(mask), mixture.values.dtype) @ mixture.values
 
@@ -194,17 +221,17 @@ class _Batch:
 
 
 class AblatedModel:
-    """A model whose heads can be ablated, in eval mode and with the registered attention function.
+    """A model whose attention heads can be ablated; it must be in eval mode and have the registered attention function.
 
     The constructor tests if the model can start from any layer. If not, for instance because all layers share one
     module, every ablation is a pass through the whole model.
 
     Args:
-        model: called with `input_ids` and `attention_mask`; the first of its outputs is a tensor.
-        layers: number of attention layers.
-        heads: number of heads of each layer.
-        width: number of outputs for every piece, for instance logits of a vocabulary.
-        share: share the layers below the ablated ones between passes.
+        model: Model called with `input_ids` and `attention_mask`; the first of its outputs is a tensor.
+        layers: Number of attention layers.
+        heads: Number of heads of each layer.
+        width: Number of outputs for every piece, for instance logits of a vocabulary.
+        share: Compute the layers below the ablated ones only once for all sets of heads.
     """
 
     def __init__(self, model: nn.Module, layers: int, heads: int, *, width: int = 0, share: bool = True) -> None:
@@ -218,7 +245,7 @@ class AblatedModel:
 
     @property
     def shares(self) -> bool:
-        """True if passes share the layers below the ablated ones."""
+        """True if the layers below the ablated ones are computed only once for all sets of heads."""
         return bool(self._blocks)
 
     @torch.inference_mode()
@@ -230,16 +257,16 @@ class AblatedModel:
         sets: Sequence[Heads],
         index: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return the output of `run` with each set of heads ablated, `[sets, batch, …]`.
+        """Return the output of the model with each set of attention heads ablated, `[sets, batch, …]`.
 
         The empty set gives the same bits as the intact model.
 
         Args:
-            run: runs the model.
-            inputs: each `[batch, …]`, with an `attention_mask`.
-            ablation: replacement of the outputs.
-            sets: sets of heads.
-            index: number of every text, with which `resample` draws; by default its place in the batch.
+            run: Runs the model.
+            inputs: Inputs of the model, each `[batch, …]`, with an `attention_mask`.
+            ablation: Replacement of the outputs.
+            sets: Sets of heads.
+            index: Index of every text, on which the draws of `resample` depend; by default its position in the batch.
         """
         mask = inputs["attention_mask"]
         drawn = mask, mask

@@ -24,20 +24,21 @@ FromPieces = Literal["mean", "first"]
 
 
 class AlignmentError(UserError):
-    """A sentence that cannot be aligned with its pieces, or is too long for the encoder."""
+    """Error for a sentence that cannot be aligned with its pieces, or is too long for the encoder."""
 
 
 @dataclass(frozen=True)
 class AlignedPieces:
-    """The pieces of a sentence or a part of it, delimiters included.
+    """Pieces of a sentence or of a part of it, delimiters included, each with its position in the sentence.
 
     Attributes:
-        ids: int32 `[pieces]`.
-        positions: int32 `[pieces]`, non-decreasing, each 0…words+1.
-        words: number of words.
-        first: 0-based place of the first word in its sentence.
-        unknown: number of words without pieces, which were replaced by the unknown token.
-        with_unknown: number of words whose pieces include the unknown token.
+        ids: Ids of the pieces, int32 `[pieces]`.
+        positions: Word of each piece, from 1, int32 `[pieces]`, non-decreasing; 0 for the start delimiter, words + 1
+            for the end delimiter.
+        words: Number of words.
+        first: 0-based index of the first word in its sentence.
+        unknown: Number of words without pieces, which were replaced by the unknown token.
+        with_unknown: Number of words whose pieces include the unknown token.
     """
 
     ids: NDArray[np.int32]
@@ -52,17 +53,17 @@ class AlignedPieces:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """True for pieces of words, False for delimiters: bool `[pieces]`."""
+        """Bool `[pieces]`, True for pieces of words, False for delimiters."""
         return (self.positions > 0) & (self.positions <= self.words)
 
 
 def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[AlignedPieces]:
-    """Cut the words of each sentence into pieces, without truncation.
+    """Cut the words of each sentence into pieces aligned with the words, without truncation.
 
     A word without pieces, for instance a lone zero-width joiner, becomes the tokenizer's unknown token and is counted.
 
     Raises:
-        AlignmentError: a word has no pieces, and the tokenizer no unknown token.
+        AlignmentError: A word has no pieces, and there is no unknown token.
     """
     # Byte-level BPE marks the beginning of a word by the blank before it, which is_split_into_words omits.
     blank = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
@@ -114,7 +115,7 @@ def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
 
 
 def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
-    """Join the pieces of sentences, without the delimiters between two sentences."""
+    """Join the pieces of several sentences to one input, without the delimiters between two sentences."""
     ids, positions, words = [], [], 0
     for place, sentence in enumerate(sentences):
         kept = sentence.inside
@@ -130,10 +131,12 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
 
 
 def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
-    """Cut pieces into parts of whole words, at most `limit` pieces each; a part begins in the middle of the one before.
+    """Cut a long sentence into parts of whole words, at most `limit` pieces each, delimiters included.
+
+    Each part begins in the middle of the part before it.
 
     Raises:
-        AlignmentError: one word alone has too many pieces.
+        AlignmentError: One word alone has too many pieces.
     """
     if len(pieces) <= limit:
         return [pieces]
@@ -156,7 +159,17 @@ def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
 
 
 def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64]:
-    """Return the part in which each word lies farthest from both edges, the first of equals: int64 `[words]`."""
+    """For each word of a sentence cut into overlapping parts, return the index of its most central part.
+
+    This is the part in which the word is farthest from both edges, the first of several equal ones.
+
+    Args:
+        found: The parts, as from `overlapping`.
+        words: Number of words of the sentence.
+
+    Returns:
+        Indices into `found`, int64 `[words]`.
+    """
     place = np.arange(words)
     # Negative outside a part; every word lies in at least one.
     depth = [np.minimum(place - part.first, part.first + part.words - 1 - place) for part in found]
@@ -165,7 +178,12 @@ def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64
 
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the two factors that reduce weights over pieces to weights over words, for padded parts.
+    """Return the two factors that reduce attention over pieces to attention over words, for a padded batch.
+
+    Args:
+        batch: Pieces of each sentence or part.
+        from_pieces: Row of a word in several pieces: the `mean` of their rows, or the row of the `first`.
+        device: Device of the factors.
 
     Returns:
         Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`: `rows @ weights @ columns` are
@@ -183,9 +201,16 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
 
 
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Reduce weights over pieces `[batch, heads, from, to]` to words, `[batch, heads, positions, positions]`.
+    """Reduce attention over pieces to attention over words.
 
-    `rows` may be expanded to all heads beforehand, which saves a copy for every layer.
+    Args:
+        weights: Attention over pieces, `[batch, heads, from, to]`.
+        rows: First factor of `reduction`. It may be expanded to all heads beforehand, which saves a copy for every
+            layer.
+        columns: Second factor of `reduction`.
+
+    Returns:
+        Attention over words, `[batch, heads, positions, positions]`.
     """
     batch, heads, pieces, _ = weights.shape
     to_words = weights.reshape(batch, heads * pieces, pieces) @ columns

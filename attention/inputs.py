@@ -1,4 +1,4 @@
-"""Texts and words as inputs of an encoder, with the delimiters of its tokenizer.
+"""Inputs of an encoder from texts and words, with the delimiters of its tokenizer.
 
 `TextTokenizer` cuts raw texts into pieces, without the model, for classifiers. `Segmenter` cuts passages of words into
 pieces aligned with the words, for an encoder whose attention is read.
@@ -28,12 +28,12 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TextPieces:
-    """The pieces of one text, or of a pair of texts, delimiters included.
+    """Pieces of one text, or of a pair of texts, delimiters included.
 
     Attributes:
-        ids: int64 `[pieces]`.
-        sources: int64 `[pieces]`, 0 in the text, 1 in its pair, -1 for delimiters.
-        ends: int64 `[pieces]`, 0-based place of the last character of a piece in its text; 0 for delimiters.
+        ids: Ids of the pieces, int64 `[pieces]`.
+        sources: Text of each piece, int64 `[pieces]`: 0 in the text, 1 in its pair, -1 for delimiters.
+        ends: 0-based index of the last character of each piece in its text, int64 `[pieces]`; 0 for delimiters.
         blank: True if the text had no pieces and became the unknown token.
     """
 
@@ -55,18 +55,18 @@ def _delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[Ids]:
 
 
 class TextTokenizer:
-    """The tokenizer of an encoder, with the delimiters that the encoder was trained with.
+    """Tokenizer of an encoder, which writes the delimiters that the encoder was trained with.
 
     Attributes:
-        pieces: the vocabulary by id; the empty string for an id without a piece.
-        max_length: largest number of pieces of one input, delimiters included.
-        pad: id of the padding token, else of the end-of-text token.
-        unknown, mask: ids of these tokens; None if the tokenizer has none.
-        start, end: ids of the first token before and the last token after a text; None if there is none.
-        separator: id of the first token between the texts of a pair; None if there is none.
+        pieces: Vocabulary, by id; the empty string for an id without a piece.
+        max_length: Largest number of pieces of one input, delimiters included.
+        pad: Id of the padding token, else of the end-of-text token.
+        unknown, mask: Ids of these tokens; None if the tokenizer has none.
+        start, end: Ids of the first token before and the last token after a text; None if there is none.
+        separator: Id of the first token between the texts of a pair; None if there is none.
 
     Raises:
-        EncoderError: the tokenizer or the config cannot be read.
+        EncoderError: The tokenizer or the config cannot be read.
     """
 
     def __init__(self, source: EncoderSource) -> None:
@@ -86,10 +86,10 @@ class TextTokenizer:
     def split(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[TextPieces]:
         """Cut each text, with its pair if it has one, into pieces, without truncation.
 
-        A text without pieces becomes the unknown token.
+        A text without pieces becomes the token `unknown`.
 
         Raises:
-            EncoderError: a text has no pieces, and the tokenizer no unknown token.
+            EncoderError: A text has no pieces, and the tokenizer no unknown token.
         """
         found: list[TextPieces] = []
         both = zip(texts, pairs, strict=True)
@@ -118,11 +118,11 @@ class TextTokenizer:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """The pieces of consecutive words, without delimiters.
+    """Pieces of consecutive words, without delimiters.
 
     Attributes:
-        ids: int64 `[pieces]`.
-        ends: int64 `[words + 1]`; word i has the pieces `ends[i]:ends[i+1]`, at least one.
+        ids: Ids of the pieces, int64 `[pieces]`.
+        ends: Boundaries of the words, int64 `[words + 1]`; word i has the pieces `ends[i]:ends[i+1]`, at least one.
     """
 
     ids: Ids
@@ -137,12 +137,16 @@ class WordPieces:
         return len(self.ends) - 1
 
     def between(self, first: int, last: int) -> "WordPieces":
-        """Return the pieces of the words `first` to `last - 1`, 0-based."""
+        """Return the pieces of the words `first` to `last - 1`, counted from 0."""
         ends = self.ends[first : last + 1]
         return WordPieces(self.ids[ends[0] : ends[-1]], ends - ends[0])
 
     def shortened(self, room: int) -> tuple["WordPieces", int]:
-        """Cut words of more than `room` pieces to `room // 2` pieces; return all pieces and the number of cut words."""
+        """Truncate every word longer than `room` pieces to its first `room // 2` pieces.
+
+        Returns:
+            The pieces of all words, and the number of truncated words.
+        """
         sizes = np.diff(self.ends)
         if not (long := sizes > room).any():
             return self, 0
@@ -151,7 +155,11 @@ class WordPieces:
         return WordPieces(self.ids[places < np.repeat(kept, sizes)], np.append(0, kept.cumsum())), int(long.sum())
 
     def stretches(self, room: int) -> list[tuple[int, int]]:
-        """Return consecutive stretches of as many whole words as fit in `room` pieces, as (first, last + 1)."""
+        """Divide the words into consecutive groups, each with as many whole words as fit in `room` pieces.
+
+        Returns:
+            (First word, last word + 1) of each group, 0-based.
+        """
         found, first = [], 0
         while first < self.words:
             last = int(np.searchsorted(self.ends, self.ends[first] + room, side="right")) - 1
@@ -165,13 +173,13 @@ class Segment:
     """One or two passages as an input of an encoder; every array is `[tokens]`.
 
     Attributes:
-        ids: int64, ids of the tokenizer.
+        ids: Ids of the tokens, int64.
         segments: int64, 0 in the first passage and its delimiters, 1 in the second passage and its end delimiter.
         start: bool, True for the delimiters before the first word.
         end: bool, True for the delimiters behind each passage.
         punctuation: bool, True for the tokens `.` and `,`.
-        words: int64, 0-based word of each token; -1 for delimiters.
-        unknown: number of words whose pieces include the unknown token.
+        words: 0-based index of each token's word, int64; -1 for delimiters.
+        unknown: Number of words whose pieces include the unknown token.
     """
 
     ids: Ids
@@ -187,7 +195,7 @@ class Segment:
 
 
 class Segmenter:
-    """Cuts words into pieces, and puts the tokenizer's delimiters around passages.
+    """Cuts words into pieces, and adds the tokenizer's delimiters around passages.
 
     The delimiters do not depend on the texts, and are read once from a sample text.
     """
@@ -198,10 +206,10 @@ class Segmenter:
         self._single, self._double = (_delimiters(encoder.tokenizer, passages) for passages in (1, 2))
 
     def delimiters(self, passages: int) -> int:
-        """Return the number of delimiters in a segment of one or two passages.
+        """Return the number of delimiter tokens that the tokenizer adds to a segment of one or two passages.
 
         Raises:
-            EncoderError: two passages, and the tokenizer writes no delimiter behind a passage.
+            EncoderError: There are two passages, and the tokenizer writes no delimiter behind a passage.
         """
         if passages == 2 and not all(map(len, (self._single[-1], *self._double[1:]))):
             raise EncoderError(
@@ -221,7 +229,7 @@ class Segmenter:
         """Cut the words of each passage into pieces; a word without pieces becomes the unknown token.
 
         Raises:
-            AlignmentError: a word has no pieces, and the tokenizer no unknown token.
+            AlignmentError: A word has no pieces, and the tokenizer has no unknown token.
         """
         found = []
         for pieces in split_words(self._tokenizer, passages):
@@ -231,7 +239,7 @@ class Segmenter:
         return found
 
     def write(self, passages: Sequence[WordPieces]) -> Segment:
-        """Return the segment of one or two passages; raises as `delimiters`."""
+        """Return the segment of one or two passages: their pieces with the tokenizer's delimiters; raises as `delimiters`."""
         self.delimiters(len(passages))
         around = self._single if len(passages) == 1 else self._double
         parts, words, segments, before = [around[0]], [np.full(len(around[0]), -1)], [0] * len(around[0]), 0

@@ -1,4 +1,4 @@
-"""Heads removed for good: smaller weights, and the model classes that load them.
+"""Permanent removal of attention heads: smaller weights, and the model classes that load them.
 
 A config of transformers has one number of heads for all layers. This file is therefore saved beside the weights of a
 pruned model, and imports torch and transformers alone. `from_pretrained(folder, trust_remote_code=True)` of an auto
@@ -95,7 +95,7 @@ class RemovedHeads:
 
 
 def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
-    """Return True if heads can be removed: the architecture has a layout, and no heads were removed before."""
+    """Return True if attention heads can be removed from a model: its class has a `Layout`, and none were removed yet."""
     config = model.config
     return config.model_type in LAYOUTS and not (
         getattr(config, "add_cross_attention", False) or hasattr(config, "kept_heads")
@@ -103,12 +103,16 @@ def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
 
 
 def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # noqa: ANN401 # a PreTrainedModel
-    """Remove heads, 0-based (layer, head), in place; the model then computes the same as with zeros for these heads.
+    """Remove attention heads from a model in place; it then computes the same as with zeros for their outputs.
 
     A head is removed with its rows of the query projection and its columns of the output projection; a key and value
     head is removed with the last of its query heads. With grouped heads, all remaining key heads must have the same
     number of query heads. Each key head therefore loses as many query heads as the key head that loses fewest; further
     heads stay, with zero columns in the output projection. A layer that loses all heads keeps one such head.
+
+    Args:
+        model: Model of transformers.
+        heads: 0-based (layer, head) pairs.
 
     Raises:
         ValueError: `is_prunable` is False.
@@ -130,7 +134,7 @@ def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # no
 
 
 def auto_map(model_type: str) -> dict[str, str]:
-    """Return the classes of this file that config.json of a pruned model names, by auto class."""
+    """Return, by auto class of transformers, the class of this file that config.json of a pruned model names."""
     known = {auto: names[model_type] for auto, names in _AUTO_CLASSES.items() if model_type in names}
     return {auto: f"modeling_pruned.Pruned{name}" for auto, name in known.items()}
 

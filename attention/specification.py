@@ -1,4 +1,4 @@
-"""Specification of an extraction, which determines the name of its store, and the items of a corpus cut into pieces."""
+"""Specification of an extraction (it determines the name of its store), and corpora cut into inputs of an encoder."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -79,24 +79,25 @@ class Options:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the tensors on disk."""
+        """Type of the tensors on disk, according to `precision`."""
         return torch.float16 if self.precision == "float16" else torch.float32
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """One corpus file through one encoder: everything that determines the bytes of a store.
+    """One corpus file to be read by one encoder: everything that determines the bytes of a store.
 
     Args:
-        corpus: the corpus file.
-        reader: name and version of the parser, and its options.
-        encoder: the encoder; None keeps the labels alone.
-        options: layers, heads, precision and treatment of pieces.
-        hidden: layers whose hidden states are kept beside the attention, in ascending order: 0 for the output of the
-            embeddings, k for the output of layer k. Several pieces of a word are reduced as rows of attention are.
-        candidates: None keeps all attention within each item. `mentions` keeps attention between the head words of
+        corpus: The corpus file.
+        reader: Name and version of the parser, and its options.
+        encoder: The encoder; None stores the labels alone.
+        options: Layers, heads, precision and treatment of pieces.
+        hidden: Layers whose hidden states are stored beside the attention, in ascending order: 0 for the output of the
+            embeddings, k for the output of layer k. The pieces of a word are reduced to one state by `from_pieces`,
+            like rows of attention.
+        candidates: None stores all attention within each item. `mentions` stores attention between the head words of
             mentions, `words` attention between head words and all words.
-        companion: a second file that the parser reads.
+        companion: Second file that the parser reads.
     """
 
     corpus: Path
@@ -108,7 +109,11 @@ class Extraction:
     companion: Path | None = None
 
     def identity(self, digests: Digests) -> dict[str, object]:
-        """Return the content of the store's key, as plain JSON."""
+        """Return the values that determine the store of this extraction, as plain JSON; its hash is the store's key.
+
+        Args:
+            digests: Gives the SHA-256 of files.
+        """
         identity: dict[str, object] = {
             "format": FORMAT,
             "corpus_sha256": digests.one(self.corpus),
@@ -131,7 +136,11 @@ class Extraction:
         return identity
 
     def chosen(self, encoder: LoadedEncoder | None) -> tuple[tuple[int, ...], tuple[int, ...], HiddenLayers]:
-        """Return 0-based layers, 0-based heads and hidden layers to keep; a UserError if the encoder lacks one."""
+        """Return the layers to store (0-based), the heads to store (0-based), and the hidden layers to store.
+
+        Raises:
+            UserError: The encoder lacks one of them.
+        """
         if encoder is None:
             return (), (), NO_HIDDEN
         layers = _chosen("layers", self.options.layers, encoder.layers)
@@ -158,18 +167,18 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """The items of a corpus as inputs of the encoder, and the tensors to keep of each.
+    """Items of a corpus as inputs of the encoder, and the tensors to store of each.
 
     Attributes:
-        extraction: specification of the extraction.
-        unit: noun for the items, in the plural.
-        labels: one row per item with words, trees or mentions.
-        audit: counts of what was found, dropped, cut or replaced.
-        inputs: pieces of each item, in several parts if a long sentence is cut. Empty without an encoder.
+        extraction: Specification of the extraction.
+        unit: Noun for the items, in the plural.
+        labels: Table with one row per item: its words, tree or mentions.
+        audit: Counts of what was found, dropped, cut or replaced.
+        inputs: Pieces of each item, in several parts if a long sentence is cut. Empty without an encoder.
         head_words: 0-based head words of the mentions of each item, if the extraction has candidates.
-        layers: 0-based layers to keep.
-        heads: 0-based heads to keep of each layer.
-        hidden: hidden states to keep.
+        layers: 0-based layers to store.
+        heads: 0-based heads to store of each layer.
+        hidden: Hidden states to store.
     """
 
     extraction: Extraction
@@ -188,7 +197,7 @@ class Items:
 
     @cached_property
     def shards(self) -> list[list[int]]:
-        """Items of each shard, longest first; all shards have about the same number of pieces.
+        """Indices of the items of each shard, longest first; all shards have about the same number of pieces.
 
         A forward pass reads items of one shard. They have similar lengths, so its padding is small.
         """
@@ -202,12 +211,12 @@ class Items:
         return [shard.tolist() for shard in np.split(order, ends)]
 
     def words(self, item: int) -> int:
-        """Return the number of words of an item."""
+        """Return the number of words of an item, given by its 0-based index."""
         last = self.inputs[item][-1]
         return last.first + last.words
 
     def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the stored quantities of an item; `Store.read` names their axes."""
+        """Return the shape of each stored quantity of an item, by name of the quantity; `Store.read` names the axes."""
         words, size = self.words(item), (len(self.layers), len(self.heads))
         if self.extraction.candidates is not None:
             between = len(self.head_words[item])
@@ -219,9 +228,12 @@ class Items:
         return shapes
 
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
-        """Return the attention to keep of each (item, part) pair of a forward pass, on the CPU.
+        """Return, for each input of a forward pass, the attention to store, on the CPU.
 
-        `reduced` is `[batch, layers, heads, positions, positions]`, padded to the longest, on any device.
+        Args:
+            batch: (Item, part of the item) of each input.
+            reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the longest, on any
+                device.
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]
@@ -237,14 +249,21 @@ class Items:
         return torch.stack([block[..., heads, words], block[..., words, heads].mT])
 
     def bytes(self, shard: int) -> int:
-        """Return the size of a shard on disk, with an error below one per cent."""
+        """Return the size in bytes that a shard will have on disk, with an error below one per cent."""
         shapes = [shape for item in self.shards[shard] for shape in self.shapes(item).values()]
         return sum(map(prod, shapes)) * self.extraction.options.dtype.itemsize + len(shapes) * _HEADER
 
     def manifest(
         self, identity: Mapping[str, object], encoder: LoadedEncoder | None, labels: Part, *shards: Part
     ) -> Manifest:
-        """Return the manifest of a store of these items, made of these files."""
+        """Return the manifest of the store of these items.
+
+        Args:
+            identity: Content of the store's key; see `Extraction.identity`.
+            encoder: The encoder; None if the store holds labels alone.
+            labels: File of the labels.
+            shards: Files of the tensors, in order.
+        """
         return Manifest(
             key=store_key(identity),
             identity=identity,
@@ -261,7 +280,7 @@ class Items:
 
     @property
     def delimiters(self) -> dict[str, bool]:
-        """True for `start` and `end` if the tokenizer writes this delimiter."""
+        """For `start` and `end`, True if the tokenizer writes a delimiter there."""
         if not self.inputs:
             return {"start": False, "end": False}
         first = self.inputs[0][0]
@@ -269,11 +288,13 @@ class Items:
 
 
 def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEncoder | None) -> Items:
-    """Align every sentence with its pieces, and treat sentences beyond the encoder's limit as `too_long` says.
+    """Cut every sentence of a treebank into pieces aligned with its words, and return the items of an extraction.
+
+    Sentences beyond the encoder's limit are treated as `too_long` of the options says.
 
     Raises:
-        AlignmentError: a sentence is beyond the limit and `too_long` is `error`, or one word alone is beyond it.
-        UserError: the encoder lacks a layer or head, its hidden states cannot be kept, or no sentence is left.
+        AlignmentError: A sentence is beyond the limit and `too_long` is `error`, or one word alone is beyond it.
+        UserError: The encoder lacks a layer or head, its hidden states cannot be stored, or no sentence is left.
     """
     layers, heads, hidden = extraction.chosen(encoder)
     if encoder is None:

@@ -1,4 +1,4 @@
-"""`Encoder`, and attention of a few sentences in memory as arrays with named axes, for notebooks and programs."""
+"""`Encoder`: attention of a few sentences in memory as arrays with named axes, for notebooks and scripts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,16 +25,16 @@ Over = Literal["words", "pieces"]
 
 
 class WordAttention(Sequence[xr.DataArray]):
-    """The attention of sentences: one array for each sentence, in the given order.
+    """Attention of several sentences: a sequence with one array for each sentence, in the given order.
 
     An array is float32 `[layer, head, from, to]`, with rows that sum to one. Its coordinates are layers and heads from
     1, and the forms of words or pieces, with the tokenizer's delimiters. `from_word` and `to_word` are the numbers of
     the words from 1, also for pieces; delimiters have the numbers 0 and n + 1.
 
     Attributes:
-        encoder: description of the encoder: name, architecture, weights, layers, heads.
-        audit: counts of what was found, replaced, cut or left out.
-        sentences: the words of each sentence.
+        encoder: Description of the encoder: name, architecture, weights, layers, heads.
+        audit: Counts of what was found, replaced, cut or left out.
+        sentences: Words of each sentence.
     """
 
     def __init__(
@@ -66,7 +66,11 @@ class WordAttention(Sequence[xr.DataArray]):
         return f"<WordAttention of {self.encoder['name']}: {len(self)} sentences, {shapes}>"
 
     def place(self, sentence: int | str | Sequence[str]) -> int:
-        """Return the 0-based place of a sentence, given by place, text or words; an IndexError if it is not there."""
+        """Return the 0-based index of a sentence, which is given by its index, text or words.
+
+        Raises:
+            IndexError: The sentence is not there.
+        """
         if isinstance(sentence, int):
             if not -len(self) <= sentence < len(self):
                 raise IndexError(f"There is no sentence {sentence}: there are {len(self)}, counted from 0.")
@@ -82,10 +86,10 @@ class WordAttention(Sequence[xr.DataArray]):
         """Return a figure of one head in one sentence: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
 
         Args:
-            sentence: place, text or words.
-            layer: from 1.
-            head: from 1.
-            arcs: pairs of 0-based places on the axes, drawn in colour.
+            sentence: 0-based index, text or words.
+            layer: Counted from 1.
+            head: Counted from 1.
+            arcs: Pairs of 0-based positions on the axes, drawn in colour.
         """
         array = self[self.place(sentence)]
         for name, number in (("layer", layer), ("head", head)):
@@ -108,21 +112,21 @@ class WordAttention(Sequence[xr.DataArray]):
         pieces: "WordAttention | None" = None,
         notes: Sequence[str] = (),
     ) -> View:
-        """Return an interactive page for a sentence: a notebook displays it, and `save` writes it.
+        """Return an interactive page of the attention of one sentence: a notebook displays it, and `save` writes it.
 
         Words are numbered from 1, as in a treebank.
 
         Args:
-            sentence: place, text or words.
-            title: title of the page; by default the sentence.
-            arcs: (from, to, label); gold dependencies go from the dependent to its head.
-            clusters: mentions of each cluster as (first word, last word + 1).
-            saliency: a number for each word, by the name of the saliency.
-            pieces: attention of the same sentences over pieces, which the page shows on demand.
-            notes: sentences below the figure.
+            sentence: 0-based index, text or words.
+            title: Title of the page; by default the sentence.
+            arcs: Labelled arcs (from, to, label) over the words; gold dependencies go from the dependent to its head.
+            clusters: Mentions of each cluster as (first word, last word + 1).
+            saliency: Number for each word, by the name of the saliency.
+            pieces: Attention of the same sentences over pieces, which the page shows on demand.
+            notes: Sentences below the figure.
 
         Raises:
-            UserError: arcs, clusters or saliency name a word that is not there, or are given for an array over pieces.
+            UserError: Arcs, clusters or saliency name a word that is not there, or are given for an array over pieces.
         """
         place = self.place(sentence)
         array, words = self[place], self.sentences[place]
@@ -148,13 +152,21 @@ class WordAttention(Sequence[xr.DataArray]):
         )
 
     def between(self, sentence: int, first: int) -> PieceValues:
-        """Return attention between pieces for the view of words, whose numbers start at `first`."""
+        """Return the attention of a sentence between pieces, for a `View` over words.
+
+        Args:
+            sentence: 0-based index of the sentence.
+            first: Number of the view's first position: 0 for a start delimiter, else 1.
+        """
         array = self[sentence]
         of = (array["from_word"].to_numpy() - first).tolist()
         return PieceValues([str(name) for name in array["from"].to_numpy()], of, array.to_numpy())
 
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """Return the arguments of bertviz: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
+
+        Args:
+            sentence: 0-based index, text or words of the sentence.
 
         Returns:
             Weights `[1, heads, from, to]` of each layer, and the words or pieces.
@@ -165,7 +177,7 @@ class WordAttention(Sequence[xr.DataArray]):
 
 
 class Encoder(LoadedEncoder):
-    """A loaded encoder that also returns the attention of sentences in memory; arguments as of `LoadedEncoder`."""
+    """A loaded encoder that also returns the attention of sentences in memory; constructed like `LoadedEncoder`."""
 
     def attention(
         self,
@@ -177,16 +189,16 @@ class Encoder(LoadedEncoder):
         """Return the attention of a few sentences in memory; for a whole corpus use a datamodule.
 
         Args:
-            sentences: strings, which are split at white space, or sequences of words; or one string.
-            options: layers, heads and treatment of long sentences; by default all, in single precision.
+            sentences: Strings, which are split at white space, or sequences of words; or one string.
+            options: Layers, heads and treatment of long sentences; by default all, in single precision.
             over: `words` reduces attention to words (see `attention.alignment`), `pieces` returns it unchanged.
 
         Returns:
             An `xarray.DataArray` `[layer, head, from, to]` for each sentence.
 
         Raises:
-            UserError: there is no sentence, one is empty, a layer or head does not exist, or `over` is not allowed.
-            AlignmentError: a sentence is too long for the encoder.
+            UserError: There is no sentence, one is empty, a layer or head does not exist, or `over` is not allowed.
+            AlignmentError: A sentence is too long for the encoder.
         """
         check_values(Encoder.attention, over=over)
         given = [_words(sentence) for sentence in new_items("sentences", sentences)]
