@@ -192,7 +192,7 @@ def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
 
     Args:
         mixture: Attention of one layer in a forward pass.
-        mask: Bool `[batch, pieces]`, True for real positions.
+        mask: bool `[batch, pieces]`, True for real positions.
 
     Returns:
         Outputs `[batch, heads, from, dim]`; rows of padding are undefined.

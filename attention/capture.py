@@ -1,9 +1,10 @@
 """Capture and replacement of attention in a forward pass, and capture of hidden states.
 
-transformers looks up the attention function by name at every layer. Ours is registered under `NAME`, together with the
-mask of eager attention, without which decoders would silently stop being causal. It computes the weights explicitly and
-passes them to a callback. transformers returns hidden states only at the end of a pass. Here a first pass finds the
-module that each hidden state enters or leaves; a hook at this module then captures it, and the pass may stop there.
+transformers looks up the attention function by name at every layer. The function of this module is registered under
+`NAME`, together with the mask of eager attention, without which decoders would silently stop being causal. It computes
+the weights explicitly and passes them to a callback. transformers returns hidden states only at the end of a pass. Here
+a first pass finds the module that each hidden state enters or leaves; a hook at this module then captures it, and the
+pass may stop there.
 """
 
 import re
@@ -44,10 +45,19 @@ Heads = frozenset[Head]
 
 
 def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str) -> Heads:
-    """Parse names of heads, counted from 1: `6-1`, or `6` for all heads of a layer.
+    """Parse names of attention heads, counted from 1: `6-1`, or `6` for all heads of a layer.
+
+    Args:
+        names: The names.
+        layers: Number of layers of the model.
+        heads: Number of heads of each layer.
+        option: Option that holds the names, for messages.
+
+    Returns:
+        Set of 0-based (layer, head) pairs.
 
     Raises:
-        UserError: a name has another form, or there is no such head; the message names `option`.
+        UserError: A name has another form, or there is no such head.
     """
     found: set[Head] = set()
     for name in names:
@@ -66,14 +76,14 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
 
 
 class Mixture:
-    """The attention of one layer in a forward pass; every part is computed on first use.
+    """The attention of one layer in a forward pass: weights, values and outputs, each computed on first use.
 
     Args:
-        scores: returns the scores `[batch, heads, from, to]`, mask included.
-        value: `[batch, key heads, to, dim]`.
-        groups: query heads for each key head.
-        mask: mask of the layer, added to the scores; None without.
-        drop: applies dropout to weights.
+        scores: Function that returns the scores `[batch, heads, from, to]`, mask included.
+        value: Values `[batch, key heads, to, dim]`.
+        groups: Number of query heads for each key head.
+        mask: Mask of the layer, added to the scores; None without.
+        drop: Function that applies dropout to weights.
     """
 
     undropped: Tensor | None = None
@@ -97,12 +107,12 @@ class Mixture:
 
     @cached_property
     def values(self) -> Tensor:
-        """Values `[batch, heads, to, dim]`, repeated for grouped heads."""
+        """Values `[batch, heads, to, dim]`; grouped key heads are repeated for each query head."""
         return self._value if self._groups == 1 else self._value.repeat_interleave(self._groups, dim=1)
 
     @cached_property
     def outputs(self) -> Tensor:
-        """Values mixed by the weights, the input of the output projection: `[batch, heads, from, dim]`."""
+        """Outputs of the heads, `[batch, heads, from, dim]`: values averaged with the weights, before the projection."""
         weights = self.weights.to(self.values.dtype)
         dropped = self._drop(weights)
         if self.undropped is not None:
@@ -110,10 +120,13 @@ class Mixture:
         return dropped @ self.values
 
     def allowed(self, real: Tensor) -> Tensor:
-        """Return the positions that each position may attend to, bool `[batch, 1, from, to]`.
+        """Return a mask of the positions that each position may attend to in this layer, bool `[batch, 1, from, to]`.
 
-        These are the real positions, bool `[batch, to]`, that the layer's mask allows: all, a window, or earlier ones.
-        Rows of padding are undefined.
+        These are the real positions that the layer's mask allows: all, a window, or earlier ones. Rows of padding are
+        undefined.
+
+        Args:
+            real: bool `[batch, to]`, True for real positions.
         """
         seen = real[:, None, None, :]
         if self._mask is None:
@@ -122,23 +135,28 @@ class Mixture:
 
 
 class AttentionMasks(NamedTuple):
-    """Masks of the positions that each position may attend to.
+    """Masks of the positions that each position may attend to, for all layers of a model.
 
     Attributes:
-        masks: the distinct masks, bool `[batch, masks, from, to]`.
-        of_layers: number of each layer's mask, int64 `[layers]`.
+        masks: Distinct masks, bool `[batch, masks, from, to]`.
+        of_layers: Index of each layer's mask, int64 `[layers]`.
     """
 
     masks: Tensor
     of_layers: Tensor
 
     def at(self, layer: int) -> Tensor:
-        """Return the mask of a 0-based layer, bool `[batch, 1, from, to]`."""
+        """Return the mask of a 0-based layer, bool `[batch, 1, from, to]`, True where attention is allowed."""
         return self.masks[:, self.of_layers[layer, None]]
 
 
 def uniform_attention(allowed: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return equal weights on all allowed positions, `[…, from, to]`, for a mask bool `[…, from, to]`."""
+    """Return attention with equal weights on all allowed positions, `[…, from, to]`.
+
+    Args:
+        allowed: bool `[…, from, to]`, True for allowed positions.
+        dtype: Type of the weights.
+    """
     weights = allowed.to(dtype)
     return weights / weights.sum(-1, keepdim=True).clamp(min=1)
 
@@ -205,21 +223,21 @@ def attend(
     position_bias: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Compute softmax attention under the active capture, interventions and replacement.
+    """Compute softmax attention for transformers; apply the active capture, intervention and replacement.
 
     Args:
-        module: the calling attention module; dropout applies in its training mode.
+        module: The calling attention module; dropout applies in its training mode.
         query: `[batch, heads, from, dim]`.
         key: `[batch, key heads, to, dim]`; with grouped heads one key head serves `heads / key heads` queries.
-        value: as `key`.
-        attention_mask: added to the scores, `[batch, 1, from, to]`.
-        scaling: factor of the dot product; by default `dim ** -0.5`.
-        dropout: probability.
+        value: As `key`.
+        attention_mask: Mask added to the scores, `[batch, 1, from, to]`.
+        scaling: Factor of the dot product; by default `dim ** -0.5`.
+        dropout: Probability.
         softcap: Gemma's bound on the scores.
         position_bias: T5's addition to the scores, `[batch, heads, from, to]`.
 
     Returns:
-        Mixed values `[batch, from, heads, dim]`, and None in the place of the weights.
+        Outputs of the heads `[batch, from, heads, dim]`, and None instead of the weights.
     """
     groups = query.size(1) // key.size(1)
 
@@ -256,12 +274,12 @@ def capture_attention(
     """Run `model` once, pass the wanted weights and hidden states to callbacks, and stop after the last of them.
 
     Args:
-        model: with `attn_implementation=NAME`, in eval mode; hidden states need a `States` of this model.
-        inputs: arguments of its forward, `input_ids` and `attention_mask` `[batch, pieces]`.
-        receive: called with layer and weights, which are valid during the call only.
-        layers: wanted 0-based layers.
-        receive_state: called with number and hidden state, which is valid during the call only.
-        states: numbers of the wanted hidden states.
+        model: Model with `attn_implementation=NAME`, in eval mode; hidden states need a `States` of this model.
+        inputs: Arguments of its forward, `input_ids` and `attention_mask` `[batch, pieces]`.
+        receive: Called with a 0-based layer and its weights, which are valid during the call only.
+        layers: Wanted 0-based layers.
+        receive_state: Called with the index of a hidden state and the state, which is valid during the call only.
+        states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
 
     Returns:
         Number of layers that called the attention function; fewer than wanted if the architecture bypasses it.
@@ -302,9 +320,9 @@ def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
 
 @contextmanager
 def intervening(intervene: Intervene) -> Iterator[None]:
-    """Let `intervene` read and change the weights of every layer in the one forward pass inside the block.
+    """Within the block, let `intervene` read and change the attention weights of every layer.
 
-    Gradients flow through the returned weights.
+    The block must run exactly one forward pass. Gradients flow through the returned weights.
     """
     layers, outer = count(), _OUTPUTS.get()
 
@@ -321,9 +339,9 @@ def intervening(intervene: Intervene) -> Iterator[None]:
 
 @contextmanager
 def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
-    """Let `replace` return the outputs of the heads of every layer in the one forward pass inside the block.
+    """Within the block, compute the head outputs of every layer by `replace` instead of by attention.
 
-    The first layer of the pass has the number `first`.
+    The block must run exactly one forward pass. Its layers are counted from `first`.
     """
     layers = count(first)
     token = _OUTPUTS.set(lambda module, mixture: replace(next(layers), module, mixture))
@@ -334,17 +352,17 @@ def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
 
 
 class States:
-    """The hidden states of a model as transformers counts them: 0 is for the embeddings, k for layer k.
+    """Hidden states of a model, indexed as in transformers: 0 for the embeddings, k for layer k.
 
     The last state includes the final normalisation of the model, as in transformers. The constructor registers hooks in
     the model, which act only during a capture.
 
     Attributes:
-        count: number of states, one more than layers.
-        size: size of each state.
+        count: Number of states, one more than layers.
+        size: Size of each state.
 
     Raises:
-        UserError: the states differ in size, are not one for each layer, or pass no module.
+        UserError: The states differ in size, are not one for each layer, or pass no module.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int, name: str) -> None:

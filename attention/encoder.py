@@ -1,4 +1,4 @@
-"""A pretrained transformer by name: its files, their identity, and the loaded model with checked attention."""
+"""Pretrained transformers: the files of an encoder found by its name, their hashes, and the loaded model."""
 
 import importlib.util
 import logging
@@ -64,7 +64,7 @@ _OWN_CODE = (
 
 
 class EncoderError(UserError):
-    """An encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
+    """Error for an encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class EncoderSpec:
     """The name of an encoder, and the choice of pretrained or random weights.
 
     Args:
-        name: a local folder, the default encoder (read from the package of the extra `demo` if installed), or a model
+        name: A local folder, the default encoder (read from the package of the extra `demo` if installed), or a model
             of the Hugging Face hub.
         weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et al. 2019, §5).
-        seed: seed of the random weights.
-        revision: revision of a model on the hub.
+        seed: Seed of the random weights.
+        revision: Revision of a model on the hub.
     """
 
     name: str = DEFAULT
@@ -91,7 +91,13 @@ class EncoderSpec:
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """The folder with the files of an encoder, and its origin: a named folder, the installed bundle or the hub."""
+    """The files of an encoder.
+
+    Attributes:
+        spec: Name and weights that were asked for.
+        folder: Folder with the files.
+        origin: Local `folder`, `bundle` for the installed default encoder, or `hub`.
+    """
 
     spec: EncoderSpec
     folder: Path
@@ -99,14 +105,14 @@ class EncoderSource:
 
     @property
     def weights(self) -> list[Path]:
-        """Files of weights: safetensors if there are any, else PyTorch's own; may be empty."""
+        """Files of the encoder's weights: safetensors if there are any, else PyTorch's own; may be empty."""
         return next(filter(None, (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)), [])
 
     def identity(self, digests: Digests) -> dict[str, str | int]:
-        """Return everything that determines the attention weights: hashes of the files, kind of weights and seed.
+        """Return the values that determine the attention weights: hashes of the encoder's files, kind of weights, seed.
 
         Raises:
-            EncoderError: the folder has no weights, or the installed bundle is not the pinned one.
+            EncoderError: The folder has no weights, or the installed bundle is not the pinned one.
         """
         if not (weights := self.weights):
             raise EncoderError(
@@ -126,7 +132,7 @@ class EncoderSource:
         } | ({"seed": self.spec.seed} if self.spec.weights == "random" else {})
 
     def embeddings_identity(self, digests: Digests) -> dict[str, object]:
-        """Return everything that determines the input embeddings of words; raises as `identity`."""
+        """Return the values that determine the encoder's input embeddings of words; raises as `identity`."""
         return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
 
 
@@ -137,10 +143,10 @@ def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
 
 
 def resolve(spec: EncoderSpec) -> EncoderSource:
-    """Find the encoder as a local folder, else in the installed bundle (default encoder only), else on the hub.
+    """Find the files of an encoder in a local folder, in the installed bundle (default encoder only), or on the hub.
 
     Raises:
-        EncoderError: it is in none of the three.
+        EncoderError: It is in none of the three.
     """
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
@@ -171,7 +177,7 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Let `resolve` find only encoders on this machine within the block, without a request to the hub."""
+    """Within the block, let `resolve` find only encoders on this machine, without a request to the hub."""
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
     try:
         yield
@@ -191,7 +197,7 @@ def _snapshot(spec: EncoderSpec) -> Path:
 
 
 def usable_device(name: torch.device | str) -> torch.device:
-    """Return the device of that name; a UserError if PyTorch cannot use it on this machine."""
+    """Return the PyTorch device of that name; a UserError if PyTorch cannot use it on this machine."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -208,19 +214,19 @@ class LoadedEncoder:
     and goes through transformers' attention interface. An encoder-decoder is reduced to its encoder.
 
     Args:
-        source: name of an encoder (see `EncoderSpec`), an `EncoderSpec`, or the result of `resolve`.
-        device: device that runs the model.
+        source: Name of an encoder (see `EncoderSpec`), an `EncoderSpec`, or the result of `resolve`.
+        device: Device that runs the model.
 
     Attributes:
-        model: the model, in eval mode, without gradients of parameters, with the registered attention function.
-        tokenizer: fast tokenizer.
-        layers: number of layers.
-        heads: number of heads in each layer.
-        max_length: largest number of pieces of one input, delimiters included.
+        model: The model, in eval mode, without gradients of parameters, with the registered attention function.
+        tokenizer: Fast tokenizer.
+        layers: Number of layers.
+        heads: Number of heads in each layer.
+        max_length: Largest number of pieces of one input, delimiters included.
         causal: True if no token attends to a later one.
 
     Raises:
-        EncoderError: the attention cannot be captured, the tokenizer is not a fast one, or it has pieces without an
+        EncoderError: The attention cannot be captured, the tokenizer is not a fast one, or it has pieces without an
             embedding.
         UserError: PyTorch cannot use the device.
     """
@@ -254,13 +260,13 @@ class LoadedEncoder:
         `encoder.source.spec`. Stores are shared with the same model in another folder.
 
         Args:
-            model: model of transformers; a language modelling head is kept.
-            tokenizer: tokenizer of the model.
-            device: by default the device of the model.
-            name: name in reports; by default the class of the model.
+            model: Model of transformers; a language modelling head is kept.
+            tokenizer: Tokenizer of the model.
+            device: By default the device of the model.
+            name: Name in reports; by default the class of the model.
 
         Raises:
-            EncoderError: as for a folder; or the model or the tokenizer cannot be saved.
+            EncoderError: As for a folder; or the model or the tokenizer cannot be saved.
             UserError: PyTorch cannot use the device.
         """
         with ExitStack() as kept:
@@ -288,7 +294,7 @@ class LoadedEncoder:
 
     @property
     def description(self) -> dict[str, object]:
-        """Name, origin, architecture and sizes, for manifests and reports."""
+        """Name, origin, architecture and sizes of the encoder, for manifests and reports."""
         return {
             # Without the path on this machine: equal inputs give equal manifests.
             "name": self.source.folder.resolve().name if self.source.origin == "folder" else self.source.spec.name,
@@ -301,17 +307,26 @@ class LoadedEncoder:
         }
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs, each `[batch, pieces]`; segment ids only if it was trained on two segments."""
+        """Return the arguments of the model's forward, each `[batch, pieces]`.
+
+        Args:
+            tokens: Ids of the pieces, int64 `[batch, pieces]`.
+            mask: True for real pieces, bool `[batch, pieces]`.
+            segments: Segment ids, int64 `[batch, pieces]`; used only by a model that was trained on two segments.
+        """
         inputs = {"input_ids": tokens, "attention_mask": mask.long()}
         if is_segmented(self.model, self.tokenizer):
             inputs["token_type_ids"] = segments
         return inputs
 
     def allowed(self, real: Tensor) -> AttentionMasks:
-        """Return the positions that each position may attend to, by layer: real ones that the model's masks allow.
+        """Return, for each layer, a mask of the positions that each position may attend to.
 
-        `real` is bool `[batch, pieces]`, False for padding on the right. One pass over an input reads the masks; they
-        are kept for all inputs up to its length, which is `_AHEAD` pieces more than needed now.
+        These are the real positions that the masks of the model allow. The masks are read in one pass over an input,
+        and are stored for all inputs up to its length, which is `_AHEAD` pieces more than needed now.
+
+        Args:
+            real: bool `[batch, pieces]`, False for padding on the right.
         """
         pieces = real.size(1)
         if pieces > self._masks.size(1):
@@ -321,18 +336,18 @@ class LoadedEncoder:
 
     @property
     def reentrant(self) -> bool:
-        """True if two threads may run it at once: no pass changes the frequencies of rotary positions."""
+        """True if two threads may run the encoder at once: no pass changes the frequencies of rotary positions."""
         kinds = [str(getattr(module, "rope_type", "")) for module in self.model.modules()]
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
     @cached_property
     def states(self) -> States:
-        """The hidden states; a UserError if they cannot be captured."""
+        """Hidden states of the encoder, for capture; a UserError if they cannot be captured."""
         return States(self.model, self.layers, f"{self.source.spec.name} ({type(self.model).__name__})")
 
     @cached_property
     def language_model(self) -> PreTrainedModel | None:
-        """This encoder under its language modelling head, masked or causal; None if the files have no such head.
+        """This encoder with its language modelling head, masked or causal; None if the files have no such head.
 
         It uses the same attention function and shares the weights of the encoder; its parameters have no gradients.
         """
@@ -352,13 +367,16 @@ class LoadedEncoder:
         return model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call, no-any-return]
 
     def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the last hidden states `[batch, pieces, size]`; gradients reach the attention through them."""
+        """Run the encoder and return its last hidden states `[batch, pieces, size]`.
+
+        Gradients reach the attention through them.
+        """
         hidden: Tensor = self.model(**inputs).last_hidden_state
         return hidden
 
     @property
     def ordinary(self) -> NDArray[np.int64]:
-        """Ids of the vocabulary without special tokens, ascending."""
+        """Ids of the vocabulary that are no special tokens, int64, ascending."""
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids)
 
     @property
@@ -378,22 +396,31 @@ class LoadedEncoder:
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
     ) -> None:
-        """Run the model up to the last wanted layer; see `attention.capture.capture_attention`."""
+        """Run the model up to the last wanted layer, and pass weights and hidden states to callbacks.
+
+        See `attention.capture.capture_attention` for the arguments.
+        """
         if states:
             _ = self.states  # registers their hooks
         capture_attention(self.model, inputs, receive, layers, receive_state, states)
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Return True if the model was trained on two segments; a RoBERTa may have two, but was trained on one."""
+    """Return True if the model was trained on two segments.
+
+    A RoBERTa may have embeddings for two, but was trained on one.
+    """
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
-    """Register our attention function in a model with eager attention, and return its numbers of layers and heads.
+    """Register this package's attention function in a model with eager attention.
+
+    Returns:
+        The model's numbers of layers and of heads in each layer.
 
     Raises:
-        EncoderError: the attention cannot be captured, or differs from the eager attention.
+        EncoderError: The attention cannot be captured, or differs from the eager attention.
     """
     name = f"{name} ({type(model).__name__})"
     inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
@@ -431,7 +458,10 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """Return the largest number of pieces of one input, delimiters included; the model may be on the meta device."""
+    """Return the largest number of pieces that one input of a model may have, delimiters included.
+
+    The model may be on the meta device.
+    """
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:
@@ -470,7 +500,7 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
 
 
 def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, source: EncoderSource) -> None:
-    """Raise EncoderError if the tokenizer has pieces beyond the model's table of embeddings."""
+    """Raise EncoderError if the tokenizer has pieces for which the model has no input embedding."""
     table = model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
         return
@@ -484,7 +514,11 @@ def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, s
 
 
 def load_config(source: EncoderSource) -> PreTrainedConfig:
-    """Return the config; an EncoderError if it cannot be read, or is of a model of images or without some heads."""
+    """Return the config of an encoder.
+
+    Raises:
+        EncoderError: It cannot be read, or belongs to a model of images or to one with layers without attention heads.
+    """
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
     except Exception as error:  # of any kind, by the value that is wrong
@@ -524,7 +558,7 @@ def _named(error: Exception) -> str:
 
 
 def architecture(source: EncoderSource) -> PreTrainedModel:
-    """Return the encoder on the meta device, from its config alone; an EncoderError if the config does not allow it."""
+    """Build the encoder on the meta device, from its config alone; an EncoderError if the config does not allow it."""
     config = load_config(source)
     try:
         with torch.device("meta"):
@@ -605,12 +639,19 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
 
 
 def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
-    """Load a sequence classifier with eager attention, in eval mode; return it with the names of its random weights.
+    """Load a sequence classifier with eager attention, in eval mode.
 
     A classification head in the files is kept. With `weights: random` the head is random too.
 
+    Args:
+        source: Files of the classifier or of an encoder.
+        classes: Number of classes.
+
+    Returns:
+        The classifier, and the names of its parameters that were initialised at random.
+
     Raises:
-        EncoderError: it cannot be loaded, is an encoder-decoder, or has a head of another number of classes.
+        EncoderError: It cannot be loaded, is an encoder-decoder, or has a head of another number of classes.
     """
     config = load_config(source)
     config.num_labels = classes
@@ -645,19 +686,25 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
 
 
 def refuse_existing(folder: Path) -> None:
-    """Raise EncoderError if a path exists: no model is overwritten."""
+    """Raise EncoderError if a path exists, so that no model is overwritten."""
     if folder.exists() or folder.is_symlink():
         raise EncoderError(f"{folder} is there already, and nothing is overwritten. Name a folder that is not there.")
 
 
 def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:
-    """Write a model, and the tokenizer of its source, to a new folder as plain files of transformers.
+    """Write a model and its tokenizer to a new folder, as plain files of transformers.
 
-    `labels` names the classes of a classifier, in order. A model whose heads were removed comes with the classes that
-    load it. The folder appears whole or not at all.
+    A model whose attention heads were removed comes with the classes that load it. The folder appears whole or not at
+    all.
+
+    Args:
+        model: The model.
+        source: Source of the tokenizer.
+        folder: The new folder.
+        labels: Names of the classes of a classifier, in order.
 
     Raises:
-        EncoderError: the path exists, or the folder cannot be written.
+        EncoderError: The path exists, or the folder cannot be written.
     """
     refuse_existing(folder)
     config = deepcopy(model.config)
@@ -695,11 +742,11 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class WordEmbeddings:
-    """The input embeddings of single words.
+    """Input embeddings of single words.
 
     Attributes:
-        vectors: float32 `[words, size]`, the mean over a word's pieces; zeros for a word without pieces.
-        pieces: int64 `[words]`, number of a word's pieces.
+        vectors: Mean of the embeddings of each word's pieces, float32 `[words, size]`; zeros for a word without pieces.
+        pieces: Number of each word's pieces, int64 `[words]`.
         unknown: bool `[words]`, True for a word with pieces that are all the unknown token.
     """
 
@@ -709,11 +756,11 @@ class WordEmbeddings:
 
 
 def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
-    """Return the mean of the input embeddings of each word's pieces; every word is cut as a sentence of its own.
+    """Return the mean of the input embeddings of each word's pieces; every word is cut as if it were a sentence.
 
     Raises:
-        AlignmentError: a word has no pieces, and the tokenizer no unknown token.
-        EncoderError: the input embedding of the encoder is not a table.
+        AlignmentError: A word has no pieces, and there is no unknown token.
+        EncoderError: The input embedding of the encoder is not a table.
     """
     unknown = encoder.tokenizer.unk_token_id
     # split_words replaces a word without pieces by the unknown token, and counts it in `unknown`.

@@ -1,4 +1,4 @@
-"""Extraction of a corpus: forward passes reduced to words, and the store that they are written to.
+"""Extraction of a corpus: forward passes whose attention is reduced to words and written to a store.
 
 Forward passes have a bounded size, and are reduced inside the attention function. Ranks share the work on a store, and
 an interrupted extraction resumes; equal inputs on one kind of device give equal bytes.
@@ -72,7 +72,12 @@ console = Console(stderr=True)
 
 
 def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of a shard by name, `<quantity>.<item>`, in the order of the file."""
+    """Return the shape of every tensor in a shard, by its name `<quantity>.<item>`, in the order of the file.
+
+    Args:
+        items: The items of the store.
+        shard: 0-based index of the shard.
+    """
     return {
         tensor_name(quantity, item): shape
         for item in items.shards[shard]
@@ -83,10 +88,10 @@ def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
 def extract(
     encoder: LoadedEncoder, items: Items, shards: Iterable[int]
 ) -> Generator[tuple[int, str, Tensor], None, None]:
-    """Yield shard, name and tensor for all tensors of the shards, in the order of `shapes`.
+    """Run the encoder over some shards; yield (shard, name, tensor) for all their tensors, in the order of `shapes`.
 
     Raises:
-        UserError: a row does not sum to one, or a hidden state is too large for the precision.
+        UserError: A row does not sum to one, or a hidden state is too large for the precision.
     """
     jobs = ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type))
     allowance = Allowance()
@@ -109,7 +114,13 @@ def extract(
 
 
 def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Generator[tuple[Pass, Kept], None, None]:
-    """Run forward passes and yield each, in order, with its stored tensors on the CPU."""
+    """Run forward passes; yield each, in order, with the tensors to store of its inputs, on the CPU.
+
+    Args:
+        encoder: The encoder.
+        items: The items of the store.
+        jobs: Shard of each pass, and the (item, part) pairs that it reads.
+    """
     on_gpu = encoder.device.type == "cuda"
 
     def compute(job: Pass) -> Kept:
@@ -143,7 +154,13 @@ def _bytes(items: Items, pieces: int, longest: int) -> int:
 
 
 def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
-    """Cut the (item, part) pairs of a shard into forward passes within the bounds of a kind of device."""
+    """Yield the inputs of each forward pass over a shard, as (item, part) pairs, within the bounds of a kind of device.
+
+    Args:
+        items: The items of the store.
+        shard: 0-based index of the shard.
+        device: Kind of device, `cpu` or `cuda`.
+    """
     bounds = (BATCH_PIECES, BATCH_CELLS, MEMORY)
     most_pieces, most_cells, memory = (bound.get(device, bound["cuda"]) for bound in bounds)
     # For the largest number of workers, so that the cut, and with it every bit, does not depend on the machine.
@@ -163,7 +180,11 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
 
 
 def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Tensor]:
-    """Return the model's inputs, padded on the right: `input_ids` and `attention_mask`, int64 `[batch, pieces]`."""
+    """Return the model's inputs for a batch of sentences or parts, padded on the right.
+
+    Returns:
+        `input_ids` and `attention_mask`, int64 `[batch, pieces]`.
+    """
     ids = torch.full((len(parts), max(map(len, parts))), encoder.pad_id)
     mask = torch.zeros_like(ids)
     for index, part in enumerate(parts):
@@ -173,7 +194,7 @@ def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Ten
 
 
 def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items) -> tuple[Tensor, Tensor]:
-    """Run one forward pass on the encoder's device, and reduce it to words layer by layer.
+    """Run one forward pass on the encoder's device; reduce the attention of each layer to words while the pass runs.
 
     Returns:
         Attention `[batch, layers, heads, positions, positions]`, packed by `attention.store.pack_weights`, and hidden
@@ -239,10 +260,10 @@ def _place(target: Tensor, block: Tensor, part: AlignedPieces, own: Tensor) -> N
 def in_order(
     compute: Callable[[Job], Result], jobs: Iterable[Job], workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Yield every job with its result, in order; compute `workers` of them at once, each on a share of the threads.
+    """Call a function on every job in parallel threads, and yield the (job, result) pairs in the order of the jobs.
 
-    One forward pass on each core keeps a CPU busier than one pass on all cores. At most `workers` results exist or are
-    being computed while the caller handles one.
+    Each thread gets an equal share of PyTorch's threads: one forward pass on each core keeps a CPU busier than one pass
+    on all cores. At most `workers` results exist or are being computed while the caller handles one.
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)
@@ -262,14 +283,14 @@ def in_order(
 
 
 def return_free_memory() -> None:
-    """Return free memory of the allocators to the system; batches of varying shapes would let it grow."""
+    """Return the allocators' free memory to the system; with batches of varying shapes it would grow."""
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)  # glibc's; other C libraries keep less
 
 
 class Allowance:
-    """Bound on the growth of the process, in bytes, after which free memory is returned to the system.
+    """Watches the memory of the process, and returns free memory to the system whenever it has grown by `growth` bytes.
 
     Returning memory after every batch would cost the next batch a page fault for each of its pages.
     """
@@ -278,7 +299,7 @@ class Allowance:
         self._growth, self._before = growth, _anonymous_bytes()
 
     def check(self) -> None:
-        """Return free memory if the process has grown beyond the bound."""
+        """Return free memory to the system if the process has grown beyond the bound since the last time."""
         if _anonymous_bytes() - self._before > self._growth:
             return_free_memory()
             self._before = _anonymous_bytes()
@@ -294,10 +315,10 @@ def _anonymous_bytes() -> int:
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
-    """Open the complete store of an extraction below `cache`; None if it is missing, incomplete or damaged.
+    """Open the complete store of an extraction in the folder `cache`; None if it is missing, incomplete or damaged.
 
     Raises:
-        UserError: a damaged file cannot be removed.
+        UserError: A damaged file cannot be removed.
     """
     return Store.open(cache / store_key(extraction.identity(digests)), digests)
 
@@ -305,15 +326,21 @@ def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store |
 def make_store(
     items: Items, cache: Path, digests: Digests, encoder: LoadedEncoder | None = None, ranks: Ranks | None = None
 ) -> Store:
-    """Make, resume or repair the store of these items.
+    """Make, resume or repair the store of a corpus, and return it open.
 
-    Rank r makes the shards r, r+world, …; then each rank waits for the others by looking at the folder, because a
-    collective barrier would time out on a large corpus. The encoder is the one that the items were cut for; without an
-    encoder the store holds labels alone.
+    Rank r makes the shards r, r+world, …; then each rank waits for the others by watching the folder, because a
+    collective barrier would time out on a large corpus.
+
+    Args:
+        items: Items of the corpus, cut for the encoder.
+        cache: Folder of all stores.
+        digests: Gives the SHA-256 of files.
+        encoder: The encoder; None makes a store of labels alone.
+        ranks: This process among the processes of the run; None for a single one.
 
     Raises:
-        LostRank: another rank gives no sign of life.
-        UserError: the store does not fit on the disk or cannot be written.
+        LostRank: Another rank gives no sign of life.
+        UserError: The store does not fit on the disk or cannot be written.
     """
     ranks = ranks or Ranks()
     identity = items.extraction.identity(digests)
@@ -342,7 +369,7 @@ def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
 
 
 def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
-    """Return the numbers of the shards that are missing in the folder of a store; remove damaged ones."""
+    """Return the indices of the shards that are missing in the folder of a store; delete damaged ones."""
     return [s for s in range(len(items.shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
 
 

@@ -239,7 +239,7 @@ class Segmenter:
         return found
 
     def write(self, passages: Sequence[WordPieces]) -> Segment:
-        """Return the segment of one or two passages: their pieces with the tokenizer's delimiters; raises as `delimiters`."""
+        """Return the segment of one or two passages: their pieces with delimiters; raises as `delimiters`."""
         self.delimiters(len(passages))
         around = self._single if len(passages) == 1 else self._double
         parts, words, segments, before = [around[0]], [np.full(len(around[0]), -1)], [0] * len(around[0]), 0

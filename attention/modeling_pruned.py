@@ -24,13 +24,13 @@ class Layout:
     """Names of the modules and attributes that hold the heads of an architecture.
 
     Args:
-        layers: list of layers in the base model.
-        attention: attention module in a layer.
-        output: output projection in a layer.
-        projections: projections of queries, keys and values in the attention module; one name for one joint module.
-        head_size: attribute of the attention module, size of a head.
-        heads: attribute of the attention module, number of heads; None where it has no such attribute.
-        width: attribute of the attention module, heads times head size; None where it has no such attribute.
+        layers: List of layers in the base model.
+        attention: Attention module in a layer.
+        output: Output projection in a layer.
+        projections: Projections of queries, keys and values in the attention module; one name for one joint module.
+        head_size: Attribute of the attention module, size of a head.
+        heads: Attribute of the attention module, number of heads; None where it has no such attribute.
+        width: Attribute of the attention module, heads times head size; None where it has no such attribute.
     """
 
     layers: str
@@ -84,9 +84,9 @@ class RemovedHeads:
     """Counts of the heads removed from a model.
 
     Attributes:
-        removed: query heads removed with their rows of the projections.
-        zeroed: query heads that stay with zeros as their columns of the output projection.
-        key_heads: key and value heads removed.
+        removed: Query heads removed with their rows of the projections.
+        zeroed: Query heads that stay with zeros as their columns of the output projection.
+        key_heads: Key and value heads removed.
     """
 
     removed: int = 0
@@ -95,7 +95,7 @@ class RemovedHeads:
 
 
 def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
-    """Return True if attention heads can be removed from a model: its class has a `Layout`, and none were removed yet."""
+    """Return True if attention heads can be removed from a model: its class has a `Layout`, and none were removed."""
     config = model.config
     return config.model_type in LAYOUTS and not (
         getattr(config, "add_cross_attention", False) or hasattr(config, "kept_heads")

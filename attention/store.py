@@ -1,4 +1,4 @@
-"""The store on disk: safetensors shards, one Parquet file of labels, and a manifest with their checksums.
+"""The store of attention on disk: safetensors shards, a Parquet file of labels, and a manifest with their checksums.
 
 The name of every file but the manifest contains the beginning of its SHA-256, so that an interrupted run recognises its
 finished shards without a manifest. Reading maps the shards into memory, without a copy.
@@ -43,7 +43,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a store: name, length and SHA-256."""
+    """One file of a store.
+
+    Attributes:
+        file: Name in the folder of the store.
+        bytes: Length.
+        sha256: SHA-256, in hexadecimal.
+    """
 
     file: str
     bytes: int
@@ -52,7 +58,12 @@ class Part:
 
 @dataclass(frozen=True)
 class HiddenLayers:
-    """Layers whose hidden states a store keeps, 0 for the embeddings, and the size of a state; 0 if none are kept."""
+    """Hidden states that a store holds.
+
+    Attributes:
+        layers: Layers in ascending order, 0 for the embeddings and k for the output of layer k.
+        size: Size of a hidden state; 0 if there are none.
+    """
 
     layers: tuple[int, ...] = ()
     size: int = 0
@@ -63,20 +74,20 @@ NO_HIDDEN = HiddenLayers()
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of a store, without time and place: equal inputs on one device give equal manifests.
+    """Contents of a store, without time and location: equal inputs on one device give equal manifests.
 
     Attributes:
-        key: name of the folder, a hash of `identity`.
-        identity: content of the key, see `Extraction.identity`.
-        encoder: description of the encoder; empty without an encoder.
+        key: Name of the folder, a hash of `identity`.
+        identity: Content of the key, see `Extraction.identity`.
+        encoder: Description of the encoder; empty without an encoder.
         layers: 0-based layers.
         heads: 0-based heads of each layer.
         delimiters: True for `start` and `end` if the tokenizer writes this delimiter; else its rows and columns are 0.
-        items: number of items.
-        audit: counts of what was dropped, cut or replaced.
-        labels: the Parquet file with one row per item.
-        shards: the files of tensors, in order.
-        hidden: hidden states beside the attention.
+        items: Number of items.
+        audit: Counts of what was dropped, cut or replaced.
+        labels: The Parquet file with one row per item.
+        shards: The files of tensors, in order.
+        hidden: Hidden states beside the attention.
     """
 
     key: str
@@ -99,19 +110,23 @@ class Manifest:
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of the stored quantities, for `Store.read`; none without an encoder."""
+        """Names of the quantities that the store holds, as for `Store.read`; none without an encoder."""
         held = self.identity.get("quantities", ())
         assert isinstance(held, Iterable)
         return tuple(held)
 
     def dump(self) -> bytes:
-        """Return the manifest as JSON, with a digest of itself."""
+        """Return the manifest as JSON with its own SHA-256, which `load` checks."""
         body = asdict(self)
         return json.dumps(body | {"digest": _own(body)}, indent=1, sort_keys=True).encode()
 
     @classmethod
     def load(cls, content: bytes) -> "Manifest":
-        """Read the output of `dump`; a ValueError if it was cut short or changed, or has a field of another type."""
+        """Return the manifest from the output of `dump`.
+
+        Raises:
+            ValueError: The content was cut short or changed, or has a field of another type.
+        """
         try:
             body = json.loads(content)
             if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
@@ -146,7 +161,7 @@ def _typed(kind: Any, value: Any, at: str) -> object:  # noqa: ANN401 # a type h
 
 
 def store_key(identity: Mapping[str, object]) -> str:
-    """Return the key of a store, which is the name of its folder."""
+    """Return the key of a store, a hash of the identity of its extraction; it is the name of the store's folder."""
     return digest(json.dumps(identity, sort_keys=True).encode())[:24]
 
 
@@ -155,12 +170,18 @@ def _own(body: Mapping[str, object]) -> str:
 
 
 def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Digests) -> None:
-    """Rename a finished file to its stem, the beginning of its SHA-256 and the suffix; see `results.files.commit`."""
+    """Rename a finished file to `<stem>-<beginning of its SHA-256><suffix>`; see `results.files.commit`."""
     digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
-    """Return the undamaged file of a stem; log and delete damaged ones, with a UserError if that fails."""
+    """Find the file `<stem>-<hash><suffix>` whose hash is right; return None if there is none.
+
+    Damaged files are logged and deleted.
+
+    Raises:
+        UserError: A damaged file cannot be deleted.
+    """
     for path in sorted(folder.glob(f"{stem}-*{suffix}")):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
@@ -179,7 +200,10 @@ def _rebuilt(manifest: Path, error: ValueError) -> None:
 
 
 class Store:
-    """Read access to a complete store; `labels` has one row per item. Safe to share with forked or spawned workers."""
+    """A complete store of attention, opened for reading; `labels` is a table with one row per item.
+
+    It can be shared with forked or spawned workers.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -195,7 +219,7 @@ class Store:
         Damaged files are deleted, and so are the files of another store that was copied into this folder.
 
         Raises:
-            UserError: a file cannot be deleted.
+            UserError: A file cannot be deleted.
         """
         path = folder / MANIFEST
         try:
@@ -267,30 +291,32 @@ class Store:
         return self.__dict__ | {"_open": {}, "_views": {}}
 
     def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
-        """Return a quantity of an item, or the part of it that `at` indexes.
+        """Return a quantity of an item of the store, or the part of it that `at` indexes.
 
         Weights are a float32 copy. Hidden states are a view of the mapped file, in the precision of the store.
 
         - `attention` of an item of n words is `[layers, heads, n+2, n+2]`, axes from and to.
         - `hidden` is `[layers, n, size]`, for the layers of `manifest.hidden`.
         - `antecedent` of an item with U distinct head words of mentions is `[layers, heads, U, U]`, axes from and to.
-          With all words as candidates it is `[2, layers, heads, U, n]`: from head words to all words, and to head
-          words from all words.
+          With all words as candidates it is `[2, layers, heads, U, n]`: from head words to all words, and to head words
+          from all words.
 
         Raises:
-            UserError: the store does not hold the quantity.
+            UserError: The store does not hold the quantity.
         """
         stored = self._view(quantity, item)[at]
         return stored if quantity == "hidden" else unpack_weights(stored)
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
-        """Write items into the rows of a batch, each at the beginning of its axes; weights in float32.
+        """Copy a quantity of several items into a padded batch; attention weights in float32.
+
+        Each item fills the beginning of its row's axes.
 
         Args:
-            quantity: as for `read`.
-            items: numbers of the items, one for each row.
-            batch: zeros `[items, layers, …]`, as large as the largest item.
-            lowest: place of the first layer to read.
+            quantity: As for `read`.
+            items: Index of the item for each row.
+            batch: Zeros `[items, layers, …]`, as large as the largest item; receives the values.
+            lowest: Position of the first layer to read.
         """
         for row, item in zip(batch, items, strict=True):
             stored = self._view(quantity, item)[lowest:]
@@ -318,15 +344,21 @@ class Store:
 def write_shard(
     path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]]
 ) -> str:
-    """Write tensors of the given names and shapes, in this order, one at a time; return the SHA-256 of the file.
+    """Write tensors to a safetensors file one at a time, and return the SHA-256 of the file.
 
     The safetensors library only writes tensors that are all in memory. The format
     (https://github.com/huggingface/safetensors#format) is the length of the header as eight bytes, a JSON header of
-    name → type, shape and place, and the tensors one behind the other.
+    name → type, shape and offsets, and the tensors one behind the other.
+
+    Args:
+        path: The new file.
+        shapes: Shape of each tensor by name, in the order of the file.
+        dtype: Type of all tensors.
+        tensors: (Name, tensor) pairs in the same order.
 
     Raises:
-        OSError: the disk cannot hold it.
-        ValueError: a tensor has another name, shape or type than announced, or there are more or fewer tensors.
+        OSError: The disk cannot hold the file.
+        ValueError: A tensor has another name, shape or type than announced, or there are more or fewer tensors.
     """
     header: dict[str, object] = {}
     end = 0
@@ -350,7 +382,7 @@ def write_shard(
 
 
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Pack attention weights, float32 in [0, 1], for a store of this precision.
+    """Convert attention weights, float32 in [0, 1], to the format of a store of this precision.
 
     Half precision has eleven bits for numbers between 6.1e-5 and 65,504, and rounds numbers below 3e-8 to zero; a sharp
     head gives most words smaller weights. Weights need no sign, so it is used for the range: a weight w is stored as
@@ -365,19 +397,19 @@ def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unpack_weights(stored: Tensor) -> Tensor:
-    """Return a float32 copy of packed weights; no zero has a sign."""
+    """Return attention weights in float32 from the output of `pack_weights`; no zero has a sign."""
     return stored.clone() if stored.dtype != torch.float16 else unpack_half_(stored.float())
 
 
 def unpack_half_(weights: Tensor) -> Tensor:
-    """Unpack, in place, float32 copies of weights that `pack_weights` has packed in half precision."""
+    """Convert a float32 copy of weights that `pack_weights` has packed in half precision back to weights, in place."""
     leaky_relu_(weights, -1 / _RAISE)
     # Zeros are negative now; scaling by an addition to zero makes them positive, and costs no more than `mul_`.
     return torch.add(torch.zeros(()), weights, alpha=1 / _SCALE, out=weights)
 
 
 def tensor_name(quantity: str, item: int) -> str:
-    """Return the name of a tensor in its shard."""
+    """Return the name, in its shard, of the tensor with a quantity of an item."""
     return f"{quantity}.{item}"
 
 

@@ -250,7 +250,7 @@ def write_sample_documents(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def write_sample_text(folder: Path, *, seed: int = 0) -> Path:
-    """Write the files of `write_sample_treebank`; return the plain-text file, with one dev or test document per line."""
+    """Write the files of `write_sample_treebank`; return the plain-text file, one dev or test document per line."""
     return write_sample_treebank(folder, seed=seed)["dev"].with_name("sample.txt")
 
 
