@@ -112,7 +112,7 @@ class Mixture:
 
     @cached_property
     def outputs(self) -> Tensor:
-        """Outputs of the heads, `[batch, heads, from, dim]`: values averaged with the weights, before the projection."""
+        """Outputs of the heads `[batch, heads, from, dim]`: values averaged with the weights, before the projection."""
         weights = self.weights.to(self.values.dtype)
         dropped = self._drop(weights)
         if self.undropped is not None:

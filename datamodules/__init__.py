@@ -1,4 +1,4 @@
-"""Corpora and their attention, as batches."""
+"""Datamodules: corpora, with the attention of an encoder or as tokens, served as batches."""
 
 from datamodules.atlas import AtlasDataModule
 from datamodules.batches import AntecedentBatch, AttentionBatch, SegmentBatch, TextBatch

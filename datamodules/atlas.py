@@ -1,4 +1,4 @@
-"""Texts, a treebank and documents through one encoder, for a profile of each of its heads."""
+"""Datamodule of texts, a treebank and documents read by one encoder, for a profile of each of its attention heads."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -23,19 +23,17 @@ class AtlasDataModule(CorpusDataModule[Any]):
     """Batches of texts, of a treebank, and of documents with coreference, one after the other, for `test` alone.
 
     Args:
-        text: texts, as `corpora` of `TextDataModule`.
-        treebank: a treebank, as `corpus` of `DependencyDataModule`; None for none. Its test split is read as a text
-            too.
-        documents: documents, as `corpus` of `CoreferenceDataModule`; None for none.
-        encoder: the encoder.
-        options: precision of the stores, and the policy for sentences over the encoder's limit in treebank and
+        text: Texts, as `corpora` of `TextDataModule`.
+        treebank: Treebank, as `corpus` of `DependencyDataModule`; None for none. Its test split is read as a text too.
+        documents: Documents, as `corpus` of `CoreferenceDataModule`; None for none.
+        encoder: The encoder.
+        options: Precision of the stores, and the policy for sentences over the encoder's limit in treebank and
             documents.
-        root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
-        cache: folder of stores and samples; else `$PROBING_CACHE`, else `./stores`.
-        max_length: most pieces of a segment of text, delimiters included.
-        random_init: whether everything is also read through the same encoder with all weights but the embeddings drawn
-            anew.
-        rank_timeout: seconds without a sign of life after which another device is given up.
+        root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
+        cache: Folder of stores and samples; else `$PROBING_CACHE`, else `./stores`.
+        max_length: Largest number of pieces of a segment of text, delimiters included.
+        random_init: Read everything also through the same encoder with random weights, except the embeddings.
+        rank_timeout: Seconds without a sign of life after which another device is given up.
     """
 
     unit = "segments, sentences and windows"
@@ -86,33 +84,33 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return (self.encoder,)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the files of all parts, by the name of the text, or by part and split."""
+        """Return the files of all parts; the keys are names of texts, or a part and a split."""
         texts, *others = self.parts
         named = {f"{_name(part)}.{split}": path for part in others for split, path in part.files().items()}
         return {**texts.files(), **named}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return no splits, as the parts have their own; a CorpusError if the stage is not `test`."""
+        """Return two empty lists, as each part has its own splits; raise a CorpusError if the stage is not `test`."""
         return self.parts[0].splits_of(stage, files)
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
         return [fault for part in self.parts for fault in part.absent(stages)]
 
     def setup(self, stage: str) -> None:
-        """Set up all parts; raise their errors."""
+        """Set up the datamodules of texts, treebank and documents; raise their errors."""
         for part in self.parts:
             part.trainer = self.trainer
             part.setup(stage)
 
     @property
     def provenance(self) -> Provenance:
-        """The encoder; by part, the files and the counts of everything left out."""
+        """Description of the encoder; for each part, the files and the counts of everything left out."""
         found = {_name(part): part.provenance for part in self.parts}
         data, audit = ({name: getattr(one, of) for name, one in found.items()} for of in ("data", "audit"))
         return Provenance(found["text"].encoder, data, audit)
 
     def test_dataloader(self) -> list[Any]:
-        """Return the batches of all parts."""
+        """Return the test dataloaders of texts, treebank and documents."""
         return [loader for part in self.parts for loader in part.test_dataloader()]
 
 

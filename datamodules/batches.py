@@ -1,4 +1,4 @@
-"""Batches, with the shape of each field, and a sampler that groups sentences or texts of similar length."""
+"""Batches of sentences, documents, texts and segments, and a sampler that groups items of similar length."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -27,11 +27,11 @@ BatchPer = Literal["run", "device"]
 
 
 def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[[NDArray[Any], int], Tensor]:
-    """Return a function that gathers the values of some items from a flat array into a padded tensor.
+    """Return a function that pads the values of some items, taken from a flat array, to a tensor.
 
     Args:
-        offsets: `[all items + 1]`; item i has the values `offsets[i]:offsets[i+1]`.
-        items: positions of the items.
+        offsets: Boundaries of all items, `[all items + 1]`; item i has the values `offsets[i]:offsets[i+1]`.
+        items: Indices of the items to take.
 
     Returns:
         Function of a flat array and the value of the padding; it returns `[items, longest]`.
@@ -44,7 +44,7 @@ def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[
 
 
 class Batch:
-    """Base class of batches, dataclasses whose tensors move to a device together."""
+    """Base class of batches: dataclasses whose tensors move to a device together."""
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Return the batch on another device."""
@@ -61,23 +61,24 @@ class Batch:
 
 @dataclass(frozen=True)
 class AttentionBatch(Batch):
-    """Some sentences of one split, padded to the longest of them, n words.
+    """Some sentences of one split with their attention and trees, padded to the longest of them, n words.
 
     Attributes:
-        index: int64 `[batch]`, positions of the sentences in their split.
+        index: int64 `[batch]`, indices of the sentences in their split.
         lengths: int64 `[batch]`, words of each sentence.
-        heads: int64 `[batch, n]`, gold heads, 1-based, 0 = root; -1 in the padding.
-        relations: int64 `[batch, n]`, numbers of the relations; -1 in the padding.
+        heads: int64 `[batch, n]`, gold syntactic heads, 1-based, 0 = root; -1 in the padding.
+        relations: int64 `[batch, n]`, ids of the relations, which are indices into `DependencyDataModule.relations`; -1
+            in the padding.
         punctuation: bool `[batch, n]`, words that UAS leaves out; False in the padding.
         attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Position 0 is the start delimiter,
             1…length are the words, length+1 is the end delimiter; zeros after it. For a probe that does not read it,
             `[batch, layers, heads, 0, 0]`.
         hidden: `[batch, layers', n, size]`, hidden states in the precision of the store, zeros in the padding; no
-            layers if none are kept or read.
+            layers if none are stored or read.
         vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding; size 0 if there
             are none or they are not read.
-        split: split of the sentences.
-        encoder: role of the encoder of `attention` and `hidden`.
+        split: Split of the sentences.
+        encoder: Role of the encoder that computed `attention` and `hidden`.
     """
 
     index: Tensor
@@ -93,7 +94,7 @@ class AttentionBatch(Batch):
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[batch, n]`, True for real words."""
+        """Bool `[batch, n]`, True for words, False in the padding."""
         return torch.arange(self.heads.size(1), device=self.lengths.device) < self.lengths[:, None]
 
 
@@ -104,19 +105,19 @@ class AntecedentBatch(Batch):
     A device without a window gets an empty batch: `index` and `document` are `[0]`, and m = U = n = 0.
 
     Attributes:
-        index: int64 `[1]`, position of the window in its split.
-        document: int64 `[1]`, position of its document in the split.
+        index: int64 `[1]`, index of the window in its split.
+        document: int64 `[1]`, index of its document in the split.
         head_words: int64 `[m]`, 0-based position of each mention's head word in the window.
         clusters: int64 `[m]`, cluster of each mention, as numbered in the document.
-        types: int64 `[m]`, positions in `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
-        weights: float32 `[layers, heads, U, U]`, attention between the head words in ascending order, axes from and
-            to. With all n words of the window as candidates `[2, layers, heads, U, n]`: attention from the head words
-            to all words, and to the head words from all words.
+        types: int64 `[m]`, indices into `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
+        weights: float32 `[layers, heads, U, U]`, attention between the head words in ascending order, axes from and to.
+            With all n words of the window as candidates `[2, layers, heads, U, n]`: attention from the head words to
+            all words, and to the head words from all words.
         vectors: float32 `[U, size]`, word vectors of the head words in the same order; zeros for unknown words; size 0
             if there are none.
-        window: the text, which does not move to a device.
-        split: split of the window.
-        encoder: role of the encoder of `weights`.
+        window: The text, which does not move to a device.
+        split: Split of the window.
+        encoder: Role of the encoder that computed `weights`.
     """
 
     index: Tensor
@@ -139,16 +140,16 @@ class TextBatch(Batch):
     batch, of tensors `[0]` and `[0, 0]`.
 
     Attributes:
-        index: int64 `[batch]`, positions of the texts in their split.
+        index: int64 `[batch]`, indices of the texts in their split.
         lengths: int64 `[batch]`, tokens of each text, delimiters included.
-        tokens: int64 `[batch, time]`, numbers in the vocabulary; its `pad` in the padding.
+        tokens: int64 `[batch, time]`, ids in the vocabulary; its `pad` in the padding.
         special: bool `[batch, time]`, delimiters and separators; False in the padding.
-        sentences: int64 `[batch, time]`, 0-based sentence of each token; -1 for specials and in the padding.
-        segments: int64 `[batch, time]`, 0 in the text, 1 in its pair; a special repeats the token before; 0 in the
-            padding.
-        labels: int64 `[batch]`, positions in the labels of the datamodule; for a regression float32, the labels.
+        sentences: int64 `[batch, time]`, 0-based sentence of each token; -1 for special tokens and in the padding.
+        segments: int64 `[batch, time]`, 0 in the text, 1 in its pair; a special token repeats the token before; 0 in
+            the padding.
+        labels: int64 `[batch]`, indices into the labels of the datamodule; for a regression float32, the labels.
         rationale: bool `[batch, time]`, tokens of the rationale; all False if the corpus has none.
-        split: split of the texts.
+        split: Split of the texts.
     """
 
     index: Tensor
@@ -168,7 +169,7 @@ class TextBatch(Batch):
 
     @property
     def words(self) -> Tensor:
-        """Bool `[batch, time]`, True for real tokens other than delimiters, which attention may look at."""
+        """Bool `[batch, time]`, True for the tokens that attention may give weight: all real ones but delimiters."""
         return self.mask & ~self.special
 
 
@@ -179,7 +180,7 @@ class SegmentBatch(Batch):
     A segment is one passage, or two: `[CLS] a [SEP] b [SEP]`, with the delimiters of the tokenizer.
 
     Attributes:
-        index: int64 `[batch]`, numbers of the segments among all segments of the run.
+        index: int64 `[batch]`, indices of the segments among all segments of the run.
         lengths: int64 `[batch]`, tokens of each segment, delimiters included.
         tokens: int64 `[batch, time]`, ids of the encoder's tokenizer; its padding id in the padding.
         segments: int64 `[batch, time]`, 0 in the first passage and its delimiters, 1 in the second passage and its
@@ -189,9 +190,9 @@ class SegmentBatch(Batch):
         punctuation: bool `[batch, time]`, tokens that are `.` or `,`.
         words: int64 `[batch, time]`, 0-based word of the segment that each token belongs to, counted on from the first
             passage to the second; -1 for delimiters and in the padding.
-        passages: the one or two passages of each segment, which do not move to a device.
-        corpus: name of the corpus of all segments.
-        encoder: role of the encoder whose attention is to be read.
+        passages: The one or two passages of each segment, which do not move to a device.
+        corpus: Name of the corpus of all segments.
+        encoder: Role of the encoder whose attention is to be read.
     """
 
     index: Tensor
@@ -208,33 +209,33 @@ class SegmentBatch(Batch):
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[batch, time]`, True for real tokens, delimiters included."""
+        """Bool `[batch, time]`, True for tokens and delimiters, False in the padding."""
         return torch.arange(self.tokens.size(1), device=self.lengths.device) < self.lengths[:, None]
 
 
 class LengthBatches(Sampler[list[int]]):
-    """A sampler that yields batches of items of similar length.
+    """Sampler that yields batches of items of similar length, as lists of their indices.
 
     In training, the items of one length and the batches are shuffled anew every epoch. Every rank gets its share of
     each batch, so that a step is the same on any number of devices; the share is empty if there are fewer items than
-    ranks. With `batch_per="device"` the ranks get whole batches instead, the same number each: the first batches serve
-    twice if the number does not divide evenly, because a rank without a batch would halt the others. In evaluation
+    ranks. With `batch_per="device"` the ranks get whole batches instead, the same number each: the first batches are
+    used twice if the number does not divide evenly, because a rank without a batch would halt the others. In evaluation
     each item comes exactly once, on one rank, in a whole batch.
 
     Args:
-        lengths: length of every item.
-        items: positions of the items that take part; None for all.
-        max_cells: bound of a batch in padded cells. A longer item is a batch of its own. None for no bound.
-        max_sentences: bound of the items in a batch.
-        shuffle: whether the batches are for training.
-        cells: cells of a batch: `pairs` of words with delimiters, `batch · (longest + 2)²`, or `tokens`,
-            `batch · longest`.
-        jitter: relative noise, 0–1, on the lengths in training, drawn anew every epoch; without it, items of a rare
-            length would meet the same neighbours in every epoch. It does not keep a bound of cells.
-        seed: seed of the shuffling, together with the epoch.
-        rank: number of this process, from 0.
-        world: number of processes.
-        batch_per: `run` or `device`.
+        lengths: Length of every item.
+        items: Indices of the items to use; None for all.
+        max_cells: Upper bound of a batch in padded cells. A longer item is a batch by itself. None for no bound.
+        max_sentences: Largest number of items in a batch.
+        shuffle: True for training.
+        cells: Cells of a batch: `pairs` of words with delimiters, `batch · (longest + 2)²`, or `tokens`, `batch ·
+            longest`.
+        jitter: Relative noise, 0–1, on the lengths in training, drawn anew every epoch; without it, items of a rare
+            length would be in a batch with the same items in every epoch. Batches with noise may exceed `max_cells`.
+        seed: Seed of the shuffling, together with the epoch.
+        rank: Rank of this process, from 0.
+        world: Number of processes.
+        batch_per: `run` if the ranks divide each batch, `device` if each rank gets whole batches.
     """
 
     def __init__(
@@ -265,11 +266,11 @@ class LengthBatches(Sampler[list[int]]):
         self._bounds = batch_bounds(costs, max_cells, max_sentences)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; Lightning calls this before every epoch."""
+        """Set the epoch, on which the order of the batches depends; Lightning calls this before every epoch."""
         self._epoch = epoch
 
     def resume(self, trainer: Trainer) -> None:
-        """Skip the batches of the epoch that a resumed run has seen; a run that is not resumed has seen none."""
+        """Skip the batches of the epoch that a resumed run has already used; do nothing unless the run is resumed."""
         limit = trainer.limit_train_batches  # a number of batches, or a share of them
         epoch = min(len(self), limit if isinstance(limit, int) else int(limit * len(self)))
         seen = trainer.fit_loop.epoch_loop.batch_progress.current.ready
@@ -307,9 +308,9 @@ class LengthBatches(Sampler[list[int]]):
 
 
 class BatchLoader(DataLoader[Item]):
-    """A loader of the batches of a `LengthBatches`, from a split that is indexed by whole batches.
+    """DataLoader of the batches of a `LengthBatches`, for a dataset that is indexed by the items of a whole batch.
 
-    With its state, Lightning resumes a run in the middle of an epoch; see `LengthBatches.resume`.
+    Its state lets Lightning resume a run in the middle of an epoch; see `LengthBatches.resume`.
     """
 
     def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int) -> None:
@@ -331,11 +332,11 @@ class BatchLoader(DataLoader[Item]):
         return super().__iter__()
 
     def state_dict(self) -> dict[str, int]:
-        """Return the seed of the order of the batches."""
+        """Return the state of the loader: the seed of the order of the batches."""
         return {"seed": self._batches.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Raise a `ValueError` if the order of the interrupted run had another seed."""
+        """Raise a `ValueError` if the interrupted run had another seed for the order of the batches."""
         if state["seed"] != self._batches.seed:
             raise ValueError(
                 f"The interrupted run shuffled with seed {state['seed']}, this one with {self._batches.seed}: go on "
@@ -344,7 +345,7 @@ class BatchLoader(DataLoader[Item]):
 
 
 class Batches(Generic[Item]):
-    """The batches of a loader for predictions, for which Lightning would replace the loader's sampler."""
+    """Iterable over the batches of a loader, for predictions: Lightning would replace the loader's sampler."""
 
     def __init__(self, loader: BatchLoader[Item]) -> None:
         self._loader = loader
@@ -357,7 +358,7 @@ class Batches(Generic[Item]):
 
 
 def check_batch(indices: object) -> None:
-    """Raise a `TypeError` if a split is not indexed by a whole batch."""
+    """Raise a `TypeError` if the index of a dataset is not the list of the items of a batch."""
     if not isinstance(indices, list):
         raise TypeError(
             "A split is indexed by whole batches. A Trainer that replaces the sampler asks for single items: give it "
@@ -372,12 +373,12 @@ def _leave_signals_to_the_main_process(_: int) -> None:
 
 
 def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:
-    """Return start and stop of every batch among items in ascending order of length.
+    """Divide items in ascending order of length into batches; return (start, stop) of each batch.
 
     Args:
-        costs: ascending cost of each item; a batch costs its number of items times its greatest cost.
-        max_cells: bound of the cost of a batch; None for no bound.
-        max_sentences: bound of the items in a batch.
+        costs: Cost of each item, ascending; a batch costs its number of items times its greatest cost.
+        max_cells: Upper bound of the cost of a batch; None for no bound.
+        max_sentences: Largest number of items in a batch.
     """
     bounds, start = [], 0
     for stop in range(1, len(costs) + 1):

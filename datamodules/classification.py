@@ -1,4 +1,4 @@
-"""A labelled corpus as batches of tokens, for text classifiers."""
+"""Datamodule of a labelled corpus as batches of tokens, for text classifiers."""
 
 import logging
 import time
@@ -49,10 +49,15 @@ _SHOWN = 20  # labels in a message
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the sorted labels of train, and the position of the positive label if there are two labels.
+    """Return the sorted labels of train, and the index of the positive label, which is None for more than two labels.
+
+    Args:
+        path: File of the texts, for messages.
+        texts: Texts of train.
+        positive: The positive label, if there are two.
 
     Raises:
-        CorpusError: there is one label, nearly one per text, or the positive label is not one of the two.
+        CorpusError: There is one label, nearly one per text, or the positive label is not one of the two.
     """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
@@ -71,10 +76,15 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
 
 
 def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[str]) -> Numbers:
-    """Return the position of each text's label among the labels of train, int64 `[texts]`.
+    """Return the index of each text's label in `labels`, int64 `[texts]`.
+
+    Args:
+        path: File of the texts, for messages.
+        texts: Texts.
+        labels: Labels of train.
 
     Raises:
-        CorpusError: a text has another label.
+        CorpusError: A text has another label.
     """
     places = {label: place for place, label in enumerate(labels)}
     for text in texts:
@@ -86,10 +96,10 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
 
 
 def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float32]:
-    """Return each text's label as a number, float32 `[texts]`.
+    """Return the label of each text as a number, for a regression: float32 `[texts]`.
 
     Raises:
-        CorpusError: a label is not a finite number.
+        CorpusError: A label is not a finite number.
     """
     values = np.full(len(texts), np.nan, np.float32)
     for place, text in enumerate(texts):
@@ -111,18 +121,18 @@ def vocabulary_vectors(
     root: Path,
     cache: Path,
 ) -> WordVectors:
-    """Return the vectors of the words of a vocabulary that occur in train; see `load_vectors`.
+    """Return the word vectors of the entries of a vocabulary that occur in train; see `load_vectors`.
 
     The name `encoder` stands for input embeddings: of `source`, row by row, if the vocabulary holds its pieces; of the
     default encoder if the vocabulary holds words.
 
     Args:
-        spec: name and use of the vectors.
-        vocabulary: the vocabulary.
-        frequencies: int64 `[vocabulary]`, frequency of each entry in train.
-        source: the encoder whose pieces the vocabulary holds; None for words.
-        root: data root, under which `glove/` lies.
-        cache: folder of the stores, which keeps converted vectors.
+        spec: Name and use of the vectors.
+        vocabulary: The vocabulary.
+        frequencies: Frequency of each entry in train, int64 `[vocabulary]`.
+        source: Encoder whose pieces the vocabulary holds; None for words.
+        root: Data root, under which `glove/` lies.
+        cache: Folder of the stores, which holds converted vectors.
     """
     if spec.name == ENCODER and source is not None:
         encoder = Encoder(source)
@@ -142,16 +152,17 @@ def vocabulary_vectors(
 
 
 class TextSplit(Dataset[TextBatch]):
-    """One split, indexed by whole batches, so that a batch is gathered in one go from flat arrays.
+    """The labelled texts of one split as a dataset that is indexed by whole batches: `split[[3, 7]]` is a `TextBatch`.
 
     Attributes:
-        ids: id of each text.
-        labels: int64 `[texts]`, positions in the labels of the datamodule; float32 for a regression.
+        ids: Id of each text.
+        labels: int64 `[texts]`, indices into the labels of the datamodule; float32 for a regression.
         lengths: int64 `[texts]`, tokens of each text, delimiters included.
-        counts: `tokens` of the texts without delimiters, and among them `unknown_tokens` without a number of their
-            own; `texts_all_unknown`, texts of unknown tokens alone; `truncated_texts`, and the `tokens_cut` from them;
-            `rationale_words_cut`, rationale words that lost all their tokens; `texts_without_tokens`, texts that were
-            given the unknown token; for words, `reserved_words` that are spelled like a special and became unknown.
+        counts: `tokens` of the texts without delimiters, and among them `unknown_tokens`, which are not in the
+            vocabulary; `texts_all_unknown`, texts of unknown tokens alone; `truncated_texts`, and the `tokens_cut` from
+            them; `rationale_words_cut`, rationale words that lost all their tokens; `texts_without_tokens`, texts that
+            were given the unknown token; for words, `reserved_words` that are spelled like a special token and became
+            unknown.
     """
 
     def __init__(
@@ -198,7 +209,11 @@ class TextSplit(Dataset[TextBatch]):
             self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[spoken]]].sum())
 
     def warn_of_unknown(self, where: str) -> None:
-        """Warn if more than `UNKNOWN_SHARE` of the texts hold unknown tokens alone; `where` names them."""
+        """Log a warning if more than `UNKNOWN_SHARE` of the texts consist of unknown tokens alone.
+
+        Args:
+            where: Description of the texts, for the message.
+        """
         count, texts = self.counts["texts_all_unknown"], len(self.ids)
         if count > UNKNOWN_SHARE * texts:
             rank_zero_only(log.warning)(
@@ -210,27 +225,27 @@ class TextSplit(Dataset[TextBatch]):
         return len(self.lengths)
 
     def batches(self, most: int) -> Iterator[TextBatch]:
-        """Yield all texts in batches of similar length, of at most `most` padded tokens each."""
+        """Yield all texts of the split in batches of similar length, of at most `most` padded tokens each."""
         size = max(len(self), 1)
         for items in LengthBatches(self.lengths, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"):
             yield self[items]
 
     def tokens(self, item: int) -> list[int]:
-        """Return the numbers of the tokens of a text, delimiters included."""
+        """Return the ids of the tokens of a text, delimiters included."""
         return self._of(item, self._tokens)
 
     def forms(self, item: int) -> list[str | None]:
-        """Return the word of each token of a text, for a piece the word that it is part of; None for delimiters."""
+        """Return the word that each token of a text is, or is a piece of; None for delimiters."""
         sources = self._of(item, self._sources)
         return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
 
     def places(self, item: int) -> list[int]:
-        """Return the 0-based position of the word that each token of a text belongs to; -1 for delimiters."""
+        """Return the 0-based index of the word that each token of a text belongs to; -1 for delimiters."""
         first = int(self._words.offsets[2 * item])
         return [-1 if place < 0 else place - first for place in self._of(item, self._sources)]
 
     def sentences(self, item: int) -> list[int]:
-        """Return the 0-based sentence of each token of a text; -1 for delimiters."""
+        """Return the 0-based index of the sentence that each token of a text belongs to; -1 for delimiters."""
         return self._of(item, self._sentences)
 
     def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
@@ -238,7 +253,11 @@ class TextSplit(Dataset[TextBatch]):
         return numbers
 
     def frequencies(self, size: int) -> Numbers:
-        """Return the frequency of each entry of a vocabulary of this size, int64 `[size]`; specials are not counted."""
+        """Return how often each entry of a vocabulary occurs in the split, int64 `[size]`, without special tokens.
+
+        Args:
+            size: Size of the vocabulary.
+        """
         return np.bincount(self._tokens[~self._special], minlength=size)
 
     def __getitem__(self, indices: list[int]) -> TextBatch:
@@ -259,7 +278,7 @@ class TextSplit(Dataset[TextBatch]):
 
 
 class ClassificationDataModule(CorpusDataModule[TextBatch]):
-    """Labelled texts, or pairs of texts, as tokens.
+    """Datamodule of labelled texts, or pairs of texts, as tokens.
 
     Every stage reads the train split, which defines the labels and the vocabulary. See `CorpusDataModule` for the other
     options.
@@ -268,38 +287,38 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         corpus: `sample` for the embedded reviews, a name of `python -m corpora.registry --list`, one path with
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
         format: `tsv`, `csv` or `jsonl`; None for the format that the suffix implies.
-        columns: columns of text, label and the rest; None for the columns in the registry, else `text` and `label`.
-        header: whether TSV and CSV name their columns; if not, `columns` numbers them from 1. None for the registry's
-            answer, else true.
-        empty: policy for empty texts; None for the registry's policy, else an error.
-        tokenizer: encoder whose pieces are the tokens, with its own delimiters; None for words.
-        lowercase: whether words are read in lower case; a tokenizer has a rule of its own.
+        columns: Columns of text, label and the rest; None for the columns in the registry, else `text` and `label`.
+        header: True if TSV and CSV name their columns; if False, `columns` numbers them from 1. None for the registry's
+            value, else True.
+        empty: Policy for empty texts; None for the registry's policy, else an error.
+        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None for words.
+        lowercase: Convert words to lower case; ignored with a tokenizer, which has a rule of its own.
         punctuation: `attached` splits at white space alone, for texts that are tokenised; `apart` makes punctuation
             marks and clitics of raw text words.
-        min_count: lowest frequency in train of a word in the vocabulary; rarer words are unknown.
-        max_words: most words in the vocabulary; None for no bound.
-        max_length: most tokens of a text, delimiters included; None, or more than the encoder takes, for the encoder's
-            own limit.
-        too_long: policy for longer texts: `truncate` cuts the end, of the longer text of a pair first.
-        delimiters: whether words get a token before and after each text.
-        sentence_separator: word between sentences, which is dropped; None for the rule of `read_words`.
-        positive: the label that F1 is about, if there are two; None for the registry's label, else `1`, and `positive`
-            for the sample.
-        regression: whether labels are numbers to predict; None for the registry's answer, else false.
-        score: main score of the task; None for the registry's score, else accuracy, or pearson for a regression.
-        batch_size: most texts of a training batch.
-        eval_tokens: bound of an evaluation batch in padded tokens.
+        min_count: Lowest frequency in train of a word in the vocabulary; rarer words are unknown.
+        max_words: Largest number of words in the vocabulary; None for no bound.
+        max_length: Largest number of tokens of a text, delimiters included; None, or more than the encoder takes, for
+            the encoder's limit.
+        too_long: Policy for longer texts: `truncate` cuts the end, of the longer text of a pair first.
+        delimiters: Add a token before and after each text of words.
+        sentence_separator: Word between sentences, which is dropped; None for the rule of `read_words`.
+        positive: Label for which F1 is computed, if there are two; None for the registry's label, else `1`, and
+            `positive` for the sample.
+        regression: True if labels are numbers to predict; None for the registry's value, else False.
+        score: Main score of the task; None for the registry's score, else accuracy, or pearson for a regression.
+        batch_size: Largest number of texts in a training batch.
+        eval_tokens: Upper bound of an evaluation batch in padded tokens.
 
     Attributes:
-        labels: sorted labels of train; empty for a regression.
-        positive: position of the positive label if there are two labels; else None.
-        vocabulary: the vocabulary; a token's number is a position in it.
-        tokenizer_source: location of the tokenizer; None for words.
+        labels: Sorted labels of train; empty for a regression.
+        positive: Index of the positive label if there are two labels; else None.
+        vocabulary: The vocabulary; the id of a token is an index into it.
+        tokenizer_source: Files of the tokenizer; None for words.
 
     Raises:
-        CorpusError: an option out of range; on `setup`, a corpus, labels or texts that cannot be used.
-        EncoderError: on `setup`, a tokenizer that is not found.
-        UserError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
+        CorpusError: An option is out of range; on `setup`, a corpus, labels or texts cannot be used.
+        EncoderError: On `setup`, a tokenizer is not found.
+        UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
     """
 
     unit = "texts"
@@ -370,14 +389,14 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """Encoder whose pieces are the tokens, or whose embeddings are the word vectors."""
+        """Encoders whose pieces are the tokens, or whose input embeddings are the word vectors."""
         if self.tokenizer is not None:
             return (self.tokenizer,)
         embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
         return (EncoderSpec(),) if embedded else ()
 
     def read(self, path: Path) -> LabelledTexts:
-        """Parse one file."""
+        """Parse one file of the corpus with the datamodule's options; return its labelled texts."""
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
         read = read_labelled(path, columns=columns, format=self.format, header=self.header, **self._policies)
         for text in read.texts if self._known_labels else ():
@@ -388,7 +407,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return read
 
     def setup(self, stage: str) -> None:
-        """Read the splits of a stage; the first time, take labels, vocabulary and vectors from train."""
+        """Read and tokenise the splits of a stage; at first, take labels, vocabulary and word vectors from train."""
         files = self.files()
         reads, tested = self.splits_of(stage, files)
         wanted = [split for split in (*reads, *tested) if split not in self.splits]
@@ -444,15 +463,15 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def class_counts(self) -> Numbers:
-        """Number of texts of each label in train, int64 `[classes]`."""
+        """Number of train texts with each label, int64 `[classes]`."""
         return np.bincount(self.splits["train"].labels, minlength=len(self.labels))
 
     def word_vectors(self) -> tuple[Tensor, Tensor] | None:
-        """Return the vectors of the vocabulary and a mask of the known ones; None without vectors.
+        """Return the word vectors of the vocabulary and a mask of the entries that have one; None without word vectors.
 
         Returns:
-            Vectors, float32 `[vocabulary, size]`, zeros for unknown entries and for the specials of words; and the
-            mask, bool `[vocabulary]`.
+            Vectors, float32 `[vocabulary, size]`, zeros for unknown entries and for special tokens that are no pieces;
+            and the mask, bool `[vocabulary]`.
         """
         if self.vectors is None:
             return None
@@ -460,13 +479,13 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return torch.from_numpy(self.vectors.matrix[rows]), torch.from_numpy(rows >= 0)
 
     def text(self, split: Split, item: int) -> tuple[str, tuple[str, ...]]:
-        """Return the id of a text, and its tokens as the vocabulary spells them, delimiters included."""
+        """Return the id of a text in a split, and the strings of its tokens, delimiters included."""
         data = self.splits[split]
         return data.ids[item], tuple(self.vocabulary.words[number] for number in data.tokens(item))
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Vocabulary, labels and tokenizer, which trained parameters depend on."""
+        """Vocabulary, labels and tokenizer, on which trained parameters depend."""
         tokenizer = None
         if self.tokenizer_source is not None:
             texts = self.tokenizer_source.identity(Digests(self.cache))["texts_sha256"]
@@ -480,7 +499,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Tokenizer and files; counts of everything dropped, cut or unknown."""
+        """Description of the tokenizer and of the files; counts of everything dropped, cut or unknown."""
         files, digests = self.files(), Digests(self.cache)
         encoder: dict[str, object] = {}
         if (source := self.tokenizer_source) is not None:

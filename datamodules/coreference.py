@@ -1,4 +1,4 @@
-"""Documents with coreference through an encoder, as batches of one window with the attention between its mentions."""
+"""Datamodule of documents with coreference, read by an encoder; a batch has the attention between mentions of a window."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     """Cut every document into windows of whole sentences, as many to a window as fit into the encoder's limit.
 
     Windows do not overlap and do not cross documents. Windows without a mention are left out. Without an encoder every
-    document is one window. The audit holds the counts of the reader, and
+    document is one window. The audit of the returned items has the counts of the reader, and
 
     - `windows` and `windows_without_mentions`: windows kept and windows left out,
     - `links`: mentions whose cluster has an earlier mention in the document,
@@ -54,9 +54,14 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     - `words_without_piece`: words of the kept windows that the tokenizer cuts into no piece,
     - `words_with_unknown_token`: words of the kept windows with the unknown token, or without a piece.
 
+    Args:
+        extraction: Specification of the extraction, with the policy for long sentences.
+        documents: Documents of a corpus file.
+        encoder: The encoder; None for none.
+
     Raises:
-        AlignmentError: a sentence is over the limit, and the policy is not to skip it.
-        UserError: the encoder lacks a layer or head, or no window is left.
+        AlignmentError: A sentence is over the limit, and the policy is not to skip it.
+        UserError: The encoder lacks a layer or head, or no window is left.
     """
     layers, heads, _ = extraction.chosen(encoder)
     found = Counter(dict.fromkeys(_COUNTED, 0))
@@ -134,17 +139,17 @@ def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int, 
 
 
 class CoreferenceSplit(Dataset[AntecedentBatch]):
-    """The documents of a split, indexed by batches of one window.
+    """The windows of a split as a dataset indexed by batches of one window: `split[[3]]` is an `AntecedentBatch`.
 
     Args:
-        data: the datamodule, whose options it follows; it is not kept.
-        store: the store of its file.
-        split: name of the split.
-        encoder: role of the encoder whose attention the store holds.
+        data: Datamodule with the options; no reference to it is kept.
+        store: Store of the split's file.
+        split: Name of the split.
+        encoder: Role of the encoder whose attention the store holds.
 
     Attributes:
-        windows: windows of the split, in the order of the corpus.
-        documents: ids of its documents, in the order of the corpus.
+        windows: Windows of the split, in the order of the corpus.
+        documents: Ids of its documents, in the order of the corpus.
         lengths: int64 `[windows]`, words of each window.
     """
 
@@ -196,7 +201,7 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of documents, windows, mentions and links, and of links that the cut into windows lost."""
+        """Numbers of documents, windows, mentions and links of the split, and of links lost between windows."""
         lost = sum(window.lost for window in self.windows)
         return {
             "documents": len(self.documents),
@@ -208,16 +213,19 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
 
 def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
-    """Split numbered documents at random into parts, so that every part has nearly its share of every genre.
+    """Divide documents at random into several parts, so that every part has nearly its share of every genre.
 
-    Genres are parted one after the other, in alphabetical order. Each document goes to the part that is furthest
-    behind its share of all documents so far, and to the first such part on a tie. With two halves, the odd documents
-    of the genres thus go to the first part and the second in turn.
+    Genres are divided one after the other, in alphabetical order. Each document goes to the part that is furthest
+    behind its share of all documents so far, and to the first such part on a tie. With two halves, the odd documents of
+    the genres thus go to the first part and the second in turn.
 
     Args:
-        genres: genre of each document, by its number.
-        shares: share of each part; they add up to 1.
-        seed: seed of the draw.
+        genres: Genre of each document, by the index of the document.
+        shares: Share of each part; they add up to 1.
+        seed: Seed of the draw.
+
+    Returns:
+        Indices of the documents of each part.
     """
     random = np.random.default_rng(seed)
     parts: list[set[int]] = [set() for _ in shares]
@@ -237,24 +245,24 @@ def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tup
 
 
 class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
-    """Attention between the mentions of documents.
+    """Datamodule of the attention between the mentions of documents; a training batch is one window.
 
-    A training batch is one window. See `AttentionDataModule` and `CorpusDataModule` for the other options.
+    See `AttentionDataModule` and `CorpusDataModule` for the other options.
 
     Args:
         corpus: `sample` for the embedded documents, a name of `python -m corpora.registry --list`, a path with
             `{split}` in the place of train, dev and test, a mapping from these three to paths, or one path. The
-            documents of a corpus in one file are parted within each genre.
-        parses: path of a treebank of the same sentences, which gives the head words of the mentions; it may contain
+            documents of a corpus in one file are divided into splits within each genre.
+        parses: Path of a treebank of the same sentences, which gives the head words of the mentions; it may contain
             `{split}`. None for the `.conllu` file of the same name beside the corpus, if there is one.
-        candidates: words among which the antecedent of a mention is sought: the head words of the other `mentions`, or
+        candidates: Words among which the antecedent of a mention is sought: the head words of the other `mentions`, or
             all `words` of the window.
-        parts: shares of the documents of a corpus in one file: of dev and test, or of train, dev and test.
-        split_seed: seed of this split into parts.
+        parts: Shares of the documents of a corpus in one file: of dev and test, or of train, dev and test.
+        split_seed: Seed of this division into splits.
 
     Raises:
-        CorpusError: shares that do not add up to 1; on `setup`, a corpus that is absent or malformed.
-        UserError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
+        CorpusError: Shares do not add up to 1; on `setup`, a corpus is absent or malformed.
+        UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
     """
 
     unit = "windows"
@@ -286,7 +294,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         self.shares, self.split_seed = parts, split_seed
 
     def files(self) -> Mapping[str, Path]:
-        """Return the corpus file of every split; the parts of one file share it."""
+        """Return the corpus file of every split of the documents; a corpus in one file has the same path for all."""
         single = self._single()
         return super().files() if single is None else dict.fromkeys(SPLITS[-len(self.shares) :], single)
 
@@ -332,7 +340,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return "Part its documents in three: --data.init_args.parts [0.5,0.25,0.25]"
 
     def documents_of(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
-        """Return the numbers of the documents in a split, among the documents of its file."""
+        """Return the indices, among all documents of its file, of the documents that belong to a split."""
         if self._single() is None:
             return frozenset(window.number for window in windows)
         genres = {window.number: window.text.genre for window in windows}
@@ -348,9 +356,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Encoder, files and documents; counts of everything dropped, cut or replaced.
+        """Description of encoder, files and documents; counts of everything dropped, cut or replaced.
 
-        For a corpus in one file, the audit of a split counts its own documents, and `file` is the audit of the file.
+        For a corpus in one file, the audit of a split counts its documents, and `file` is the audit of the file.
         """
         known, parted = super().provenance, self._single() is not None
         data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, object], known.audit)

@@ -1,4 +1,4 @@
-"""Datamodules over a corpus in splits: files, stages, stores of attention, and checks that all of them share."""
+"""Base classes of datamodules over a corpus in splits: files, stages, stores of attention, and checks of the data."""
 
 import logging
 import os
@@ -57,13 +57,25 @@ UNKNOWN_SHARE = 0.01
 
 
 def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split) -> dict[str, int]:
-    """Count the items of `split`, given as strings, that also occur in each earlier split, as `also_in_<split>`."""
+    """Count the items of `split` that also occur in each earlier split, as `also_in_<split>`.
+
+    Args:
+        texts: Items of each split as strings; see `texts_of`.
+        split: Name of the split.
+    """
     earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in texts]
     return {f"also_in_{other}": int(pc.sum(pc.is_in(texts[split], texts[other])).as_py() or 0) for other in earlier}
 
 
 def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: str) -> None:
-    """Warn if a split repeats more than `SHARED` of an earlier one."""
+    """Log a warning if more than the fraction `SHARED` of a split's items also occur in an earlier split.
+
+    Args:
+        split: Name of the split.
+        shared: Counts from `count_shared`.
+        total: Number of items of the split.
+        unit: Plural noun for the items.
+    """
     for name, count in shared.items():
         if count > SHARED * total:
             rank_zero_only(log.warning)(
@@ -76,7 +88,7 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
     """Return the file of each split, from one path that contains `{split}` or from a mapping of splits to paths.
 
     Raises:
-        CorpusError: the mapping names another split, or a file that does not exist.
+        CorpusError: The mapping names another split, or a file that does not exist.
     """
     if isinstance(corpus, str):
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
@@ -90,27 +102,27 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
 
 
 def corpus_of(path: Path) -> dict[str, str]:
-    """Return the `corpus` and the `split` that a file name states.
+    """Derive from a file name the name of the `corpus`, and the `split` if the file name states one.
 
     `en_ewt-ud-dev.conllu` is the split dev of `en_ewt-ud`. A file that is named after its split alone, such as
-    `sst2/dev.tsv`, takes the corpus name from its folder. Other files have no `split`.
+    `sst2/dev.tsv`, takes the corpus name from its folder.
     """
     found = _OF_SPLIT.fullmatch(path.stem)
     return {"corpus": found[1] or path.resolve().parent.name, "split": found[2]} if found else {"corpus": path.stem}
 
 
 def parts_of(data: object, kind: type[Data]) -> list[Data]:
-    """Return the instances of a class among a datamodule and its `parts`."""
+    """Return the instances of the class `kind` among a datamodule and its `parts`."""
     return [one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)]
 
 
 def part_of(data: object, kind: type[Data]) -> Data | None:
-    """Return the first of `parts_of`, or None."""
+    """Return the datamodule, or its first part, that is an instance of the class `kind`; None without one."""
     return next(iter(parts_of(data, kind)), None)
 
 
 def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
-    """Warn of trees with several roots; a basic tree of Universal Dependencies has one."""
+    """Log a warning if the audit of a treebank counts trees with several roots; Universal Dependencies allows one."""
     if count := audit.get("multiple_roots", 0):
         rank_zero_only(log.warning)(
             f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
@@ -119,7 +131,7 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
 
 
 def warn_of_words(path: Path, store: Store) -> None:
-    """Warn of words that the tokenizer does not know and of trees with several roots, in the store of a file."""
+    """Log warnings about the store of a file: words unknown to the tokenizer, and trees with several roots."""
     words = len(store.labels["words"].combine_chunks().values)
     count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
     if count > UNKNOWN_SHARE * words:
@@ -132,31 +144,31 @@ def warn_of_words(path: Path, store: Store) -> None:
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
-    """A corpus in splits, served as batches; the base class of all datamodules.
+    """Datamodule of a corpus in splits, served as batches; the base class of all datamodules.
 
-    Subclasses fill `splits` in `setup`, and serve the batches of a split in `_batches`.
+    Subclasses fill `splits` in `setup`, and return the batches of a split from `_batches`.
 
     Args:
-        corpus: `sample` for the embedded corpus, a name of `python -m corpora.registry --list`, one path with
-            `{split}` in the place of train, dev and test, or a mapping from these three to paths.
-        root: folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
-        cache: folder of stores, and of everything that is written once; else `$PROBING_CACHE`, else `./stores`.
-        vectors: word vectors; None for none.
-        workers: processes that read batches ahead; 0 reads in the training process.
-        seed: seed of the order of the training batches; None for the seed of the run.
-        rank_timeout: seconds without a sign of life after which another device is given up.
-        batch_per: with `run`, the devices divide each training batch, so that a step is the same on any number of
-            devices. With `device`, each device takes a batch of its own, so that a step has as many batches as devices.
+        corpus: `sample` for the embedded corpus, a name of `python -m corpora.registry --list`, one path with `{split}`
+            in the place of train, dev and test, or a mapping from these three to paths.
+        root: Folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
+        cache: Folder of stores, and of everything that is written once; else `$PROBING_CACHE`, else `./stores`.
+        vectors: Word vectors; None for none.
+        workers: Number of processes that read batches ahead; 0 reads in the training process.
+        seed: Seed of the order of the training batches; None for the seed of the run.
+        rank_timeout: Seconds without a sign of life after which another device is given up.
+        batch_per: With `run`, the devices divide each training batch, so that a step is the same on any number of
+            devices. With `device`, each device takes a whole batch, so that a step has as many batches as devices.
 
     Attributes:
-        unit: plural noun for the items, for messages.
-        holds: contents of an item, for messages.
-        batch: class of the batches.
-        suffix: usual suffix of the files, for messages.
-        always: splits that every stage reads.
-        sample: folder of the embedded corpus in the cache, and the function that writes its files there.
-        vectors: the word vectors, after `setup`.
-        splits: the data of each split, indexed by lists of items, after `setup`.
+        unit: Plural noun for the items, for messages.
+        holds: Contents of an item, for messages.
+        batch: Class of the batches.
+        suffix: Usual suffix of the files, for messages.
+        always: Splits that every stage reads.
+        sample: Folder of the embedded corpus in the cache, and the function that writes its files there.
+        vectors: The word vectors, after `setup`.
+        splits: Data of each split, indexed by lists of items, after `setup`.
     """
 
     unit: ClassVar[str] = "sentences"
@@ -191,15 +203,15 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     def ranks(self) -> Ranks:
-        """This process among all processes of the run; a single one without a trainer."""
+        """Rank of this process and number of processes of the run; 0 of 1 without a trainer."""
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         return Ranks(rank, world, self.rank_timeout)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the corpus file of every split; write the files of the sample if they are absent or damaged.
+        """Return the corpus file of every split; write the files of the embedded sample if they are absent or damaged.
 
         Raises:
-            CorpusError: the corpus is unknown or absent.
+            CorpusError: The corpus is unknown or absent.
         """
         if self.corpus == "sample":
             folder, write_sample = self.sample
@@ -222,14 +234,20 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     def missing_remedy(self) -> str:
-        """Advice for a corpus without a split that is needed."""
+        """Advice, for the message, if the corpus lacks a split that is needed."""
         return f"Name its file: {self._mapping}"
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return the splits that a stage reads, and the splits that it prepares for the test after a training.
+        """Return the splits that a stage reads, and the splits that it only prepares for the test after a training.
+
+        A training without validation needs train alone.
+
+        Args:
+            stage: Stage of Lightning, such as `fit`.
+            files: File of each split.
 
         Raises:
-            CorpusError: the corpus lacks a split that is needed; a training without validation needs train alone.
+            CorpusError: The corpus lacks a split that is needed.
         """
         validates = self.trainer is not None and self.trainer.limit_val_batches != 0
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
@@ -240,7 +258,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return read, ["test"] if tested else []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        """Return an error for each absent file that these stages read; raise the errors of `splits_of`."""
+        """Return an error for each missing corpus file that these stages read; raise the errors of `splits_of`."""
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
         return [no_file(path) for path in paths if not path.is_file()]
@@ -248,12 +266,12 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     @property
     @abstractmethod
     def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """Encoders whose attention, tokenizer or embeddings are read."""
+        """Encoders whose attention, tokenizer or embeddings the datamodule reads."""
 
     @property
     @abstractmethod
     def provenance(self) -> Provenance:
-        """Encoder, files, and counts of everything dropped, cut or replaced."""
+        """Description of the encoder and of the files for results, with counts of everything dropped, cut or replaced."""
 
     def _batches(self, data: Any, *, shuffle: bool = False) -> BatchLoader[Item]:  # noqa: ANN401
         """Return the batches of one value of `splits`, shuffled for a training."""
@@ -281,19 +299,19 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return BatchLoader(data, batches, self.workers)
 
     def train_dataloader(self) -> BatchLoader[Item]:
-        """Return the train split, shuffled."""
+        """Return shuffled batches of the train split."""
         return self._batches(self.splits["train"], shuffle=True)
 
     def val_dataloader(self) -> BatchLoader[Item]:
-        """Return the dev split, each item once."""
+        """Return batches of the dev split, each item once."""
         return self._batches(self.splits["dev"])
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
-        """Return the dev split, on which experiments choose, and the test split, on which they report."""
+        """Return batches of the dev split, on which experiments select, and of the test split, on which they report."""
         return [self._batches(self.splits[split]) for split in ("dev", "test")]
 
     def predict_dataloader(self) -> Batches[Item]:
-        """Return the test split, each item once."""
+        """Return batches of the test split, each item once."""
         return Batches(self._batches(self.splits["test"]))
 
 
@@ -304,23 +322,21 @@ def load_later(source: EncoderSource | None, trainer: Trainer | None) -> Callabl
 
 
 class AttentionDataModule(CorpusDataModule[Item]):
-    """A corpus through an encoder; the base class of datamodules that read attention from stores.
+    """Datamodule of a corpus read by an encoder; the base class of datamodules that read attention from stores.
 
     `setup` opens one store per split, and makes the stores that are missing; splits of one file share a store.
-    Subclasses fill the holes `extraction`, `read`, `items` and `make_splits`.
-
-    See `CorpusDataModule` for the other options.
+    Subclasses implement `extraction`, `read`, `items` and `make_splits`. See `CorpusDataModule` for the other options.
 
     Args:
-        encoder: the encoder; None for experiments that need no attention.
-        options: layers, heads and precision of the stores, and the policy for sentences over the encoder's limit.
-        random_init: whether a test also reads dev and test through the same encoder with all weights but the
-            embeddings drawn anew; its difference from the given encoder is what training has contributed.
+        encoder: The encoder; None for experiments that need no attention.
+        options: Layers, heads and precision of the stores, and the policy for sentences over the encoder's limit.
+        random_init: A test also reads dev and test through the same encoder with random weights, except the embeddings;
+            the difference of the given encoder from it is the effect of pretraining.
 
     Attributes:
-        make: function that makes a missing store: `attention.make_store`, or its substitute in a rehearsal.
-        stores: the opened store of each split.
-        random_splits: dev and test through the encoder with random weights, after `setup` of a test.
+        make: Function that makes a missing store: `attention.make_store`, or its substitute in a rehearsal.
+        stores: Opened store of each split.
+        random_splits: Dev and test through the encoder with random weights, after `setup` of a test.
     """
 
     def __init__(
@@ -344,29 +360,45 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @abstractmethod
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        """Return the extraction of a file of the corpus."""
+        """Return the specification of the extraction of a corpus file.
+
+        Args:
+            path: The corpus file.
+            source: Files of the encoder; None without an encoder.
+        """
 
     @abstractmethod
     def read(self, path: Path) -> Treebank | Documents:
-        """Parse a file of the corpus."""
+        """Parse a corpus file; return its sentences or documents."""
 
     @abstractmethod
     def items(self, extraction: Extraction, corpus: Any, encoder: Encoder | None) -> Items:  # noqa: ANN401
-        """Cut a parsed corpus into items, each an input of the encoder."""
+        """Cut a parsed corpus into items, each an input of the encoder.
+
+        Args:
+            extraction: Specification of the extraction.
+            corpus: Result of `read`.
+            encoder: The encoder; None for none.
+        """
 
     @abstractmethod
     def make_splits(self, stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, Any]:
-        """Return the data of each split over its store; `encoder` says whose attention the stores hold."""
+        """Build the dataset of each split from its store.
+
+        Args:
+            stores: Store of each split.
+            encoder: Role of the encoder whose attention the stores hold.
+        """
 
     def setup(self, stage: str) -> None:
-        """Open the stores of a stage; every rank takes part in making missing ones.
+        """Open the stores of the splits of a stage; every rank takes part in making missing ones.
 
         A training also makes the store of the test split, which is read afterwards.
 
         Raises:
-            AlignmentError: a sentence does not fit the encoder.
-            CorpusError: a file is absent or malformed.
-            UserError: a store cannot be made.
+            AlignmentError: A sentence does not fit the encoder.
+            CorpusError: A file is absent or malformed.
+            UserError: A store cannot be made.
         """
         files = self.files()
         reads, tested = self.splits_of(stage, files)
@@ -437,22 +469,22 @@ class AttentionDataModule(CorpusDataModule[Item]):
         return stores
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
-        """Return dev, then test; with `random_init` then both through the encoder with random weights."""
+        """Return batches of dev, then of test; with `random_init` then both through the encoder with random weights."""
         return [*super().test_dataloader(), *map(self._batches, self.random_splits.values())]
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """0-based layers of the encoder in the batches."""
+        """0-based layers of the encoder whose attention the batches hold."""
         return self._any.manifest.layers
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """0-based heads of each layer in the batches."""
+        """0-based attention heads of each layer that the batches hold."""
         return self._any.manifest.heads
 
     @property
     def encoder_identity(self) -> Mapping[str, object] | None:
-        """Identity of the encoder, which a trained probe is bound to; None without an encoder."""
+        """Values that determine the encoder's attention, for which a probe is trained; None without an encoder."""
         identity = self._any.manifest.identity["encoder"]
         return identity if isinstance(identity, dict) else None
 
@@ -466,7 +498,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @property
     def provenance(self) -> Provenance:
-        """Encoder and files; counts of everything dropped, cut or replaced, and of items in an earlier split too."""
+        """Description of encoder and files, with counts of everything dropped, cut, replaced or in an earlier split too."""
         files = self.files()
         data: dict[str, object] = {}
         audit: dict[str, object] = {}

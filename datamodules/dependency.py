@@ -1,4 +1,4 @@
-"""A dependency treebank through an encoder, as batches of word-level attention with the gold arcs."""
+"""Datamodule of a dependency treebank read by an encoder: batches of attention over words with the gold arcs."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -45,18 +45,18 @@ HeadsOf = Callable[[Sequence[str]], Sequence[int]]
 
 
 class DependencySplit(Dataset[AttentionBatch]):
-    """One split, indexed by whole batches, which are copied once from the mapped store.
+    """The sentences of a split as a dataset that is indexed by whole batches: `split[[3, 7]]` is an `AttentionBatch`.
 
     Args:
-        data: the datamodule, whose options it follows; it is not kept.
-        store: the store of the split.
-        split: name of the split.
-        encoder: role of the encoder whose attention the store holds.
+        data: Datamodule with the options; no reference to it is kept.
+        store: Store of the split.
+        split: Name of the split.
+        encoder: Role of the encoder whose attention the store holds.
 
     Attributes:
-        arcs: number of words whose head is a word.
-        reach: int32 `[words, layers, 2]`, first and last word, from 1, that each word may attend to in each layer;
-            None if every word may attend to the whole sentence.
+        arcs: Number of words whose syntactic head is a word, not the root.
+        reach: First and last word, from 1, that each word may attend to in each layer, int32 `[words, layers, 2]`; None
+            if every word may attend to the whole sentence.
     """
 
     def __init__(self, data: "DependencyDataModule", store: Store, split: Split, encoder: EncoderOf = "given") -> None:
@@ -91,12 +91,12 @@ class DependencySplit(Dataset[AttentionBatch]):
         return len(self.lengths)
 
     def words(self, item: int) -> list[str]:
-        """Return the words of a sentence."""
+        """Return the words of a sentence, given by its index in the split."""
         words: list[str] = self.store.labels["words"][item].as_py()
         return words
 
     def relations(self, item: int) -> NDArray[np.int64]:
-        """Return the relation of each word of a sentence as a number, int64 `[n]`."""
+        """Return the relation id of each word of a sentence, int64 `[n]`."""
         relations: NDArray[np.int64] = self._relations[self._offsets[item] : self._offsets[item + 1]]
         return relations
 
@@ -137,7 +137,7 @@ class DependencySplit(Dataset[AttentionBatch]):
 
 
 def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
-    """Return the distinct relations or tags of a store as the corpus writes them, ordered by their codes."""
+    """Return the distinct relations or tags in a store, spelled as in the corpus, ordered by their codes in the store."""
     labels: list[str] = store.labels.combine_chunks()[column].chunk(0).values.dictionary.to_pylist()
     return labels
 
@@ -150,19 +150,24 @@ def _coded(store: Store, column: Literal["relations", "xpos"], value: Callable[[
 
 
 def require_tags(path: Path, tags: Collection[str]) -> None:
-    """Raise a CorpusError if no word of a file has a tag."""
+    """Raise a CorpusError if no word of a treebank file has a tag.
+
+    Args:
+        path: The file.
+        tags: All tags in it, `_` for none.
+    """
     if not set(tags) - {"_"}:
         wrong = "no word has a tag in column XPOS, and punctuation_by is xpos"
         raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.init_args.punctuation_by relation")
 
 
 def base_label(relation: str) -> str:
-    """Return a relation without its subtype: `nmod` of `nmod:poss`."""
+    """Return a dependency relation without its subtype: `nmod` for `nmod:poss`."""
     return relation.partition(":")[0]
 
 
 class DependencyDataModule(AttentionDataModule[AttentionBatch]):
-    """Attention over a dependency treebank.
+    """Datamodule of attention over the sentences of a dependency treebank.
 
     See `AttentionDataModule` and `CorpusDataModule` for the other options.
 
@@ -171,24 +176,24 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
         format: `conllu` or `conllx`; None for the format that the suffix implies.
         relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.
-        punctuation: relations with their subtypes, or tags, of the words that UAS, UUAS and root accuracy leave out.
+        punctuation: Relations with their subtypes, or tags, of the words that UAS, UUAS and root accuracy leave out.
             None for the relation `punct`, or for the tags that the released code of Hewitt & Manning (2019) leaves out.
         punctuation_by: `relation`, or `xpos` for the treebank's own tags.
-        hidden: layers whose hidden states are kept beside the attention: 0 for the output of the embeddings, k for
+        hidden: Layers whose hidden states are stored beside the attention: 0 for the output of the embeddings, k for
             the output of layer k.
-        max_cells: bound of a training batch in padded cells, `batch · (longest + 2)²`. Evaluation batches have at most
-            twice as many cells, and at most 65,536.
-        max_sentences: bound of the sentences in a training batch.
+        max_cells: Upper bound of a training batch in padded cells, `batch · (longest + 2)²`. Evaluation batches have at
+            most twice as many cells, and at most 65,536.
+        max_sentences: Largest number of sentences in a training batch.
 
     Attributes:
-        relations: names of the relations, ordered by their numbers, after `setup`.
-        train_on: positions of the sentences to train on; None for all.
-        heads_of: function that replaces the heads of the corpus; None keeps them.
-        lowest: position of the lowest layer whose attention the batches hold.
+        relations: Names of the relations; a relation id is an index into them, after `setup`.
+        train_on: Indices of the sentences to train on; None for all.
+        heads_of: Function that replaces the syntactic heads of the corpus; None leaves them unchanged.
+        lowest: Index of the lowest layer whose attention the batches hold.
 
     Raises:
-        CorpusError: on `setup`, a corpus that is absent, malformed, or without the tags of `punctuation_by`.
-        UserError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
+        CorpusError: On `setup`, a corpus is absent, malformed, or without the tags of `punctuation_by`.
+        UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
     """
 
     holds = "gold arcs"
@@ -242,16 +247,16 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     @property
     def hidden_layers(self) -> tuple[int, ...]:
-        """Layers whose hidden states the batches hold, numbered as in `hidden`."""
+        """Layers whose hidden states the batches hold: 0 for the embeddings, k for the output of layer k."""
         return self._any.manifest.hidden.layers
 
     @property
     def hidden_size(self) -> int:
-        """Size of a hidden state; 0 without hidden states."""
+        """Size of a hidden state in the batches; 0 without hidden states."""
         return self._any.manifest.hidden.size
 
     def setup(self, stage: str) -> None:
-        """Open the stores of a stage, and number the relations of all of them together."""
+        """Open the stores of a stage, and assign ids to the relations of all of them together."""
         super().setup(stage)
         if self.punctuation_by == "xpos":  # a store that existed before was not parsed
             for split, store in self.stores.items():
@@ -269,11 +274,15 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return {split: DependencySplit(self, store, split, encoder) for split, store in stores.items()}
 
     def name_of(self, label: str) -> str:
-        """Return the name of a relation here, itself or its base label."""
+        """Return the label as this datamodule reports it: with its subtype, or without if `relations` is `base`."""
         return base_label(label) if self.relation_labels == "base" else label
 
     def read_only(self, reads: Set[Field]) -> None:
-        """Restrict the batches to these of `FIELDS`; the others are left empty."""
+        """Restrict the batches to some tensors; the others are left empty.
+
+        Args:
+            reads: Names of the tensors to read, among `FIELDS`.
+        """
         self._reads = reads
         for data in (*self.splits.values(), *self.random_splits.values()):
             data.reads = reads
@@ -281,12 +290,12 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def variant(
         self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None, lowest: int = 0
     ) -> "DependencyDataModule":
-        """Return a copy on the same opened stores with some changes; `setup` it before use.
+        """Return a changed copy of the datamodule on the same opened stores; call its `setup` before use.
 
         Args:
-            heads: function that gives every sentence other heads than the corpus.
-            train: positions of the sentences of the train split to train on; None for all.
-            lowest: position in `layers` of the lowest layer whose attention the batches hold.
+            heads: Function that gives every sentence other syntactic heads than the corpus.
+            train: Indices of the sentences of the train split to train on; None for all.
+            lowest: Index in `layers` of the lowest layer whose attention the batches hold.
         """
         changed = copy(self)
         changed.trainer = None
@@ -299,7 +308,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Encoder, files and punctuation; counts of everything dropped, cut or replaced."""
+        """Description of encoder, files and punctuation; counts of everything dropped, cut or replaced."""
         known = super().provenance
         data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, dict[str, object]], known.audit)
         for split in self.stores:
@@ -308,7 +317,12 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return known
 
     def batches(self, split: Split, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
-        """Return a split, or some of its sentences, each once, in batches for evaluation."""
+        """Return the sentences of a split, each once, in batches for evaluation.
+
+        Args:
+            split: Name of the split.
+            items: Indices of the sentences; None for all.
+        """
         return self._batches(self.splits[split], items)
 
     def _batches(

@@ -1,4 +1,4 @@
-"""Texts of any kind as segments for an encoder, streamed: no text is kept."""
+"""Datamodule of texts of any kind as segments for an encoder; texts are streamed, and none is stored."""
 
 import logging
 import time
@@ -50,24 +50,24 @@ LEFT_OUT = 0.05
 
 @dataclass(frozen=True)
 class TextSource:
-    """One corpus of texts, and the way to read it.
+    """One corpus of texts, and the options to read it.
 
     Args:
         corpus: `sample` for the embedded text, or with `format: conllu` for the test split of the embedded treebank; a
             name of the registry; or a file: plain text with one paragraph per line (`.txt`, `.raw`), labelled texts or
             pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or word links.
-        name: name in tables; None for the name in the registry, or the stem of the file.
-        split: split of a corpus of the registry, or of a path with `{split}` in it; None for test if there is one,
-            else dev, else the whole.
-        format: None for the format that the suffix implies. Word links need it: `links` for a TSV file, `enhanced`
-            for column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of FrameNet; see
+        name: Name in tables; None for the name in the registry, or the stem of the file.
+        split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test if there is one, else
+            dev, else the whole.
+        format: None for the format that the suffix implies. Word links need it: `links` for a TSV file, `enhanced` for
+            column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of FrameNet; see
             `corpora.texts`.
-        columns: columns of labelled texts; None for the columns in the registry, else `text` alone. Labels are read
-            if their column is named: `{text: text, label: label}`.
-        header: whether TSV and CSV name their columns; None for the registry's answer, else true.
+        columns: Columns of labelled texts; None for the columns in the registry, else `text` alone. Labels are read if
+            their column is named: `{text: text, label: label}`.
+        header: True if TSV and CSV name their columns; None for the registry's value, else True.
         packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one segment, as in
             BERT's pre-training.
-        limit: most segments; None for all.
+        limit: Largest number of segments; None for all.
     """
 
     corpus: str = "sample"
@@ -89,13 +89,13 @@ Sources = str | dict[str, Any] | list[Any]
 
 
 def read_sources(given: Sources | TextSource) -> tuple[TextSource, ...]:
-    """Return one corpus or a list of them as `TextSource`s; the list may hold these too.
+    """Convert the value of `corpora`, one corpus or a list of them, to a tuple of `TextSource`s.
 
     The options are read here and not by jsonargparse. It would read a file that is named alone as a config, and merge a
     list of the command line into the list of the config, option by option.
 
     Raises:
-        UserError: an unknown option, or an option with a value that it cannot have.
+        UserError: An option is unknown, or has a value that is not allowed.
     """
     return tuple(map(_source, given if isinstance(given, list) else [given]))
 
@@ -182,18 +182,23 @@ Stretch = tuple[Passage, WordPieces]
 
 @dataclass(frozen=True)
 class TextSegment:
-    """A segment and the passages that it was made of."""
+    """A segment and its passages.
+
+    Attributes:
+        passages: The one or two passages, before the tokenizer cuts them.
+        segment: Their tokens, with delimiters.
+    """
 
     passages: Text
     segment: Segment
 
 
 class Segments:
-    """The segments of one corpus, in the order of its file.
+    """Segments of one corpus, in the order of its file.
 
-    A passage over the limit is cut at word boundaries into consecutive stretches. When packed in pairs, a stretch
-    fills half a segment, and the last stretch of an odd number is cut in two. A sentence whose tree or links are known,
-    and a pair of texts, are not cut but left out.
+    A passage over the limit is cut at word boundaries into consecutive stretches. When packed in pairs, a stretch fills
+    half a segment, and the last stretch of an odd number is cut in two. A sentence whose tree or links are known, and a
+    pair of texts, are not cut but left out.
 
     `read` counts `passages`, `segments`, their `words`, `tokens` and `words_with_unknown`; texts left out because they
     are `too_long` or `too_short` (fewer than two words); `words_cut`, words that alone exceed the limit; and the counts
@@ -209,7 +214,11 @@ class Segments:
             raise CorpusError(f"max_length: {max_length} leaves no room for two words. Give a larger number.")
 
     def read(self, audit: Counter[str]) -> Iterator[TextSegment]:
-        """Yield the segments of the file, and count into the audit."""
+        """Yield the segments of the corpus in the order of its file.
+
+        Args:
+            audit: Receives the counts that the class lists.
+        """
         packed = self._packed(audit) if self._pairs else self._stretches(audit)
         for stretches in islice(packed, self._corpus.source.limit):
             passages, pieces = zip(*stretches, strict=True)
@@ -281,7 +290,15 @@ def _parted(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, in
 def segment_batch(
     segments: Sequence[TextSegment], index: Sequence[int], corpus: str, *, pad: int, encoder: EncoderOf = "given"
 ) -> SegmentBatch:
-    """Return the batch of segments with the numbers `index`, padded to the longest; there may be none."""
+    """Return a batch of segments, padded to the longest; the batch may be empty.
+
+    Args:
+        segments: Segments of the batch.
+        index: Index of each segment among all segments of the run.
+        corpus: Name of their corpus.
+        pad: Id of the padding token.
+        encoder: Role of the encoder whose attention is to be read.
+    """
 
     def padded(field: str, blank: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         columns = [torch.from_numpy(getattr(one.segment, field)) for one in segments]
@@ -308,15 +325,15 @@ def _bounds(lengths: Sequence[int], max_cells: int) -> list[tuple[int, int]]:
 
 
 class TextStream(IterableDataset[SegmentBatch]):
-    """The batches of this rank, one corpus after the other, of segments of similar length.
+    """Dataset that yields the batches of this rank, one corpus after the other, of segments of similar length.
 
-    Every rank reads all texts and takes its share of the batches, which are the same on any number of ranks. Segments
-    are held for one window at a time. A rank without a batch gets an empty one, because a rank that never runs its
-    loop would miss the collective at its end.
+    Every rank reads all texts and takes its share of the batches, which are the same on any number of ranks. Only the
+    segments of one window are in memory at a time. A rank without a batch gets an empty one, because a rank that never
+    runs its loop would miss the collective at its end.
 
     Args:
-        data: the datamodule, after `setup`; its audits are counted anew by every pass.
-        encoder: encoder whose attention will be read.
+        data: Datamodule, after `setup`; its audits are counted anew by every pass.
+        encoder: Role of the encoder whose attention will be read.
     """
 
     def __init__(self, data: "TextDataModule", encoder: EncoderOf) -> None:
@@ -348,33 +365,32 @@ class TextStream(IterableDataset[SegmentBatch]):
 
 
 class TextDataModule(CorpusDataModule[SegmentBatch]):
-    """Text segments of one or more corpora for one encoder, at the level of its tokens.
+    """Datamodule of text segments from one or more corpora, as tokens of one encoder.
 
     Texts are streamed: no store is made, and memory does not grow with a corpus. Only a `test` reads them.
 
     Args:
         corpora: `sample` for the embedded text, a name of the registry, a file, or a mapping; see `TextSource`. A list
             names several corpora.
-        encoder: the encoder.
-        root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
-        cache: folder of the embedded text; else `$PROBING_CACHE`, else `./stores`.
-        max_length: most pieces of a segment, delimiters included; the encoder's own limit if that is less.
-        max_cells: bound of a batch in padded cells, `batch · longest²`; None for `CELLS` of the device.
-        before: the encoder before its fine-tuning. Its attention to the same batches is read too.
-        random_init: whether everything is also read through the same encoder with all weights but the embeddings drawn
-            anew.
-        rank_timeout: seconds without a sign of life after which another device is given up.
+        encoder: The encoder.
+        root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
+        cache: Folder of the embedded text; else `$PROBING_CACHE`, else `./stores`.
+        max_length: Largest number of pieces of a segment, delimiters included; the encoder's own limit if that is less.
+        max_cells: Upper bound of a batch in padded cells, `batch · longest²`; None for `CELLS` of the device.
+        before: The encoder before its fine-tuning. Its attention to the same batches is read too.
+        random_init: Read everything also through the same encoder with random weights, except the embeddings.
+        rank_timeout: Seconds without a sign of life after which another device is given up.
 
     Attributes:
-        sources: the corpora as they were given.
-        names: names of the corpora, in order, as in the batches.
-        encoders: the encoders by role, after `setup`.
-        audits: counts of the last pass, by corpus.
+        sources: The corpora as they were given.
+        names: Names of the corpora, in order, as in the batches.
+        encoders: The encoders by role, after `setup`.
+        audits: Counts of the last pass, by corpus.
 
     Raises:
-        CorpusError: an option out of range, an unknown corpus; on `setup`, an absent corpus or one without a segment.
-        EncoderError: on `setup`, the encoder cannot be had or cannot separate two passages, or `before` differs from
-            it in layers, heads or pieces.
+        CorpusError: An option is out of range, or a corpus unknown; on `setup`, a corpus is absent or has no segment.
+        EncoderError: On `setup`, the encoder is not found or cannot separate two passages, or `before` differs from it
+            in layers, heads or pieces.
     """
 
     unit = "segments"
@@ -410,7 +426,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def max_cells(self) -> int:
-        """Bound of a batch in padded cells, after `setup`."""
+        """Largest size of a batch: segments × (tokens of the longest)², padding included; known after `setup`."""
         return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property
@@ -418,14 +434,14 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return (self.encoder,) if self.before is None else (self.encoder, self.before)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the file of every corpus by name; write the embedded texts if they are absent or damaged."""
+        """Return the file of every corpus of texts by name; write the embedded texts if they are absent or damaged."""
         for corpus in self._corpora:
             if corpus.source.corpus == "sample":
                 write_sample_text(corpus.path.parent)
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return no splits, as a corpus of texts is read as a whole; a CorpusError if the stage is not `test`."""
+        """Return two empty lists, as a corpus of texts is read as a whole; raise a CorpusError if the stage is not `test`."""
         if stage != "test":
             raise CorpusError(
                 f"{type(self).__name__}: its texts are for experiments without training. Run `python train.py test`."
@@ -436,16 +452,17 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return [no_file(path) for path in dict.fromkeys(self.files().values()) if not path.is_file()]
 
     def segments(self, *corpora: _Corpus) -> dict[str, Segments]:
-        """Return the segments of corpora by name, by default of all corpora, after `setup`."""
+        """Return the segments of the given corpora by name, by default of all corpora, after `setup`."""
         segmenter = Segmenter(self.encoders["given"])
         return {corpus.name: Segments(corpus, segmenter, self.max_length) for corpus in corpora or self._corpora}
 
     def setup(self, stage: str) -> None:
-        """Load the encoders, and read the first segment of every corpus.
+        """Load the encoders, and check that every corpus has a segment to read.
 
         Raises:
-            CorpusError: a file is absent or malformed, or holds no segment of two words.
-            EncoderError: an encoder cannot be had or cannot separate two passages, or `before` does not fit it.
+            CorpusError: A file is absent or malformed, or holds no segment of two words.
+            EncoderError: An encoder is not found or cannot separate two passages, or the encoder `before` fine-tuning
+                differs from the given one in layers, heads or pieces.
         """
         self.splits_of(stage, {})
         if self.encoders:
@@ -497,7 +514,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self.audits.items()})
 
     def warn_of_left_out(self) -> None:
-        """Warn of many texts left out for their length, and of trees with several roots; every process may call it."""
+        """Log warnings about many texts left out for their length, and about trees with several roots, on rank 0."""
         for name, audit in self.audits.items():
             warn_of_roots(name, audit)
             left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
@@ -509,7 +526,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 )
 
     def only(self, names: Collection[str]) -> "TextDataModule":
-        """Return a copy with these corpora alone."""
+        """Return a copy of the datamodule with the named corpora alone."""
         chosen = copy(self)
         both = zip(self.sources, self._corpora, strict=True)
         kept = [(source, corpus) for source, corpus in both if corpus.name in names]
@@ -518,27 +535,27 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return chosen
 
     def passages(self) -> Iterator[Text]:
-        """Yield all texts of the corpora, before any is cut or left out."""
+        """Yield all texts of the corpora as passages, before any is cut or left out."""
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 
     def has_split(self, split: registry.Split) -> bool:
-        """Return whether every corpus has a split of this name: in the registry, or as a path with `{split}`."""
+        """Return True if every corpus has a split of this name: in the registry, or as a path with `{split}`."""
         return all(
             split in CORPORA[source.corpus].splits if source.corpus in CORPORA else "{split}" in source.corpus
             for source in self.sources
         )
 
     def drawn(self, split: registry.Split | None, most: int, seed: int) -> Iterator[SegmentBatch]:
-        """Draw at most `most` segments of each corpus at random, the same on every rank.
+        """Draw at most `most` segments of each corpus at random, and yield them in batches; the same on every rank.
 
         Args:
-            split: split of the corpora to draw from; None for the texts that a test reads.
-            most: most segments of each corpus.
-            seed: seed of the draw.
+            split: Split of the corpora to draw from; None for the texts that a test reads.
+            most: Largest number of segments of each corpus.
+            seed: Seed of the draw.
 
         Raises:
-            CorpusError: a corpus is a file of its own, or has no such split.
+            CorpusError: A corpus is a single file, or has no such split.
         """
         for source in self.sources:
             if split is not None and source.corpus not in CORPORA and "{split}" not in source.corpus:
@@ -562,7 +579,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=pad)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
-        """Return all texts for the given encoder, each once; with `random_init` then for the random one.
+        """Return batches of all texts for the given encoder, each text once; with `random_init` then for the random one.
 
         The encoder `before` reads the batches of the given one.
         """

@@ -1,4 +1,4 @@
-"""Tokenization of labelled texts into words or pieces, and vocabularies that number the tokens."""
+"""Tokenization of labelled texts into words or pieces, and vocabularies that assign an id to each token."""
 
 import json
 import re
@@ -27,16 +27,16 @@ PAD, UNKNOWN, MASK, START, END, SEPARATOR = SPECIALS = ("<pad>", "<unk>", "<mask
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words or pieces; the number of each is its position in `words`.
+    """Vocabulary of words or pieces; the id of each is its index in `words`.
 
     Attributes:
-        words: all entries, specials included.
-        pad: number of the padding.
-        unknown: number of every word that is not in the vocabulary.
-        mask: number of the token that hides a word; None, as for the next three, if there is none.
-        start: number of the delimiter before a text.
-        end: number of the delimiter after a text.
-        separator: number of the delimiter between the texts of a pair.
+        words: All entries, special tokens included.
+        pad: Id of the padding.
+        unknown: Id of every word that is not in the vocabulary.
+        mask: Id of the token that hides a word; None, as for the next three, if there is none.
+        start: Id of the delimiter before a text.
+        end: Id of the delimiter after a text.
+        separator: Id of the delimiter between the texts of a pair.
     """
 
     words: tuple[str, ...]
@@ -56,7 +56,7 @@ class Vocabulary:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        """Numbers of the special entries, which no word of a corpus has."""
+        """Ids of the special tokens, which no word of a corpus has."""
         return frozenset(number for number in self._specials if number is not None)
 
     @cached_property
@@ -64,25 +64,27 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words) if number not in self.specials}
 
     def numbers(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """Return the number of each word, int64 `[words]`; `unknown` for a word that is absent, or is a special."""
+        """Return the id of each word in the vocabulary, int64 `[words]`; `unknown` if it is absent or spelled like a
+        special.
+        """
         return np.fromiter((self._numbers.get(word, self.unknown) for word in words), np.int64)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the words in order and the numbers of the specials."""
+        """SHA-256, in hexadecimal, of the vocabulary: the words in order and the ids of the special tokens."""
         return digest(json.dumps([self.words, self._specials]).encode())
 
 
 def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
-    """Return the vocabulary of words with these counts: the specials, then words by falling count and code points.
+    """Return a vocabulary: the special tokens, then words by falling count and code points.
 
     Args:
-        counts: count of each word in train.
-        min_count: lowest count of a word in the vocabulary.
-        max_words: most words; None for no bound.
+        counts: Count of each word in train.
+        min_count: Lowest count of a word in the vocabulary.
+        max_words: Largest number of words; None for no bound.
 
     Raises:
-        CorpusError: no word is left.
+        CorpusError: No word is left.
     """
     frequent = (word for word, count in counts.items() if count >= min_count and word not in SPECIALS)
     words = sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
@@ -94,7 +96,7 @@ def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | N
 
 
 def piece_vocabulary(tokenizer: TextTokenizer) -> Vocabulary:
-    """Return the vocabulary of a tokenizer's pieces; `unknown` is `pad` if there is no unknown piece."""
+    """Return the vocabulary of a tokenizer's pieces; its `unknown` is `pad` if the tokenizer has no unknown piece."""
     unknown = tokenizer.pad if tokenizer.unknown is None else tokenizer.unknown
     delimiters = tokenizer.start, tokenizer.end, tokenizer.separator
     return Vocabulary(tokenizer.pieces, tokenizer.pad, unknown, tokenizer.mask, *delimiters)
@@ -115,15 +117,15 @@ _APART = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """The words of several texts and their pairs in flat arrays, one text after the other.
+    """Words of several texts and their pairs in flat arrays, one text after the other.
 
     Attributes:
-        types: the distinct words in order of their first occurrence.
-        codes: int64 `[words]`, position of each word in `types`.
+        types: Distinct words in order of their first occurrence.
+        codes: int64 `[words]`, index of each word in `types`.
         offsets: int64 `[2 · texts + 1]`; text i has the words `offsets[2i]:offsets[2i+1]`, its pair the words
             `offsets[2i+1]:offsets[2i+2]`.
         paired: bool `[texts]`, texts that have a pair.
-        sentences: int64 `[words]`, number of the sentence; non-decreasing, and different for any two sentences.
+        sentences: int64 `[words]`, index of the sentence; non-decreasing, and different for any two sentences.
         rationale: bool `[words]`, words of the rationale.
     """
 
@@ -137,15 +139,16 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class TokenizedTexts:
-    """The tokens of several texts in flat arrays; each text has at least one token that is not a special.
+    """Tokens of several texts in flat arrays; each text has at least one token that is not a special token.
 
     Attributes:
-        codes: int64 `[tokens]`; for words, positions in `(*types, *SPECIALS)`; for pieces, their numbers.
+        codes: int64 `[tokens]`; for words, indices into `(*types, *SPECIALS)`; for pieces, their ids.
         offsets: int64 `[texts + 1]`; text i has the tokens `offsets[i]:offsets[i+1]`.
-        sources: int64 `[tokens]`, 0 in the text, 1 in its pair, -1 for specials.
-        words: int64 `[tokens]`, position among the words; -1 for specials, and for the unknown token of a blank text.
-        types: the distinct words; None for pieces.
-        blank: number of texts that held no token and were given the unknown token.
+        sources: int64 `[tokens]`, 0 in the text, 1 in its pair, -1 for special tokens.
+        words: int64 `[tokens]`, index of the word in the flat array; -1 for special tokens, and for the unknown token
+            of a blank text.
+        types: The distinct words; None for pieces.
+        blank: Number of texts that held no token and were given the unknown token.
     """
 
     codes: Numbers
@@ -157,25 +160,29 @@ class TokenizedTexts:
 
     @property
     def owners(self) -> Numbers:
-        """Text of each token, int64 `[tokens]`."""
+        """Index of the text that each token belongs to, int64 `[tokens]`."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     @property
     def counts(self) -> Counter[str]:
-        """Count of each word; empty for pieces."""
+        """Number of occurrences of each word in the texts; empty for pieces."""
         types = self.types or ()
         found = np.bincount(self.codes, minlength=len(types)).tolist()
         return Counter({word: count for word, count in zip(types, found, strict=False) if count})
 
     @property
     def segments(self) -> Numbers:
-        """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair; specials repeat the token before."""
+        """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair; special tokens repeat the token before."""
         last = np.maximum.accumulate(np.where(self.sources >= 0, np.arange(len(self.sources)), -1))
         within = last >= self.offsets[self.owners]
         return np.where(within, self.sources[last], 0)
 
     def sentences(self, words: Words) -> Numbers:
-        """Return the 0-based sentence of each token in its text, int64 `[tokens]`, without gaps; -1 for specials."""
+        """Return the index of each token's sentence in its text, int64 `[tokens]`, without gaps; -1 for special tokens.
+
+        Args:
+            words: Words of the same texts.
+        """
         found = np.full(len(self.codes), -1)
         real = np.flatnonzero(self.sources >= 0)
         owners, raw = self.owners[real], words.sentences[self.words[real]]
@@ -187,7 +194,15 @@ class TokenizedTexts:
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """Options of the tokens of texts; see `ClassificationDataModule`."""
+    """Options for the tokens of texts.
+
+    Attributes:
+        lowercase: Convert words to lower case.
+        punctuation: `attached` or `apart`; see `read_words`.
+        delimiters: Add a token before and after each text of words.
+        sentence_separator: Word between sentences, which is dropped; None for the rule of `read_words`.
+        max_length: Largest number of tokens of a text, delimiters included; None for the encoder's limit.
+    """
 
     lowercase: bool = True
     punctuation: Punctuation = "attached"
@@ -206,12 +221,22 @@ def tokenize(
     options: TokenOptions,
     too_long: Literal["truncate", "error"] = "truncate",
 ) -> tuple[Words, TokenizedTexts, Numbers]:
-    """Return the words and tokens of the texts of a file, and the number of tokens cut from each, int64 `[texts]`.
+    """Split the texts of a file into words, and make tokens of them.
 
     A tokenizer has rules of its own for case, punctuation and delimiters, and may have a lower limit.
 
+    Args:
+        path: File of the texts, for messages.
+        texts: The texts.
+        tokenizer: Tokenizer whose pieces are the tokens; None makes words the tokens.
+        options: Options for the tokens.
+        too_long: Cut longer texts, or raise an error.
+
+    Returns:
+        Words, tokens, and the number of tokens cut from each text, int64 `[texts]`.
+
     Raises:
-        CorpusError: a text is too long and the policy is `error`, or the limit leaves room for delimiters alone.
+        CorpusError: A text is too long and the policy is `error`, or the limit leaves room for delimiters alone.
     """
     if tokenizer is not None:
         words = read_words(texts, sentence_separator=options.sentence_separator)
@@ -243,10 +268,14 @@ def read_words(
 
     Without a separator, a sentence ends after `ENDS` and the `CLOSERS` that follow, and at the end of a text or pair.
     This rule needs texts whose punctuation stands apart. With a separator, sentences end there and at the end of a
-    text; separators are dropped, and lowercased if words are.
+    text; separators are dropped. All parts of a rationale word belong to the rationale.
 
-    `attached` punctuation splits at white space alone, for texts that are tokenised already; `apart` makes marks and
-    clitics words of their own. All parts of a rationale word belong to the rationale.
+    Args:
+        texts: The texts.
+        lowercase: Convert words, and the separator, to lower case.
+        punctuation: `attached` splits at white space alone, for texts that are tokenised already; `apart` makes marks
+            and clitics words of their own.
+        sentence_separator: Word between sentences; None without.
     """
     separator = sentence_separator.lower() if sentence_separator is not None and lowercase else sentence_separator
     codes: list[int] = []
@@ -297,7 +326,7 @@ def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
 
 
 def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
-    """Make each word a token; put a separator between a text and its pair, and optional delimiters around both."""
+    """Make each word a token; add a separator between a text and its pair, and a token before and after with `delimiters`."""
     starts, middles, stops = words.offsets[:-1:2], words.offsets[1::2], words.offsets[2::2]
     around = np.full(len(starts), delimiters)
     # Specials of each text in order: the start, the unknown token of a blank text, the separator, the end.
@@ -318,7 +347,7 @@ def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
 
 
 def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
-    """Cut each text and its pair into the tokenizer's pieces and delimiters.
+    """Cut each text and its pair into the pieces of a tokenizer, with its delimiters.
 
     The words are joined by single blanks; a piece belongs to the word in which it ends.
     """
@@ -347,13 +376,13 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
 
 
 def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
-    """Cut each text to at most `limit` tokens; specials stay, and the longer text of a pair is cut first.
+    """Truncate each text to at most `limit` tokens; special tokens stay, and the longer text of a pair is cut first.
 
     Returns:
-        The tokens, and the number of tokens cut from each text, int64 `[texts]`.
+        The tokens that remain, and the number of tokens cut from each text, int64 `[texts]`.
 
     Raises:
-        CorpusError: the specials leave no room for another token.
+        CorpusError: The special tokens leave no room for another token.
     """
     owners, texts = tokens.owners, len(tokens.offsets) - 1
     first, second = (np.bincount(owners[tokens.sources == source], minlength=texts) for source in (0, 1))

@@ -1,4 +1,4 @@
-"""Word vectors of the words of a corpus: found by name, read once, and kept in a file that is mapped into memory."""
+"""Word vectors for the words of a corpus: found by name, read once, and stored in a file that is mapped into memory."""
 
 import glob
 import gzip
@@ -39,15 +39,16 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 @dataclass(frozen=True)
 class VectorSpec:
-    """Name and use of word vectors.
+    """Name of word vectors, and options for looking words up in them.
 
     Args:
-        name: a text or binary file of GloVe or word2vec (plain or .gz, with a header or without), a `.kv` of gensim,
-            `encoder` for the encoder's own input embeddings, `glove.6B.50d` (100d, 200d, 300d) for the file in the
-            data root's `glove/` or else its subset there, or vectors of gensim's downloader.
-        lowercase: look words up in lower case; `encoder` follows its tokenizer instead.
-        min_coverage: lowest share of the corpus's tokens with a vector, 0–1; less is an error.
-        allow_pickle: open a `.kv`, a pickle. A pickle can run any program: allow it only for files that you trust.
+        name: A text or binary file of GloVe or word2vec (plain or .gz, with a header or without), a `.kv` of gensim,
+            `encoder` for the encoder's own input embeddings, `glove.6B.50d` (100d, 200d, 300d) for the file in the data
+            root's `glove/` or else its subset there, or vectors of gensim's downloader.
+        lowercase: Look words up in lower case; `encoder` follows its tokenizer instead.
+        min_coverage: Lowest share of the corpus's tokens with a vector, 0–1; less is an error.
+        allow_pickle: Permit to open a `.kv`, a pickle. A pickle can run any program: allow it only for files that you
+            trust.
     """
 
     name: str = "glove.6B.50d"
@@ -62,13 +63,13 @@ class VectorSpec:
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
-    """Vectors of the words of a corpus.
+    """Vectors of the words of a corpus, and the row of each word.
 
     Attributes:
-        index: row of every known word, in the form that is looked up.
+        index: Row of every known word, in the form that is looked up.
         matrix: float32 `[types + 1, size]`; the last row, −1, is zero.
-        lowercase: whether words are looked up in lower case.
-        identity: the file's name and SHA-256, or the encoder's identity, and `lowercase`; the same for every corpus.
+        lowercase: True if words are looked up in lower case.
+        identity: The file's name and SHA-256, or the encoder's identity, and `lowercase`; the same for every corpus.
         audit: `file`; `size` of a vector; `types` (distinct forms) and `tokens` of the corpus; `types_covered`,
             `tokens_covered`, and `coverage` of the tokens, 0–1; for a text file `repeated_rows` of words that already
             had one; for `encoder` `types_all_unknown`, types without a piece that the tokenizer knows.
@@ -82,11 +83,11 @@ class WordVectors:
 
     @property
     def size(self) -> int:
-        """Number of values of a vector."""
+        """Number of dimensions of a word vector."""
         return int(self.matrix.shape[1])
 
     def rows(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """Return the row of the matrix for each word, int64 `[words]`; −1 where the word is unknown."""
+        """Return the row of the matrix for each word, int64 `[words]`; −1, the zero row, for an unknown word."""
         forms = (word.lower() for word in words) if self.lowercase else words
         return np.fromiter((self.index.get(form, -1) for form in forms), np.int64, len(words))
 
@@ -100,18 +101,18 @@ def load_vectors(
     source: EncoderSource | None = None,
     encoder: Callable[[], Encoder] | None = None,
 ) -> WordVectors:
-    """Return the vectors of a corpus's words; the first time, convert their file.
+    """Return the word vectors for the words of a corpus; the first time, convert their file.
 
     Args:
-        spec: name and use of the vectors.
-        words: count of every form in the corpus.
-        root: data root, under which `glove/` lies.
-        cache: folder of the stores; its `vectors/` keeps the converted vectors.
-        source: the encoder that the name `encoder` stands for; None without one.
-        encoder: function that loads this encoder; None for `Encoder(source)`.
+        spec: Name and options of the vectors.
+        words: Count of every form in the corpus.
+        root: Data root, under which `glove/` lies.
+        cache: Folder of the stores; its `vectors/` holds the converted vectors.
+        source: Files of the encoder that the name `encoder` stands for; None without one.
+        encoder: Function that loads this encoder; None for `Encoder(source)`.
 
     Raises:
-        UserError: vectors that are absent, malformed, or know too few tokens, or a cache that cannot be written.
+        UserError: The vectors are absent, malformed, or know too few tokens, or the cache cannot be written.
     """
     embedded, digests = spec.name == ENCODER, Digests(cache)
     lowercase = spec.lowercase and not embedded
@@ -189,15 +190,15 @@ def _converted(
 
 
 def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Path]:
-    """Return the file of these word vectors, and the arrays that gensim has stored beside a `.kv`.
+    """Return the path of a file of word vectors, followed by the arrays that gensim has stored beside a `.kv`.
 
     Args:
-        spec: name of the vectors.
-        root: data root, under which `glove/` lies.
-        fetch: whether gensim's downloader may fetch the file.
+        spec: Name of the vectors.
+        root: Data root, under which `glove/` lies.
+        fetch: Permit gensim's downloader to fetch the file.
 
     Raises:
-        UserError: there is no such file and it cannot be fetched, or it is a pickle that is not allowed.
+        UserError: There is no such file and it cannot be fetched, or it is a pickle that is not allowed.
     """
     path = Path(spec.name).expanduser()
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
@@ -233,13 +234,13 @@ def _download(name: str, fetch: bool) -> Path:
 
 
 def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
-    """Return the vectors of the wanted words, in the order of the file.
+    """Return the vectors of the wanted words in a file of word vectors, in the order of the file.
 
     gensim reads `.kv` and word2vec's binary format. Text is read here, because gensim would parse all rows, pad a row
-    that is cut off, and name no line in its errors.
+    that is cut off, and give no line number in its errors.
 
     Raises:
-        UserError: the file is malformed.
+        UserError: The file is malformed.
     """
     from gensim.models import KeyedVectors
 

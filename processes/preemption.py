@@ -25,7 +25,7 @@ class Interrupted(BaseException):
     """A signal stops the program; like KeyboardInterrupt, it is not caught by `except Exception`.
 
     Attributes:
-        signal: the signal.
+        signal: The signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -76,9 +76,9 @@ def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | Non
     """Stop together with the other processes of a run, even if a signal reaches only one of them.
 
     Args:
-        marker: file whose modification stops all processes; an existing file is from an earlier attempt. None for a
+        marker: File whose modification stops all processes; an existing file is from an earlier attempt. None for a
             single process.
-        pass_on: sends a signal to the processes started by this one; None without any.
+        pass_on: Sends a signal to the processes started by this one; None without any.
     """
     _process.marker, _process.pass_on = marker, pass_on
     _process.stale = None if marker is None else touched(marker)
@@ -105,7 +105,7 @@ def check() -> None:
     """Stop here after a signal, together with the other processes of the run.
 
     Raises:
-        Interrupted: a signal has come.
+        Interrupted: A signal has come.
     """
     if requested() is not None:
         stop()
@@ -121,7 +121,7 @@ def stop() -> None:
     """Stop here, together with the other processes of the run.
 
     Raises:
-        Interrupted: always.
+        Interrupted: Always.
     """
     if _process.marker is not None:
         _process.marker.touch()

@@ -19,8 +19,8 @@ class Progress:
     """Logs every 30 s how much of a computation is done and an estimate of the time left.
 
     Args:
-        what: name of the computation, with the unit of the amounts.
-        total: sum of all amounts given to `advance`; infinite if unknown.
+        what: Name of the computation, with the unit of the amounts.
+        total: Sum of all amounts given to `advance`; infinite if unknown.
     """
 
     def __init__(self, what: str, total: float) -> None:

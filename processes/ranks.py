@@ -25,7 +25,7 @@ class LostRank(Exception):
     """Another process of the run has ended or does not answer.
 
     Attributes:
-        rank: its number, if known.
+        rank: Its number, if known.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:
@@ -81,14 +81,14 @@ class Ranks:
         """Wait until `found` returns a result of another rank, and return the result.
 
         Args:
-            found: returns the result, or None if it is not there yet.
-            owner: rank that writes the result, and touches its file in the folder of `file`.
-            file: the awaited file, for the message.
-            stop: raise `Interrupted` after a signal; if False, only inform the other ranks.
+            found: Returns the result, or None if it is not there yet.
+            owner: Rank that writes the result, and touches its file in the folder of `file`.
+            file: The awaited file, for the message.
+            stop: Raise `Interrupted` after a signal; if False, only inform the other ranks.
 
         Raises:
-            LostRank: the owner has not touched its file for `patience` seconds.
-            Interrupted: a signal has come.
+            LostRank: The owner has not touched its file for `patience` seconds.
+            Interrupted: A signal has come.
         """
         seen, since, pause = None, time.monotonic(), 0.01
         while (one := found()) is None:
@@ -144,7 +144,7 @@ class Ranks:
         here.
 
         Raises:
-            LostRank: another rank has not touched its file for `patience` seconds.
+            LostRank: Another rank has not touched its file for `patience` seconds.
         """
 
         def answer(rank: int) -> bool | None:
@@ -185,7 +185,7 @@ def acquire_lock(path: Path) -> int | None:
     is assumed to live.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: The file cannot be made.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:

@@ -65,8 +65,8 @@ def scored(record: Record, score: str | None, label: str = "") -> Scored:
     """Return the run of a record with the counts of a score; None takes the first score with counts.
 
     Raises:
-        RecordError: there are no counts, or they do not give the score.
-        SettingsError: the config cannot be read.
+        RecordError: There are no counts, or they do not give the score.
+        SettingsError: The config cannot be read.
     """
     name = score or next(iter(record.content["ratios"]), "uas")
     counts = record.counts(name, by_id=True)
@@ -102,7 +102,7 @@ def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], l
         The runs, and a warning for each run with dropped items.
 
     Raises:
-        RecordError: the runs have different items and `common` is False, or they share no item.
+        RecordError: The runs have different items and `common` is False, or they share no item.
     """
     first = runs[0]
     order = first.counts.index

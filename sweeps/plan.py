@@ -99,8 +99,8 @@ class Sweep:
     """A sweep read from a plan.
 
     Attributes:
-        labels: names of the label columns.
-        columns: full names of the columns by their names in the table; plain `low` stands for `<first score>.low`.
+        labels: Names of the label columns.
+        columns: Full names of the columns by their names in the table; plain `low` stands for `<first score>.low`.
     """
 
     name: str
@@ -139,13 +139,13 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     """Read a plan.
 
     Args:
-        path: the YAML file.
-        extra: options of train.py for every run.
-        above: plans that test the checkpoints of this plan.
+        path: The YAML file.
+        extra: Options of train.py for every run.
+        above: Plans that test the checkpoints of this plan.
 
     Raises:
-        SettingsError: the file is missing or malformed.
-        UserError: the plan names missing files, or contradicts itself.
+        SettingsError: The file is missing or malformed.
+        UserError: The plan names missing files, or contradicts itself.
     """
     plan = typed(Plan, read_yaml(path), str(path))
     name = plan.name or path.stem
@@ -186,13 +186,13 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
     Plain `low`, `high` and `sd` belong to the first score.
 
     Args:
-        labels: names of the label columns.
-        scores: names of the scores.
-        chosen: columns of the table; if empty, all labels, scores and statistics.
-        where: place of `chosen` in the file, for messages.
+        labels: Names of the label columns.
+        scores: Names of the scores.
+        chosen: Columns of the table; if empty, all labels, scores and statistics.
+        where: Place of `chosen` in the file, for messages.
 
     Raises:
-        UserError: two columns have the same name, or a chosen column does not exist.
+        UserError: Two columns have the same name, or a chosen column does not exist.
     """
     ends = [score + end for score in scores for end in ("", *(f".{end}" for end in STATISTICS))]
     everything = [*labels, "seeds", "epochs", *ends]
@@ -294,7 +294,7 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     """Return the options of a command line, `--name=value` or `--name value`, by name.
 
     Raises:
-        UserError: an option has no value.
+        UserError: An option has no value.
     """
     found: dict[str, str] = {}
     rest = list(words)

@@ -44,12 +44,12 @@ class Sweeper:
     """Executes the unfinished runs of a sweep and reports their progress.
 
     Args:
-        sweep: the sweep.
-        out: folder of the sweep.
-        jobs: executor of the runs.
-        program: command of train.py.
-        console: prints the progress.
-        beside: folders of other sweeps, whose runs are reused.
+        sweep: The sweep.
+        out: Folder of the sweep.
+        jobs: Executor of the runs.
+        program: Command of train.py.
+        console: Prints the progress.
+        beside: Folders of other sweeps, whose runs are reused.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Sweeper:
         """Return the keys of runs with an invalid command line, by fault; one process checks all.
 
         Raises:
-            UserError: the check fails.
+            UserError: The check fails.
         """
         asked: dict[object, str] = {}
         for key, run in ((key, self.runs[key]) for key in keys):
@@ -109,7 +109,7 @@ class Sweeper:
         """Execute all runs and report failures; stop the sweep if two rows fail with the same message.
 
         Raises:
-            UserError: the command line of a run is invalid; no run is begun then.
+            UserError: The command line of a run is invalid; no run is begun then.
         """
         # Runs that test checkpoints of other runs are checked after these.
         if faults := self.check(key for key in self.waiting if self._is_ready(key)):
@@ -271,7 +271,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     """Run the command line `args`; return the exit code, 1 if a run failed or a cell is empty.
 
     Raises:
-        UserError: the sweep cannot be run.
+        UserError: The sweep cannot be run.
     """
     console = console or Console()
     place = list(args).index("--") if "--" in args else len(args)

@@ -27,9 +27,9 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
     """Return the table of a sweep and the table of its runs, `<name>_runs`; missing seeds are left out.
 
     Args:
-        sweep: the sweep.
-        records: results of the finished runs by key.
-        out: folder of the sweep.
+        sweep: The sweep.
+        records: Results of the finished runs by key.
+        out: Folder of the sweep.
 
     Returns:
         The tables, with reasons for empty cells (`faults`) and `warnings` in the audit; encoder and data entries that

@@ -34,7 +34,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Return the content of a checkpoint, its tensors memory-mapped.
 
     Raises:
-        TrainingError: the file is damaged, or no checkpoint of a run.
+        TrainingError: The file is damaged, or no checkpoint of a run.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -56,7 +56,7 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return `class_path` and `init_args` of the module of a checkpoint; `class_path` is empty if it is not named.
 
     Raises:
-        TrainingError: these entries do not have the form that a run writes.
+        TrainingError: These entries do not have the form that a run writes.
     """
     model = (config_of(content) if "config" in content else {}).get("model", {})
     parameters = content.get("hyper_parameters") or {}
@@ -73,7 +73,7 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """Return the settings of the datamodule that a checkpoint was trained on; `path` is for messages.
 
     Raises:
-        TrainingError: the checkpoint has no such settings, or they cannot be used here.
+        TrainingError: The checkpoint has no such settings, or they cannot be used here.
     """
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
@@ -111,13 +111,13 @@ def instantiate(
     """Return a module made from the settings of a checkpoint, without parameters.
 
     Args:
-        base: the class of the module, or a base class.
-        path: the checkpoint, for messages.
-        model: see `configured_model`.
-        options: arguments that override the settings of the checkpoint.
+        base: The class of the module, or a base class.
+        path: The checkpoint, for messages.
+        model: See `configured_model`.
+        options: Arguments that override the settings of the checkpoint.
 
     Raises:
-        TrainingError: the checkpoint is of another class.
+        TrainingError: The checkpoint is of another class.
     """
     name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
     if not name:  # trained by a program, not by train.py
@@ -139,7 +139,7 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
     """Parse the settings in a received file, and set all permissions to False.
 
     Raises:
-        TrainingError: they name a class of another program or an invalid option.
+        TrainingError: They name a class of another program or an invalid option.
     """
     parser = _parser(base, part)
     try:

@@ -87,8 +87,8 @@ class ProbingCLI(CommandLine):
     Further keyword arguments are options of LightningCLI.
 
     Args:
-        args: the words of the command line; None for `sys.argv`.
-        writer: class of the callback that writes the results; None writes none.
+        args: The words of the command line; None for `sys.argv`.
+        writer: Class of the callback that writes the results; None writes none.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class ProbingCLI(CommandLine):
         """Parse the command line; `test` completes `--data.*` options with the data settings of the tested checkpoint.
 
         Raises:
-            UserError: a module of --trust cannot be imported.
-            SettingsError: a file grants a permission that only the command line may grant.
+            UserError: A module of --trust cannot be imported.
+            SettingsError: A file grants a permission that only the command line may grant.
         """
         words: list[str] = sys.argv[1:] if args is None else args
         if not words or words[0] not in (*self.subcommands(), "-h", "--help"):
@@ -165,7 +165,7 @@ class ProbingCLI(CommandLine):
         """Check `--ckpt_path` and the options of the trainer before anything is loaded.
 
         Raises:
-            UserError: there is no such file, or an option of the trainer is 0, so that nothing would be done.
+            UserError: There is no such file, or an option of the trainer is 0, so that nothing would be done.
         """
         trainer, path = self.settings.trainer, self.settings.ckpt_path
         self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
@@ -180,8 +180,8 @@ class ProbingCLI(CommandLine):
         """Check that the model supports the command, that it is trained, and that the checkpoint is one of this model.
 
         Raises:
-            UserError: the model does not support the command, or the checkpoint is of another model.
-            TrainingError: the model was not trained, or the checkpoint is damaged or no checkpoint.
+            UserError: The model does not support the command, or the checkpoint is of another model.
+            TrainingError: The model was not trained, or the checkpoint is damaged or no checkpoint.
         """
         name, path = type(self.model).__name__, self.settings.ckpt_path
         able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
@@ -201,7 +201,7 @@ class ProbingCLI(CommandLine):
         """Make the trainer, with loggers, checkpoints and results in a new folder under `--trainer.default_root_dir`.
 
         Raises:
-            UserError: the trainer cannot be made from its options, SLURM started a wrong number of tasks, or the folder
+            UserError: The trainer cannot be made from its options, SLURM started a wrong number of tasks, or the folder
                 cannot be made; see also `check_model` and `preflight`.
         """
         settings = self.objects.trainer
@@ -239,7 +239,7 @@ class ProbingCLI(CommandLine):
         """Check that the run can be made, and estimate its time and disk space; the first task prints the table.
 
         Raises:
-            UserError: the run cannot be made; the message lists all faults.
+            UserError: The run cannot be made; the message lists all faults.
         """
         if not isinstance(self.datamodule, CorpusDataModule):
             raise UserError(f"{type(self.datamodule).__name__} cannot be checked: give --data a class of datamodules/.")
@@ -287,7 +287,7 @@ class ProbingCLI(CommandLine):
         """Make the trainer, without a progress bar if there is no terminal.
 
         Raises:
-            UserError: the trainer cannot be made from its options.
+            UserError: The trainer cannot be made from its options.
         """
         refuse_shell()
         settings = self.objects.trainer
@@ -307,7 +307,7 @@ class ProbingCLI(CommandLine):
         """Run the command, and remove the state of the run at its end.
 
         Raises:
-            UserError: the trainer rejects an option now, for example a fraction of batches that selects none, or the
+            UserError: The trainer rejects an option now, for example a fraction of batches that selects none, or the
                 disk is full.
         """
         if self.settings.preflight:
@@ -390,8 +390,8 @@ class CheckedCLI(ProbingCLI):
         """Check the model and the data files, and return a trainer that writes nothing.
 
         Raises:
-            UserError: the trainer cannot be made from its options; see also `check_model`.
-            CorpusError: the data lack a split, or its file does not exist.
+            UserError: The trainer cannot be made from its options; see also `check_model`.
+            CorpusError: The data lack a split, or its file does not exist.
         """
         self.check_model()
         for absent in self.datamodule.absent((str(self.subcommand), "test")):
@@ -457,14 +457,14 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
     """Compare the model of a checkpoint with the model of a command line.
 
     Args:
-        path: the checkpoint.
+        path: The checkpoint.
         given: `class_path` and `init_args` of --model.
         command: `fit` continues the training and requires equal options.
-        max_epochs: option of the trainer.
+        max_epochs: Option of the trainer.
 
     Raises:
-        UserError: the models differ.
-        TrainingError: the checkpoint is damaged, or no checkpoint.
+        UserError: The models differ.
+        TrainingError: The checkpoint is damaged, or no checkpoint.
     """
     content = read_checkpoint(path)
     trained = configured_model(path, content)

@@ -83,7 +83,7 @@ def read_yaml(path: Path) -> object:
     """Read a YAML file.
 
     Raises:
-        SettingsError: it cannot be read, is not YAML in UTF-8, or a mapping has a name that is a duplicate or not text.
+        SettingsError: It cannot be read, is not YAML in UTF-8, or a mapping has a name that is a duplicate or not text.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -122,7 +122,7 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     """Return a mapping as a dataclass; `where` begins the message of an error.
 
     Raises:
-        SettingsError: it is no mapping, or an entry is unknown, empty, or of another type.
+        SettingsError: It is no mapping, or an entry is unknown, empty, or of another type.
     """
     if not isinstance(content, Mapping):
         found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"

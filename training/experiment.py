@@ -19,12 +19,12 @@ class Experiment(LightningModule, Generic[Data]):
     Subclasses set `experiment` and `takes`, and implement `prepare`, `update` and `outcome`.
 
     Args:
-        seed: seed of all random draws; None for the seed of the run.
+        seed: Seed of all random draws; None for the seed of the run.
 
     Attributes:
-        experiment: name in `results.json`.
-        takes: required class of the datamodule, or of one part of a composite datamodule.
-        result: the result after a test; None on ranks that return none.
+        experiment: Name in `results.json`.
+        takes: Required class of the datamodule, or of one part of a composite datamodule.
+        result: The result after a test; None on ranks that return none.
         counts_progress: True if the experiment logs its own progress, in steps smaller than batches.
     """
 

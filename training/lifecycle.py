@@ -40,17 +40,17 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
     Subclasses implement `build`, `sizes_from` and `difference`, and call `bind` in `prepare`.
 
     Attributes:
-        checkpoint_key: name of the module's part of a checkpoint.
-        checkpoint_entry: name of an entry that only parts written by this kind of module have.
+        checkpoint_key: Name of the module's part of a checkpoint.
+        checkpoint_entry: Name of an entry that only parts written by this kind of module have.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
-        objects: arguments of the constructor that are objects. A checkpoint of `train.py` says how to make them; for
+        objects: Arguments of the constructor that are objects. A checkpoint of `train.py` says how to make them; for
             other checkpoints, pass them to `load_from_checkpoint`.
-        origin: sizes and source of the parameters; None before `bind`.
+        origin: Sizes and source of the parameters; None before `bind`.
         trained: True once `fit` has begun or a checkpoint is loaded.
-        epochs: epoch of the loaded checkpoint, from 1; None without a checkpoint.
-        epochs_run: number of training epochs in this process; None without a training.
-        trained_on: number of devices and unit of the batch size, if the training used several devices.
-        loaded_from: file given to `load_from_checkpoint`, and the config of its run; None without.
+        epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
+        epochs_run: Number of training epochs in this process; None without a training.
+        trained_on: Number of devices and unit of the batch size, if the training used several devices.
+        loaded_from: File given to `load_from_checkpoint`, and the config of its run; None without.
         extra_check: True during a validation that may only keep better weights; see `training.nested`.
     """
 
@@ -139,7 +139,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         """Make the parameters for the sizes in the checkpoint, or check that they fit the run.
 
         Raises:
-            TrainingError: the checkpoint is of another class, or its parameters do not fit the data of the run.
+            TrainingError: The checkpoint is of another class, or its parameters do not fit the data of the run.
         """
         part = checkpoint.get(self.checkpoint_key)
         if not isinstance(part, Mapping) or not {"sizes", self.checkpoint_entry} <= part.keys():
@@ -174,7 +174,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         Further keyword arguments override the constructor arguments in the checkpoint.
 
         Raises:
-            TrainingError: the file is damaged, or no checkpoint of this class, or its settings cannot be used here.
+            TrainingError: The file is damaged, or no checkpoint of this class, or its settings cannot be used here.
             UserError: PyTorch cannot use the device `map_location`.
         """
         device = usable_device(map_location or "cpu")

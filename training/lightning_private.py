@@ -68,8 +68,8 @@ class ContinuedCSVLogger(CSVLogger):
     """Continues the `metrics.csv` of a run, which Lightning's logger would remove.
 
     Args:
-        folder: folder of the run.
-        rows: returns the earlier content of the file.
+        folder: Folder of the run.
+        rows: Returns the earlier content of the file.
     """
 
     def __init__(self, folder: Path, rows: Callable[[], str]) -> None:

@@ -54,8 +54,8 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
     file, which cannot be shared.
 
     Raises:
-        LostRank: another rank gives no sign of life.
-        Interrupted: a signal has come; finished trainings are saved.
+        LostRank: Another rank gives no sign of life.
+        Interrupted: A signal has come; finished trainings are saved.
     """
     loads, owners = [0.0] * ranks.world, [ranks.rank] * len(trainings)
     for place in sorted(range(len(trainings)), key=lambda place: -trainings[place].cost):
@@ -107,21 +107,21 @@ def train_nested(
     """Train a module and return its parameters at the best dev epoch; the module itself keeps its last parameters.
 
     Args:
-        module: the module.
-        callbacks: callbacks beside the best checkpoint and early stopping.
-        monitor: name of a score that the module logs on dev.
+        module: The module.
+        callbacks: Callbacks beside the best checkpoint and early stopping.
+        monitor: Name of a score that the module logs on dev.
         mode: `min` if the lowest score is best, else `max`.
-        max_epochs: maximum number of validation checks.
-        patience: number of validation checks without improvement before the training stops.
-        seed: seed of the training, and of parameters made in `setup`.
-        remedy: advice for the message if the score is never finite.
-        device: device of the training; None for the CPU.
-        every: epochs between validation checks; see `_ValidationChecks`.
-        optimisation: further options of the trainer, for example `gradient_clip_val`.
-        data: arguments of `Trainer.fit`.
+        max_epochs: Maximum number of validation checks.
+        patience: Number of validation checks without improvement before the training stops.
+        seed: Seed of the training, and of parameters made in `setup`.
+        remedy: Advice for the message if the score is never finite.
+        device: Device of the training; None for the CPU.
+        every: Epochs between validation checks; see `_ValidationChecks`.
+        optimisation: Further options of the trainer, for example `gradient_clip_val`.
+        data: Arguments of `Trainer.fit`.
 
     Raises:
-        TrainingError: the score is never finite.
+        TrainingError: The score is never finite.
     """
     with isolate_rng(), recorded_gradients(), TemporaryDirectory() as folder:
         torch.manual_seed(seed)

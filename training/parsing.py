@@ -47,7 +47,7 @@ class Parser(LightningArgumentParser):
         """Parse a config.
 
         Raises:
-            SettingsError: see `read_yaml` and `check_settings`.
+            SettingsError: See `read_yaml` and `check_settings`.
         """
         if Path(path).is_file():  # not a pipe, which can be read only once
             check_settings(path, read_yaml(Path(path)))
@@ -109,7 +109,7 @@ def check_settings(path: str, settings: object, at: str = "") -> None:
     """Check that a config is a mapping, and that only arguments of a class stand beside its `class_path`.
 
     Raises:
-        SettingsError: the config has another form.
+        SettingsError: The config has another form.
     """
     if not at and not isinstance(settings, Mapping):
         raise SettingsError(f"{path} must be a mapping, `model: …` and `data: …`. Give --config one of configs/.")

@@ -84,14 +84,14 @@ def inspect(
     If there are no faults, the first task sets up data and model as the run does, with a sample of the extraction.
 
     Args:
-        report: collects rows and faults.
-        module: the model, not set up.
-        data: the datamodule, not set up.
-        trainer: the trainer; None if it cannot be made.
-        stage: the command.
-        tasks: rank of this process, and number of processes of the run.
-        runs: folder of all runs.
-        checkpoint: value of `--ckpt_path`.
+        report: Collects rows and faults.
+        module: The model, not set up.
+        data: The datamodule, not set up.
+        trainer: The trainer; None if it cannot be made.
+        stage: The command.
+        tasks: Rank of this process, and number of processes of the run.
+        runs: Folder of all runs.
+        checkpoint: Value of `--ckpt_path`.
     """
     data.trainer, before = trainer, len(report.faults)
     with offline():
@@ -135,8 +135,8 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
     Adds the faults of the other tasks to the first task's `faults`, and clears them elsewhere.
 
     Raises:
-        UserError: a task does not see the file of another task.
-        OSError: the folder cannot be written.
+        UserError: A task does not see the file of another task.
+        OSError: The folder cannot be written.
     """
     node = os.environ.get("SLURMD_NODENAME", platform.node())
     name = run_name() or f"{platform.node()}-{os.getpid()}"  # without a name this process is alone
@@ -215,9 +215,9 @@ class Needs:
     """Replacement for `make_store`: returns stores of labels only, and adds up the time and bytes of the real stores.
 
     Attributes:
-        bytes: number of bytes that are not on the disk yet.
-        seconds: estimated seconds of forward passes on one device; files are written in parallel.
-        device: type of the timed device.
+        bytes: Number of bytes that are not on the disk yet.
+        seconds: Estimated seconds of forward passes on one device; files are written in parallel.
+        device: Type of the timed device.
     """
 
     def __init__(self) -> None:
@@ -299,7 +299,7 @@ def check_tasks(trainer: Trainer) -> None:
     """Check that SLURM started one task for each device; otherwise each task would be a whole run, or wait for ever.
 
     Raises:
-        UserError: the number of tasks is not the trainer's number of devices on all nodes.
+        UserError: The number of tasks is not the trainer's number of devices on all nodes.
     """
     if TorchElasticEnvironment.detect():  # takes precedence in Lightning too
         return

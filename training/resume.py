@@ -81,7 +81,7 @@ class Resume(StopBetweenBatches):
     rank.
 
     Args:
-        state: state of the run.
+        state: State of the run.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -98,8 +98,8 @@ class Resume(StopBetweenBatches):
         """Send the folder of the state, made by rank 0, to all ranks; stop after a signal.
 
         Raises:
-            Interrupted: a signal has come.
-            TrainingError: a rank does not see the folder.
+            Interrupted: A signal has come.
+            TrainingError: A rank does not see the folder.
         """
         if trainer.world_size > 1:
             data = trainer.datamodule  # type: ignore[attr-defined]
@@ -152,8 +152,8 @@ class Resume(StopBetweenBatches):
         """Wait for the other ranks.
 
         Raises:
-            Interrupted: a signal has stopped another rank.
-            LostRank: another rank has stopped touching its file.
+            Interrupted: A signal has stopped another rank.
+            LostRank: Another rank has stopped touching its file.
         """
         if not self._ranks.meet(self._place(name), self._place("left")):
             preemption.stop()
@@ -165,7 +165,7 @@ class Resume(StopBetweenBatches):
         """Restore the parts of a state that Lightning omits; save the state or stop if any rank requests it.
 
         Raises:
-            Interrupted: a signal has come.
+            Interrupted: A signal has come.
         """
         if self._restored is not None:
             set_random_states(self._restored["random"])
@@ -188,7 +188,7 @@ class Resume(StopBetweenBatches):
         """Remove the state of a run that fails before any training; kill processes that do not stop.
 
         Raises:
-            LostRank: the exception says that a collective has timed out; the message names the rank.
+            LostRank: The exception says that a collective has timed out; the message names the rank.
         """
         children, lost = started_processes(trainer), self._lost(exception)
         self._alive.close()

@@ -54,10 +54,10 @@ class Left(NamedTuple):
     """Undamaged files of an interrupted run.
 
     Attributes:
-        training: checkpoint from which the training continues; None if it must start again or has ended.
+        training: Checkpoint from which the training continues; None if it must start again or has ended.
         ended: `best`, a path within the run's folder, and `epochs_run` of a training that has ended; else None.
         best: SHA-256 of the best checkpoints so far, by path.
-        log: content of `metrics.csv`.
+        log: Content of `metrics.csv`.
     """
 
     training: Path | None = None
@@ -71,7 +71,7 @@ class OwnCheckpoints:
     """Checkpoints written by the run itself, and copies of the best: `ModelCheckpoint` deletes earlier best ones.
 
     Attributes:
-        state: folder of the state, which holds the copies and the list of names.
+        state: Folder of the state, which holds the copies and the list of names.
     """
 
     state: Path
@@ -167,8 +167,8 @@ class RunState:
         """Lock the folder until the returned file descriptor is closed or this process ends.
 
         Raises:
-            UserError: another process has the lock.
-            OSError: the folder does not exist or cannot be written.
+            UserError: Another process has the lock.
+            OSError: The folder does not exist or cannot be written.
         """
         lock = acquire_lock(self.folder / "lock")
         if lock is None:
@@ -237,12 +237,12 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
     """Return the state of the unfinished run with a digest, or of a new run, and its lock; see `RunState.lock`.
 
     Args:
-        parent: folder of the runs of a class.
-        digest: see `run_digest`.
-        resume: continue an unfinished run.
+        parent: Folder of the runs of a class.
+        digest: See `run_digest`.
+        resume: Continue an unfinished run.
 
     Raises:
-        UserError: another process has the run, or the folder cannot be made or read.
+        UserError: Another process has the run, or the folder cannot be made or read.
     """
     found = RunState.find(parent, digest) if resume else None
     try:
@@ -313,7 +313,7 @@ class RunCheckpoints(TorchCheckpointIO):
     """Writes the checkpoints of a run atomically, and records them in its state.
 
     Args:
-        state: state of the run; its own checkpoint is written with a checksum, by `results.files.keep`.
+        state: State of the run; its own checkpoint is written with a checksum, by `results.files.keep`.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -340,9 +340,9 @@ class RunConfig(Callback):
     """Writes `config.yaml` into the folder of the run; removes the folder if the run fails before it computes.
 
     Args:
-        folder: folder of the run.
-        parser: parser of the command.
-        config: settings of the command.
+        folder: Folder of the run.
+        parser: Parser of the command.
+        config: Settings of the command.
     """
 
     def __init__(self, folder: Path, parser: LightningArgumentParser, config: Namespace) -> None:
