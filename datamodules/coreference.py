@@ -1,4 +1,4 @@
-"""Datamodule of documents with coreference, read by an encoder; a batch has the attention between mentions of a window."""
+"""Datamodule of documents with coreference read by an encoder; a batch has the attention of one window's mentions."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

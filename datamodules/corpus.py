@@ -271,7 +271,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     @property
     @abstractmethod
     def provenance(self) -> Provenance:
-        """Description of the encoder and of the files for results, with counts of everything dropped, cut or replaced."""
+        """Description of the encoder and of the files for results, with counts of all that was dropped or replaced."""
 
     def _batches(self, data: Any, *, shuffle: bool = False) -> BatchLoader[Item]:  # noqa: ANN401
         """Return the batches of one value of `splits`, shuffled for a training."""
@@ -498,7 +498,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of encoder and files, with counts of everything dropped, cut, replaced or in an earlier split too."""
+        """Description of encoder and files, with counts of everything dropped, replaced or in an earlier split too."""
         files = self.files()
         data: dict[str, object] = {}
         audit: dict[str, object] = {}

@@ -137,7 +137,7 @@ class DependencySplit(Dataset[AttentionBatch]):
 
 
 def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
-    """Return the distinct relations or tags in a store, spelled as in the corpus, ordered by their codes in the store."""
+    """Return the distinct relations or tags in a store as the corpus writes them, ordered by their codes there."""
     labels: list[str] = store.labels.combine_chunks()[column].chunk(0).values.dictionary.to_pylist()
     return labels
 

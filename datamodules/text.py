@@ -441,7 +441,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return two empty lists, as a corpus of texts is read as a whole; raise a CorpusError if the stage is not `test`."""
+        """Return two empty lists, as a corpus of texts is read whole; a CorpusError if the stage is not `test`."""
         if stage != "test":
             raise CorpusError(
                 f"{type(self).__name__}: its texts are for experiments without training. Run `python train.py test`."
@@ -579,9 +579,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=pad)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
-        """Return batches of all texts for the given encoder, each text once; with `random_init` then for the random one.
+        """Return batches of all texts for the given encoder; with `random_init` then for the random one.
 
-        The encoder `before` reads the batches of the given one.
+        Each text comes once. The encoder `before` reads the batches of the given one.
         """
         return [
             DataLoader(TextStream(self, which), batch_size=None, pin_memory=torch.cuda.is_available())

@@ -64,8 +64,9 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words) if number not in self.specials}
 
     def numbers(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """Return the id of each word in the vocabulary, int64 `[words]`; `unknown` if it is absent or spelled like a
-        special.
+        """Return the id of each word in the vocabulary, int64 `[words]`.
+
+        It is `unknown` for a word that is absent or spelled like a special token.
         """
         return np.fromiter((self._numbers.get(word, self.unknown) for word in words), np.int64)
 
@@ -172,7 +173,7 @@ class TokenizedTexts:
 
     @property
     def segments(self) -> Numbers:
-        """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair; special tokens repeat the token before."""
+        """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair; specials repeat the token before."""
         last = np.maximum.accumulate(np.where(self.sources >= 0, np.arange(len(self.sources)), -1))
         within = last >= self.offsets[self.owners]
         return np.where(within, self.sources[last], 0)
@@ -326,7 +327,12 @@ def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
 
 
 def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
-    """Make each word a token; add a separator between a text and its pair, and a token before and after with `delimiters`."""
+    """Make each word a token; put a separator between a text and its pair.
+
+    Args:
+        words: Words of the texts.
+        delimiters: Add a token before and after each text.
+    """
     starts, middles, stops = words.offsets[:-1:2], words.offsets[1::2], words.offsets[2::2]
     around = np.full(len(starts), delimiters)
     # Specials of each text in order: the start, the unknown token of a blank text, the separator, the end.

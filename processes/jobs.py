@@ -1,4 +1,4 @@
-"""Runs of a sweep as jobs, on this machine or on SLURM, through submitit; each run has its own folder.
+"""Runs of a sweep as jobs on this machine or on SLURM, through submitit; each run has its own folder.
 
 Every job imports this module, so it imports little itself.
 """
@@ -30,13 +30,19 @@ PATIENCE = 60
 
 
 def results_of(folder: Path) -> Path | None:
-    """Return the `results.json` in the folder of a finished run; None for an unfinished run."""
+    """Return the path of `results.json` in the folder of a run; None if the run is unfinished."""
     found = sorted(folder.glob("*/*/results.json"))
     return next((path for path in found if not any(path.parent.glob("state-*"))), None)
 
 
 def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment of a child run, without SLURM_* and SUBMITIT_*, by which Lightning would see a task."""
+    """Return the environment variables for a child run.
+
+    SLURM_* and SUBMITIT_* are left out: with them, Lightning would treat the run as a task of the enclosing job.
+
+    Args:
+        changes: Variables to set; None removes one.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     known = {**own, "PYTHONUTF8": "1", "PL_GLOBAL_SEED": None, **changes}
     return {name: value for name, value in known.items() if value is not None}
@@ -44,7 +50,17 @@ def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
 
 @dataclass
 class Attempt:
-    """One call of train.py in the folder of a run; requeued after a signal, it continues from the saved state."""
+    """One call of train.py in the folder of a run; requeued after a signal, it continues from the saved state.
+
+    Attributes:
+        folder: Folder of the run.
+        config: Config of the run.
+        digest: SHA-256 of the config when the sweep was read.
+        command: Command line.
+        identity: Values that determine the numbers of the run; see `sweeps.plan.Run.identity`.
+        changes: Environment variables to set; None removes one.
+        patience: Seconds from the signal that ends the run to the signal that kills it; 0 for never.
+    """
 
     folder: Path
     config: Path
@@ -108,7 +124,7 @@ class Attempt:
         return child.wait()
 
     def checkpoint(self) -> DelayedSubmission:
-        """Return the job that submitit requeues."""
+        """Return the job that submitit requeues, which makes this call again."""
         return DelayedSubmission(self)
 
     def _prepare(self) -> None:
@@ -156,7 +172,7 @@ class Slurm:
 
 
 class Jobs:
-    """Jobs on this machine, at most `limit` at a time, or one array on SLURM.
+    """Starts runs as jobs, on this machine with at most `limit` at a time, or as one array on SLURM, and follows them.
 
     States on SLURM come from squeue and scontrol: submitit only uses sacct, which needs accounting.
     """
@@ -178,7 +194,7 @@ class Jobs:
         self._executor.update_parameters(name="sweep", **options)
 
     def submit(self, attempts: Sequence[Attempt]) -> list[str]:
-        """Submit runs; return the ids of their jobs, and write them to `job.txt` in their folders."""
+        """Submit runs as jobs; return the ids of the jobs, and write each to `job.txt` in the folder of its run."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # jobs inherit it
         try:
             jobs = self._executor.submit_array(attempts)
@@ -190,7 +206,7 @@ class Jobs:
         return [job.job_id for job in jobs]
 
     def states(self) -> dict[str, str]:
-        """Return the state of each unfinished job; on SLURM, of all jobs of the user."""
+        """Return the state of each unfinished job by its id; on SLURM, of all jobs of the user."""
         if self.slurm is None:
             return {name: "RUNNING" for name, job in self._local.items() if not job.done()}
         command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
@@ -201,7 +217,7 @@ class Jobs:
         return before | self._listed  # files of other machines may arrive late: list an ended job once more
 
     def why(self, name: str) -> str:
-        """Return the final state of a job without `ended.txt`, from scontrol."""
+        """Return the final state of a SLURM job that left no `ended.txt`, from scontrol."""
         command = ["scontrol", "--oneliner", "show", "job", name]
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout if self.slurm else ""
         state = re.search(r"JobState=(\S+)", found)
@@ -212,7 +228,7 @@ class Jobs:
         subprocess.run(["scancel", "--state=PENDING", name], check=False)
 
     def log(self, name: str) -> Path:
-        """Return the path of submitit's error log of a job."""
+        """Return the path of submitit's error log of a job, given by its id."""
         return JobPaths(self.folder, name).stderr
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
-"""Signals that end a process early: they set a flag, and the program stops at a place from which it can continue.
+"""Handling of signals that end a process early: they set a flag, and the program stops where it can continue later.
 
 SLURM sends SIGTERM before it preempts a job or ends it at its time limit, and SIGUSR1 with `--signal=SIGUSR1@30`.
-submitit sends SIGUSR2. Ctrl-C sends SIGINT. A handler that saved at once would save within a batch, and at another
-place on each rank. Imported before torch, so that no signal is missed while torch loads.
+submitit sends SIGUSR2. Ctrl-C sends SIGINT. A handler that saved at once would save within a batch, and at a different
+point of the program on each rank. Imported before torch, so that no signal is missed while torch loads.
 """
 
 import os
@@ -22,7 +22,7 @@ _APART = 1.0
 
 
 class Interrupted(BaseException):
-    """A signal stops the program; like KeyboardInterrupt, it is not caught by `except Exception`.
+    """Exception that stops the program after a signal; like KeyboardInterrupt, `except Exception` does not catch it.
 
     Attributes:
         signal: The signal.
@@ -48,14 +48,14 @@ _process = _Process()
 
 
 def install() -> None:
-    """Install the handler for all signals that are not ignored, as under `nohup`."""
+    """Install a handler that sets the flag, for all signals that are not ignored, as they are under `nohup`."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
 
 
 def ignore() -> None:
-    """Ignore the signals from here on: a signal during Python's exit must not turn success into failure."""
+    """Ignore all further signals: a signal during Python's exit must not turn success into failure."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -73,12 +73,12 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | None) -> None:
-    """Stop together with the other processes of a run, even if a signal reaches only one of them.
+    """Set up this process to stop together with the other processes of a run, if a signal reaches any of them.
 
     Args:
         marker: File whose modification stops all processes; an existing file is from an earlier attempt. None for a
             single process.
-        pass_on: Sends a signal to the processes started by this one; None without any.
+        pass_on: Function that sends a signal to the processes started by this one; None without any.
     """
     _process.marker, _process.pass_on = marker, pass_on
     _process.stale = None if marker is None else touched(marker)
@@ -93,7 +93,7 @@ def touched(marker: Path) -> int | None:
 
 
 def requested() -> signal.Signals | None:
-    """Return the signal received by this process, or SIGTERM if another process of the run was stopped; else None."""
+    """Return the signal received by this process, or SIGTERM if another process of the run is stopping; else None."""
     if _process.received is None and _process.marker is not None:
         at = touched(_process.marker)
         if at is not None and at != _process.stale:
@@ -102,7 +102,7 @@ def requested() -> signal.Signals | None:
 
 
 def check() -> None:
-    """Stop here after a signal, together with the other processes of the run.
+    """Raise `Interrupted` if a signal has come, and make the other processes of the run stop too.
 
     Raises:
         Interrupted: A signal has come.
@@ -112,13 +112,13 @@ def check() -> None:
 
 
 def tell() -> None:
-    """Ask the other processes of the run to stop if a signal has come."""
+    """Make the other processes of the run stop if a signal has come; do not stop this process."""
     if requested() is not None and _process.marker is not None:
         _process.marker.touch()
 
 
 def stop() -> None:
-    """Stop here, together with the other processes of the run.
+    """Raise `Interrupted`, and make the other processes of the run stop too.
 
     Raises:
         Interrupted: Always.
@@ -129,7 +129,7 @@ def stop() -> None:
 
 
 def requeue() -> str | None:
-    """Requeue the SLURM job of this process, and return a message; None outside SLURM.
+    """Requeue the SLURM job of this process, and return a message for the log; None outside SLURM.
 
     A job that is no longer running is not requeued: SLURM itself requeues jobs that it preempts, and cancelled jobs and
     jobs at their time limit end.

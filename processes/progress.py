@@ -1,4 +1,4 @@
-"""Progress of long computations and of runs in the log, where no progress bar is drawn: a pipe, a file, a notebook."""
+"""Progress of long computations in the log, where no progress bar is shown: a pipe, a file, a notebook."""
 
 import logging
 import math
@@ -16,7 +16,7 @@ _log = logging.getLogger("pytorch_lightning.progress")
 
 
 class Progress:
-    """Logs every 30 s how much of a computation is done and an estimate of the time left.
+    """Logs every 30 s the finished fraction of a computation and an estimate of the time left.
 
     Args:
         what: Name of the computation, with the unit of the amounts.
@@ -29,7 +29,7 @@ class Progress:
         self._next = self._began + FIRST
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
-        """Add an amount of finished work; log a line that ends with `note` if it is time."""
+        """Add an amount of finished work; if 30 s have passed, log a line that ends with `note`."""
         self._done += amount
         now = time.monotonic()
         if now < self._next or self._done >= self._total:
@@ -42,7 +42,7 @@ class Progress:
 
 
 def is_logged() -> bool:
-    """Return True unless the run is quiet."""
+    """Return True if progress is to be logged: the run is not quiet."""
     return _log.isEnabledFor(logging.INFO)
 
 
@@ -56,33 +56,33 @@ def _clock(seconds: float) -> str:
 
 
 class ProgressLines(Callback):
-    """Logs the number of finished batches, their rate, the time left, and the latest dev scores."""
+    """Callback that logs the number of finished batches, their rate, the time left, and the latest dev scores."""
 
     def __init__(self) -> None:
         self._progress = Progress("", 0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches of the remaining epochs."""
+        """Start the progress of the training, over the batches of the remaining epochs."""
         epochs = trainer.max_epochs - trainer.current_epoch if trainer.max_epochs not in (None, -1) else float("inf")
         self._progress = Progress("Training, batches", epochs * trainer.num_training_batches)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches of all dataloaders."""
+        """Start the progress of the test, over the batches of all dataloaders."""
         self._progress = Progress("Testing, batches", sum(trainer.num_test_batches))
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches of all dataloaders."""
+        """Start the progress of the predictions, over the batches of all dataloaders."""
         self._progress = Progress("Predicting, batches", sum(trainer.num_predict_batches))
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
-        """Add the batch, with the latest dev scores."""
+        """Add a finished training batch to the progress, and log the latest dev scores."""
         found = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
         note = ", ".join(f"{name} {float(value):.4g}" for name, value in found.items())
         epoch = f"epoch {trainer.current_epoch + 1}"
         self._progress.advance(note=f"{epoch}, {note}" if note else epoch)
 
     def on_test_batch_end(self, *_: Any) -> None:  # noqa: ANN401
-        """Add the batch."""
+        """Add a finished test batch to the progress."""
         self._progress.advance()
 
     on_predict_batch_end = on_test_batch_end  # type: ignore[assignment]

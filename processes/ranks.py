@@ -1,4 +1,4 @@
-"""Processes of one run: their ranks, how they wait for each other's files, and the lock of a folder."""
+"""Processes of one run: their ranks, waiting for each other's files, and the lock of a folder."""
 
 import fcntl
 import os
@@ -22,10 +22,10 @@ Found = TypeVar("Found")
 
 
 class LostRank(Exception):
-    """Another process of the run has ended or does not answer.
+    """Error: another process of the run has ended or does not answer.
 
     Attributes:
-        rank: Its number, if known.
+        rank: Rank of that process, if known.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:
@@ -35,10 +35,15 @@ class LostRank(Exception):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process, number `rank` of `world`, and how it waits for the others.
+    """This process among all processes of a run, and its way to wait for the others.
 
     Ranks wait for files: a collective barrier would time out while another rank works for hours. A working rank touches
     a file; a rank that has not touched its file for `patience` seconds is lost.
+
+    Attributes:
+        rank: Rank of this process, from 0.
+        world: Number of processes.
+        patience: Seconds without a sign of life after which another rank is lost.
     """
 
     rank: int = 0
@@ -47,7 +52,7 @@ class Ranks:
 
     @contextmanager
     def alive(self, folder: Path) -> Iterator[None]:
-        """Touch the file of this rank in a folder while the block runs, as a sign of life for the other ranks."""
+        """While the block runs, touch the file of this rank in a folder, as a sign of life for the other ranks."""
         if self.world == 1:
             yield
             return
@@ -78,10 +83,10 @@ class Ranks:
             sign.unlink(missing_ok=True)
 
     def wait_for(self, found: Callable[[], Found | None], owner: int, file: Path, stop: bool = True) -> Found:
-        """Wait until `found` returns a result of another rank, and return the result.
+        """Wait for a result of another rank, and return it.
 
         Args:
-            found: Returns the result, or None if it is not there yet.
+            found: Function that returns the result, or None if it is not there yet.
             owner: Rank that writes the result, and touches its file in the folder of `file`.
             file: The awaited file, for the message.
             stop: Raise `Interrupted` after a signal; if False, only inform the other ranks.
@@ -111,7 +116,7 @@ class Ranks:
         return one
 
     def frozen(self, folder: Path) -> list[int]:
-        """Return the ranks that no longer touch their file in a folder and have not removed it.
+        """Return the ranks that no longer touch their file in a folder, although they have not removed it.
 
         Call it after a collective has waited `patience` seconds. If a rank froze during that time, this waits until its
         file is old enough.
@@ -128,7 +133,7 @@ class Ranks:
             time.sleep(_POLL_SECONDS)
 
     def come(self, place: Path) -> None:
-        """Make the file `<place>-<rank>`, which shows that this rank has reached a place in the program."""
+        """Create the file `<place>-<rank>`, which shows the others that this rank has reached a point of the program."""
         if self.world > 1:
             _at(place, self.rank).touch()
 
@@ -138,10 +143,14 @@ class Ranks:
             _at(place, self.rank).unlink(missing_ok=True)
 
     def meet(self, place: Path, left: Path) -> bool:
-        """Wait until every rank has reached `place` or `left`; return False if any is at `left`, having stopped.
+        """Wait until every rank has called `come` for `place` or for `left`; return True if all came to `place`.
 
         All ranks get the same answer, so all or none start a collective that follows. A signal does not stop a rank
         here.
+
+        Args:
+            place: Path that stands for the common point of the program.
+            left: Path that stands for having stopped before it.
 
         Raises:
             LostRank: Another rank has not touched its file for `patience` seconds.
@@ -156,7 +165,7 @@ class Ranks:
 
 
 def run_seed(seed: int | None) -> int:
-    """Return the seed; for None, the seed of the run set by `seed_everything`, else 0."""
+    """Return the seed to use: `seed` if given, else the seed of the run set by `seed_everything`, else 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
 
 
@@ -178,14 +187,14 @@ def _sign(folder: Path, rank: int) -> Path:
 
 
 def acquire_lock(path: Path) -> int | None:
-    """Lock a file, write the owner into it, and return its descriptor; None if another process has the lock.
+    """Lock a file, write the owner into it, and return its file descriptor; None if another process has the lock.
 
     The lock is held until every process that has the descriptor closes it or ends. On a file system without locks, it
     is held while the owner in the file lives: a process on this machine, or a SLURM job. A process on another machine
     is assumed to live.
 
     Raises:
-        OSError: The file cannot be made.
+        OSError: The file cannot be created.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:

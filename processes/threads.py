@@ -1,4 +1,4 @@
-"""OpenMP wait policy of PyTorch's threads. Imported before torch, whose OpenMP reads the policy when loaded.
+"""Wait policy of PyTorch's OpenMP threads. Imported before torch, whose OpenMP reads the policy when loaded.
 
 By default a thread that has finished its part of a kernel spins, to start the next part at once. Spinning is fastest on
 idle cores, but takes time from other processes on busy cores. Sleeping threads are fast on busy cores and slow on idle
@@ -15,7 +15,7 @@ LOAD = Path("/proc/loadavg")
 
 
 def running() -> int:
-    """Return the number of running threads on this machine, the minimum of five counts in 20 ms; 1 without /proc."""
+    """Return the number of running threads on this machine: the lowest of five counts in 20 ms; 1 without /proc."""
     counts = []
     try:
         for _ in range(5):
@@ -27,7 +27,13 @@ def running() -> int:
 
 
 def wait_policy(others: int, cores: int, threads: int) -> str | None:
-    """Return `PASSIVE` if `others` running threads leave fewer than `threads` of the `cores` free, else None."""
+    """Return `PASSIVE` (sleep) if other threads leave too few cores free for this process, else None (spin).
+
+    Args:
+        others: Number of running threads of other processes.
+        cores: Number of cores.
+        threads: Number of threads of this process.
+    """
     return "PASSIVE" if threads > 1 and cores - others < threads else None
 
 
