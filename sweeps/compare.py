@@ -1,4 +1,4 @@
-"""Compare runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
+"""Comparison of runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
 RUN is the folder of a run, its `results.json`, or `DIR:ROW` for all seeds of a row of the sweep in DIR. Seeds are
 pooled and tests are paired; see docs/sweeps.md.
@@ -31,7 +31,15 @@ DRAWS = 10_000  # resamples and random swaps of the tests
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A run, the name of the compared score, and the counts of the score, one row per item."""
+    """A run to be compared by one score.
+
+    Attributes:
+        record: Results of the run.
+        name: Name of the score.
+        counts: Numerator and denominator of the score for each item, one row per item.
+        config: Config of the run; None without a `config.yaml`.
+        label: Name in the table; empty for the name of the folder.
+    """
 
     record: Record
     name: str
@@ -46,23 +54,28 @@ class Scored:
 
     @property
     def value(self) -> float:
-        """Score computed from the counts."""
+        """Score of the run, computed from the counts."""
         return ratio_of(self.counts)
 
     def other_data(self, other: "Scored") -> list[str]:
-        """Return the splits that the two runs read from different files."""
+        """Return the names of the splits that this run and another read from different files."""
         mine, others = ({name: said.get("sha256") for name, said in one.record.splits} for one in (self, other))
         return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
 
     def alike(self, other: "Scored") -> bool:
-        """Return True if the runs differ in their seeds and in nothing else."""
+        """Return True if this run and another differ in their seeds and in nothing else."""
         known = self.config is not None and other.config is not None and not self.other_data(other)
         same = known and settings(self.config) == settings(other.config)
         return same and seeds(self.config) != seeds(other.config)
 
 
 def scored(record: Record, score: str | None, label: str = "") -> Scored:
-    """Return the run of a record with the counts of a score; None takes the first score with counts.
+    """Return a run with the counts of one score, to be compared by it.
+
+    Args:
+        record: Results of the run.
+        score: Name of the score; None takes the first score with counts.
+        label: Name in the table; empty for the name of the folder.
 
     Raises:
         RecordError: There are no counts, or they do not give the score.
@@ -79,13 +92,13 @@ def scored(record: Record, score: str | None, label: str = "") -> Scored:
 
 
 def ratio_of(counts: pd.DataFrame) -> float:
-    """Return Σ numerator / Σ denominator; nan if the denominators sum to 0."""
+    """Return a score from its counts, Σ numerator / Σ denominator; nan if the denominators sum to 0."""
     sums = counts.sum()
     return float(sums["numerator"] / sums["denominator"]) if sums["denominator"] else float("nan")
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
-    """Group runs of the same config with different seeds; a run with a repeated seed is a group of its own."""
+    """Group the runs that have the same config and different seeds; a run with a repeated seed is in a group alone."""
     groups: list[list[Scored]] = []
     for run in runs:
         group = next((group for group in groups if all(run.alike(other) for other in group)), None)
@@ -96,7 +109,11 @@ def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
 
 
 def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
-    """Put the items of all runs into the order of the first run; with `common`, drop items that not all runs have.
+    """Put the items of all runs into the order of the first run.
+
+    Args:
+        runs: The runs.
+        common: Drop items that not all runs have.
 
     Returns:
         The runs, and a warning for each run with dropped items.
@@ -137,7 +154,7 @@ def _some(items: pd.Index) -> str:
 
 
 def compare(groups: Sequence[Sequence[Scored]]) -> Table:
-    """Compare groups of runs with the first group on the same items; counts are averaged over the seeds.
+    """Compare each group of runs with the first group on the same items; counts are averaged over the seeds.
 
     Returns:
         Table with columns `run, seeds, <score>, <score>.low, <score>.high, sd`; for two or more groups also
@@ -171,7 +188,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:
-    """Return warnings about runs without a config, with other data, or with other denominators."""
+    """Return warnings about compared runs that have no config, other data, or other denominators."""
     reference = runs[0]
     found = []
     for run in runs:
@@ -186,7 +203,11 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
 
 
 def read_runs(name: str, score: str | None) -> list[Scored]:
-    """Return the runs named by a RUN of the command line: one run, or all seeds of a row; RecordError without any."""
+    """Return the runs that a RUN of the command line names, one run or all seeds of a row, with the counts of a score.
+
+    Raises:
+        RecordError: There is no such run.
+    """
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
@@ -215,7 +236,11 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:
-    """Run the command line `args` and return the exit code; raise UserError if the runs cannot be compared."""
+    """Run `python -m sweeps.compare` with these arguments; return the exit code.
+
+    Raises:
+        UserError: The runs cannot be compared.
+    """
     console = console or Console()
     parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")

@@ -1,4 +1,4 @@
-"""Plan of a sweep: its rows, their runs, and the columns of its table. docs/sweeps.md describes the YAML."""
+"""Plan of a sweep: the rows of its table, their runs, and the columns. docs/sweeps.md describes the YAML."""
 
 import hashlib
 import json
@@ -33,7 +33,16 @@ RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 
 @dataclass(frozen=True)
 class Run:
-    """One call of train.py; `trained` are the runs whose checkpoints it tests."""
+    """One call of train.py in a sweep.
+
+    Attributes:
+        command: `fit` or `test`.
+        config: The config file.
+        digest: SHA-256 of the config when the sweep was read.
+        options: Options of train.py, (name, value), sorted, so that parents precede their parts.
+        seed: Seed of the run.
+        trained: Runs whose checkpoints this run tests.
+    """
 
     command: str
     config: Path
@@ -44,24 +53,24 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of train.py, without the output folder and the checkpoints."""
+        """Arguments of train.py for this run, without the output folder and the checkpoints."""
         options = [f"--{name}={value}" for name, value in self.options]
         return [self.command, f"--config={self.config}", f"--seed_everything={self.seed}", *options]
 
     @property
     def identity(self) -> dict[str, object]:
-        """Everything that determines the numbers of the run; names of configs and rows do not."""
+        """Values that determine the numbers of the run; the names of configs and rows are not among them."""
         options = list(score_settings(dict(self.options)).items())
         known = {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
         return {**known, "checkpoints": [run.key for run in self.trained]} if self.trained else known
 
     @property
     def key(self) -> str:
-        """Name of the run's folder, a hash; runs with the same identity share it."""
+        """Hash of `identity`, the name of the run's folder; runs with the same identity share it."""
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def needed(self) -> Iterator["Run"]:
-        """Yield the runs that must finish first, then this run."""
+        """Yield the runs that must finish before this run, then this run."""
         for run in self.trained:
             yield from run.needed()
         yield self
@@ -69,7 +78,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: its labels, its runs by seed, and the names of its scores in their results."""
+    """A row of the table of a sweep.
+
+    Attributes:
+        labels: Values of the label columns.
+        runs: Runs of the row by seed.
+        scores: Name of each score in the results of the runs, by column; empty for a column without a score.
+    """
 
     labels: tuple[str, ...]
     runs: Mapping[int, Sequence[Run]]
@@ -77,7 +92,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Name of the row in messages."""
+        """Name of the row in messages: its labels."""
         return " × ".join(self.labels)
 
     def all_runs(self) -> list[Run]:
@@ -85,22 +100,32 @@ class Row:
         return [run for runs in self.runs.values() for run in runs]
 
     def finished(self, records: Mapping[str, Record]) -> list[Record]:
-        """Return the results of the finished runs of the row; `records` are by the key of the run."""
+        """Return the results of the finished runs of the row.
+
+        Args:
+            records: Results of finished runs, by the key of the run.
+        """
         return [records[run.key] for run in self.all_runs() if run.key in records]
 
     def done(self, records: Mapping[str, Record]) -> dict[int, list[Record]]:
-        """Return the results by seed, for seeds whose runs are all finished."""
+        """Return the results of the row by seed, for seeds whose runs are all finished.
+
+        Args:
+            records: Results by the key of the run, for all runs that have ended.
+        """
         whole = {seed: runs for seed, runs in self.runs.items() if all(run.key in records for run in runs)}
         return {seed: [records[run.key] for run in runs] for seed, runs in whole.items()}
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep read from a plan.
+    """A sweep read from a plan: the runs to execute and the table to make of their results.
 
     Attributes:
+        name: Name of the sweep.
         labels: Names of the label columns.
-        columns: Full names of the columns by their names in the table; plain `low` stands for `<first score>.low`.
+        rows: Rows of the table.
+        columns: Full name of each column, by its name in the table; plain `low` stands for `<first score>.low`.
     """
 
     name: str
@@ -111,7 +136,17 @@ class Sweep:
 
 @dataclass
 class Entry:
-    """Settings of a row, a run, a grid, or a value of an axis in the YAML."""
+    """Settings of a row, a run, a grid, or a value of an axis in the YAML of a plan.
+
+    Attributes:
+        config: Config of train.py.
+        command: Command of train.py.
+        set: Options of train.py by name.
+        scores: Name of each score in the results, by column.
+        seeds: Seeds of the runs.
+        checkpoints: Rows or plans whose checkpoints are tested.
+        runs: Several runs of a row, each with settings like these.
+    """
 
     config: str = ""
     command: Literal["fit", "test"] = "fit"
@@ -124,7 +159,7 @@ class Entry:
 
 @dataclass
 class Plan:
-    """Content of the YAML file."""
+    """Content of the YAML file of a plan; docs/sweeps.md explains the entries."""
 
     scores: list[str]
     name: str = ""
@@ -136,7 +171,7 @@ class Plan:
 
 
 def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
-    """Read a plan.
+    """Read a plan and return its sweep.
 
     Args:
         path: The YAML file.
@@ -181,7 +216,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
-    """Return the full names of the columns of a table by their names in the table.
+    """Return the full name of each column of a table, by its name in the table.
 
     Plain `low`, `high` and `sd` belong to the first score.
 
@@ -189,7 +224,7 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
         labels: Names of the label columns.
         scores: Names of the scores.
         chosen: Columns of the table; if empty, all labels, scores and statistics.
-        where: Place of `chosen` in the file, for messages.
+        where: Location of `chosen` in the file, for messages.
 
     Raises:
         UserError: Two columns have the same name, or a chosen column does not exist.
@@ -291,7 +326,7 @@ def _trained(
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command line, `--name=value` or `--name value`, by name.
+    """Parse the options of a command line, `--name=value` or `--name value`; return each value by name.
 
     Raises:
         UserError: An option has no value.

@@ -1,4 +1,4 @@
-"""Run the rows of a table: `python -m sweeps.run PLAN.yaml [--executor local|slurm] … [-- options of train.py]`.
+"""Execution of a sweep: `python -m sweeps.run PLAN.yaml [--executor local|slurm] … [-- options of train.py]`.
 
 docs/sweeps.md describes plans, folders and tables, docs/cluster.md the jobs on SLURM.
 """
@@ -76,22 +76,28 @@ class Sweeper:
 
     @property
     def waiting(self) -> list[str]:
-        """Keys of the runs that have not begun."""
+        """Keys of the runs of the sweep that have not begun."""
         return [
             key for key in self.runs if not any(key in of for of in (self.records, self.failed, self.left, self._going))
         ]
 
     def read(self) -> None:
-        """Read the results of finished runs."""
+        """Read the results of all finished runs of the sweep from their folders."""
         for key in self.waiting:
             if results_of(self.folders[key]) is not None:
                 self._finish(key, "done before")
 
     def check(self, keys: Iterable[str]) -> dict[str, list[str]]:
-        """Return the keys of runs with an invalid command line, by fault; one process checks all.
+        """Check the command lines of some runs in one process, without running them.
+
+        Args:
+            keys: Keys of the runs.
+
+        Returns:
+            Keys of the runs with an invalid command line, by fault.
 
         Raises:
-            UserError: The check fails.
+            UserError: The check itself fails.
         """
         asked: dict[object, str] = {}
         for key, run in ((key, self.runs[key]) for key in keys):
@@ -106,7 +112,7 @@ class Sweeper:
         return faults
 
     def run(self) -> None:
-        """Execute all runs and report failures; stop the sweep if two rows fail with the same message.
+        """Execute all unfinished runs of the sweep and report failures; stop if two rows fail with the same message.
 
         Raises:
             UserError: The command line of a run is invalid; no run is begun then.
@@ -218,7 +224,7 @@ class Sweeper:
         self._say(key, why, "red")
 
     def title(self, key: str) -> str:
-        """Return the name of a run for messages."""
+        """Return the name of a run for messages, given its key."""
         place, run, total = list(self.runs).index(key) + 1, self.runs[key], len(self.runs)
         return f"[{place:{len(str(total))}}/{total}] {', '.join(self.rows[key])}, {run.config.stem}, seed {run.seed}"
 
@@ -248,7 +254,12 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterat
 
 
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
-    """Return the last lines of a failed run's log, and its last error message without the name of its folder."""
+    """Return the last lines of a failed run's log, and its last error message without the name of the run's folder.
+
+    Args:
+        folder: Folder of the run.
+        job: Log of its job.
+    """
     for log in (folder / "errors.txt", folder / "output.txt", job):
         # Keep the last text of overwritten lines, and drop empty lines.
         lines = [line.rpartition("\r")[2].rstrip() for line in _text(log).replace("\r\n", "\n").split("\n")]
@@ -268,7 +279,7 @@ def _text(path: Path) -> str:
 
 
 def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
-    """Run the command line `args`; return the exit code, 1 if a run failed or a cell is empty.
+    """Run `python -m sweeps.run` with these arguments; return the exit code, 1 if a run failed or a cell is empty.
 
     Raises:
         UserError: The sweep cannot be run.

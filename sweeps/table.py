@@ -1,4 +1,4 @@
-"""Table of the runs of a sweep.
+"""Table of the scores of a sweep: mean over the seeds, their standard deviation, and intervals.
 
 The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). With one seed, the interval is the
 interval of the run. With several seeds, it is a bootstrap over items, with the counts of all seeds added per item: it
@@ -24,11 +24,11 @@ Records = Mapping[str, Record]  # of the finished runs by their keys
 
 
 def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenance]:
-    """Return the table of a sweep and the table of its runs, `<name>_runs`; missing seeds are left out.
+    """Make the table of a sweep and the table of its runs, `<name>_runs`; missing seeds are left out.
 
     Args:
         sweep: The sweep.
-        records: Results of the finished runs by key.
+        records: Results of the finished runs, by the key of the run.
         out: Folder of the sweep.
 
     Returns:
