@@ -1,4 +1,4 @@
-"""Reading checkpoints: a received file is data and may name only classes of this program."""
+"""Reading of checkpoints: a received file is data, and may name only classes of this program."""
 
 import inspect
 import warnings
@@ -19,7 +19,7 @@ NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints
 
 
 class TrainingError(UserError):
-    """An untrained module, a failed training, or a checkpoint that cannot be used."""
+    """Error for an untrained module, a failed training, or a checkpoint that cannot be used."""
 
 
 def checkpoint_file(path: str | Path) -> Path:
@@ -31,7 +31,7 @@ def checkpoint_file(path: str | Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """Return the content of a checkpoint, its tensors memory-mapped.
+    """Return the content of a checkpoint file; its tensors are memory-mapped.
 
     Raises:
         TrainingError: The file is damaged, or no checkpoint of a run.
@@ -53,7 +53,11 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `class_path` and `init_args` of the module of a checkpoint; `class_path` is empty if it is not named.
+    """Return `class_path` and `init_args` of the module in a checkpoint; `class_path` is empty if it is not named.
+
+    Args:
+        path: The checkpoint, for messages.
+        content: Content of the checkpoint.
 
     Raises:
         TrainingError: These entries do not have the form that a run writes.
@@ -70,7 +74,11 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
-    """Return the settings of the datamodule that a checkpoint was trained on; `path` is for messages.
+    """Return the settings of the datamodule on which the module in a checkpoint was trained.
+
+    Args:
+        path: The checkpoint, for messages.
+        content: Content of the checkpoint.
 
     Raises:
         TrainingError: The checkpoint has no such settings, or they cannot be used here.
@@ -82,14 +90,18 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
 
 
 def datamodule_from(settings: Namespace) -> LightningDataModule:
-    """Return the datamodule described by settings, not set up."""
+    """Construct the datamodule that settings describe; its `setup` is not called."""
     data = _made(LightningDataModule, "data", settings)
     assert isinstance(data, LightningDataModule)
     return data
 
 
 def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the config of the run of a checkpoint; `{"model": None}` if it cannot be read."""
+    """Return the config of the run that wrote a checkpoint; `{"model": None}` if it cannot be read.
+
+    Args:
+        content: Content of the checkpoint.
+    """
     config = content.get("config")
     try:
         found = yaml.safe_load(config) if isinstance(config, str) else None
@@ -108,12 +120,12 @@ Module = TypeVar("Module", bound=LightningModule)
 def instantiate(
     base: type[Module], path: Path, model: Mapping[str, Any], options: Mapping[str, Any] | None = None
 ) -> Module:
-    """Return a module made from the settings of a checkpoint, without parameters.
+    """Construct a module from the settings in a checkpoint, without loading its parameters.
 
     Args:
-        base: The class of the module, or a base class.
+        base: Class of the module, or a base class.
         path: The checkpoint, for messages.
-        model: See `configured_model`.
+        model: `class_path` and `init_args`, from `configured_model`.
         options: Arguments that override the settings of the checkpoint.
 
     Raises:

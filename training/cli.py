@@ -1,4 +1,4 @@
-"""The command line: a LightningCLI that gives each run a folder and tests the best checkpoint after training."""
+"""Command line of train.py: a LightningCLI that makes a folder for each run and tests the best checkpoint after `fit`."""
 
 import io
 import logging
@@ -82,12 +82,12 @@ FLAGS = {
 
 
 class ProbingCLI(CommandLine):
-    """LightningCLI with one folder for each run; `fit` tests the best checkpoint at its end.
+    """Command line of train.py: a LightningCLI with a folder for each run, whose `fit` ends with a test.
 
-    Further keyword arguments are options of LightningCLI.
+    The test reads the best checkpoint. Further keyword arguments are options of LightningCLI.
 
     Args:
-        args: The words of the command line; None for `sys.argv`.
+        args: Words of the command line; None for `sys.argv`.
         writer: Class of the callback that writes the results; None writes none.
     """
 
@@ -128,7 +128,7 @@ class ProbingCLI(CommandLine):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return the commands, each with the arguments of the Trainer that are not offered as options."""
+        """Return, for each command, the names of the Trainer's arguments that are not offered as options."""
         return {name: {*skipped, "weights_only"} for name, skipped in LightningCLI.subcommands().items()}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # words or None
@@ -158,7 +158,7 @@ class ProbingCLI(CommandLine):
         refuse_permissions(self.settings, words)
 
     def parse(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
-        """Parse the command line without changes."""
+        """Parse the command line; unlike `parse_arguments`, add no settings from a checkpoint."""
         super().parse_arguments(parser, args)
 
     def before_instantiate_classes(self) -> None:
@@ -340,7 +340,7 @@ class ProbingCLI(CommandLine):
         self.trainer.fit(**options)
 
     def after_fit(self) -> None:
-        """Test the best checkpoint, if there is one and the data have a test split."""
+        """After a training, test the best checkpoint, if there is one and the data have a test split."""
         if (ended := self.state.left.ended) is not None:
             best = str(self.state.run / ended["best"]) if ended["best"] else ""
             self.model.epochs_run = ended["epochs_run"]
@@ -359,10 +359,10 @@ class ProbingCLI(CommandLine):
 
 
 class CheckedCLI(ProbingCLI):
-    """Checks the options, the classes and the existence of the data; loads, computes and writes nothing.
+    """Command line that only checks the options, the classes and the existence of the data files, without a run.
 
-    Exception: it writes the sample corpus into the cache. All command lines of a process share the parser and the
-    trainers, because making them takes most of the time.
+    It loads and computes nothing; all it writes is the sample corpus, into the cache. All command lines of a process
+    share the parser and the trainers, because making them takes most of the time.
     """
 
     _parsers: ClassVar[dict[str, Any]] = {}
@@ -374,7 +374,7 @@ class CheckedCLI(ProbingCLI):
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
     ) -> None:
-        """Reuse the parser of earlier command lines."""
+        """Use the parser that an earlier command line of this process has made, if there is one."""
         if not self._parsers:
             before = set(vars(self))
             super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
@@ -382,7 +382,7 @@ class CheckedCLI(ProbingCLI):
         vars(self).update(self._parsers)
 
     def parse(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
-        """Parse with the parser of one command: the parser of all commands checks every value three times."""
+        """Parse a command line with the parser of its command; the parser of all commands would check values thrice."""
         command, *options = args
         self.config = Namespace(subcommand=command, **{command: self.parser_of(command).parse_args(options)})  # type: ignore[no-untyped-call]
 
@@ -402,19 +402,30 @@ class CheckedCLI(ProbingCLI):
         return self._trainers[asked]
 
     def run_command(self) -> None:
-        """Run nothing."""
+        """Do nothing: the command line is only checked."""
 
 
 def main(
     writer: Callable[..., Callback] | None, args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI
 ) -> ProbingCLI:
-    """Run the command line `args`, by default `sys.argv`; see `ProbingCLI` for `writer`."""
+    """Run the command line of train.py and return its `ProbingCLI`.
+
+    Args:
+        writer: Class of the callback that writes the results; None writes none.
+        args: Words of the command line; None for `sys.argv`.
+        cli: Class of the command line.
+    """
     with only_known_classes(trusted_modules(sys.argv[1:] if args is None else args), how="add --trust {}"):
         return cli(args, writer)
 
 
 def run(writer: Callable[..., Callback], args: list[str] | None = None) -> int:
-    """Run a command line and return its exit code; print a fault of the input in one line, without a traceback."""
+    """Run the command line of train.py and return its exit code; print a user's error in one line, without a traceback.
+
+    Args:
+        writer: Class of the callback that writes the results.
+        args: Words of the command line; None for `sys.argv`.
+    """
     try:
         main(writer, args)
     except Exception as error:
@@ -433,7 +444,7 @@ def run(writer: Callable[..., Callback], args: list[str] | None = None) -> int:
 
 
 def check(args: list[str]) -> str | None:
-    """Return the fault of a command line without running it; None if there is none."""
+    """Return the message of the first error in a command line, without running it; None if it is valid."""
     said = io.StringIO()
     try:
         with redirect_stderr(said), redirect_stdout(said):
@@ -447,7 +458,7 @@ def check(args: list[str]) -> str | None:
 
 
 def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
-    """Yield the fault of each command line of a sweep, None if there is none; uses all cores."""
+    """Yield the error message of each command line of a sweep, None if it is valid; use all cores."""
     # Forked processes share the imports, which take seconds; parsing holds the GIL, so threads gain nothing.
     with ProcessPoolExecutor(min(8, os.cpu_count() or 1), get_context("fork")) as pool:
         yield from pool.map(check, commands, chunksize=4)
@@ -459,7 +470,7 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
     Args:
         path: The checkpoint.
         given: `class_path` and `init_args` of --model.
-        command: `fit` continues the training and requires equal options.
+        command: Command of train.py; `fit` continues the training and requires equal options.
         max_epochs: Option of the trainer.
 
     Raises:
@@ -488,7 +499,10 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
 
 
 def without_data_options(words: Sequence[str]) -> list[str]:
-    """Return a command line without options such as --data.init_args.cache; unchanged if it names --data itself."""
+    """Return a command line without options below --data, such as --data.init_args.cache.
+
+    It is unchanged if it has --data itself.
+    """
     if any(word.partition("=")[0] == "--data" for word in words):
         return list(words)
     kept, left_out = list[str](), False

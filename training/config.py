@@ -1,4 +1,4 @@
-"""Reading settings in YAML, and comparing the configs of runs."""
+"""Reading of settings in YAML, and comparison of the configs of runs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,12 @@ NEUTRAL = (
 
 
 def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted name and value of each setting of a config."""
+    """Yield the dotted name and the value of each setting in a nested config.
+
+    Args:
+        node: The config, or a part of it.
+        at: Dotted name of this part.
+    """
     if isinstance(node, Mapping | list):
         for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
             yield from leaves(inner, f"{at}.{key}" if at else str(key))
@@ -41,7 +46,7 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
 
 
 def score_settings(config: object) -> dict[str, object]:
-    """Return the settings of a config that change the numbers of a run, by dotted names."""
+    """Return the settings of a config that affect the scores of a run, by dotted name."""
     return {
         name: value
         for name, value in leaves(config)
@@ -50,7 +55,10 @@ def score_settings(config: object) -> dict[str, object]:
 
 
 def settings(config: object) -> dict[str, object]:
-    """Return `score_settings` with seeds of None, and without the root of the data, whose files have digests."""
+    """Return `score_settings` without what two comparable runs may differ in: seeds are None, the data root is omitted.
+
+    The files below the data root are compared by their SHA-256 instead.
+    """
     shared = {name: value for name, value in score_settings(config).items() if name != DATA_ROOT}
     return shared | dict.fromkeys(shared.keys() & seeds(config).keys())
 
@@ -61,7 +69,7 @@ def seeds(config: object) -> dict[str, object]:
 
 
 class SettingsError(UserError):
-    """A file of settings that cannot be read or used."""
+    """Error for a file of settings that cannot be read or used."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -80,7 +88,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def read_yaml(path: Path) -> object:
-    """Read a YAML file.
+    """Return the content of a YAML file.
 
     Raises:
         SettingsError: It cannot be read, is not YAML in UTF-8, or a mapping has a name that is a duplicate or not text.
@@ -109,7 +117,7 @@ _FRAME = (
 
 
 def in_a_line(message: str) -> str:
-    """Return a message of jsonargparse in one line, without the lines in `_FRAME`."""
+    """Return an error message of jsonargparse in one line, without the lines that match `_FRAME`."""
     lines = (line.strip(" -") for line in message.splitlines())
     told = dict.fromkeys(line for line in lines if line and not line.startswith(_FRAME))
     return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
@@ -119,7 +127,12 @@ _Typed = TypeVar("_Typed", bound="DataclassInstance")
 
 
 def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
-    """Return a mapping as a dataclass; `where` begins the message of an error.
+    """Convert a mapping to a dataclass.
+
+    Args:
+        kind: The dataclass.
+        content: The mapping.
+        where: Beginning of the message of an error.
 
     Raises:
         SettingsError: It is no mapping, or an entry is unknown, empty, or of another type.

@@ -1,4 +1,4 @@
-"""Base of every experiment: a test over the data of a run that ends in one result."""
+"""Base class of every experiment: a test over the data of a run that ends in one result."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -41,23 +41,27 @@ class Experiment(LightningModule, Generic[Data]):
         self.result: Result | None = None
 
     def prepare(self) -> None:
-        """Build the state of the experiment, and refuse unsuitable data; called after the set-up of the datamodule."""
+        """Create the metrics of the experiment and check the data; called after `setup` of the datamodule."""
 
     def reads_batch(self, batch: object) -> bool:
-        """Return True if the experiment reads a batch, in a run with several kinds of batches."""
+        """Return True if the experiment uses this batch, in a run with several kinds of batches."""
         return isinstance(batch, self.takes.batch)
 
     def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
-        """Process one batch of `test`."""
+        """Process one batch of `test`: update the metrics of the experiment."""
         raise NotImplementedError(f"{type(self).__name__}.update")
 
     def outcome(self) -> Result | None:
-        """Return the result after all batches; every rank calls it and may return None."""
+        """Return the result of the experiment after all batches; every rank calls it, and it may be None on some."""
         raise NotImplementedError(f"{type(self).__name__}.outcome")
 
     @property
     def data(self) -> Data:
-        """Datamodule of the run, or its part of class `takes`; raises UserError if there is none."""
+        """Datamodule of the run, or the part of it that is a `takes`.
+
+        Raises:
+            UserError: The run has no such datamodule.
+        """
         given = self.trainer.datamodule  # type: ignore[attr-defined]
         data = part_of(given, self.takes)
         if data is None:
@@ -69,23 +73,28 @@ class Experiment(LightningModule, Generic[Data]):
 
     @property
     def seed(self) -> int:
-        """Seed of all random draws."""
+        """Seed of all random draws of the experiment."""
         return run_seed(self._seed)
 
     def setup(self, stage: str) -> None:
-        """Call `prepare`."""
+        """Call `prepare`; Lightning calls this at the beginning of a stage."""
         self.prepare()
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ANN401
-        """Call `update`."""
+        """Pass a batch of a test to `update`."""
         self.update(batch)
 
     def on_test_epoch_end(self) -> None:
-        """Fill `result`."""
+        """Set `result` to the `outcome` of the experiment after all batches."""
         self.result = self.outcome()
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
-    """Raise UserError if a list of tests or analyses is empty or has duplicates."""
+    """Raise UserError if a list of tests or analyses is empty or has duplicates.
+
+    Args:
+        option: Option that holds the list, for the message.
+        names: The list.
+    """
     if not names or len(set(names)) < len(names):
         raise UserError(f"--model.init_args.{option}: name one or more, each once, and not {list(names)}.")

@@ -1,4 +1,4 @@
-"""Errors that a user reads as one line, with a remedy, instead of a traceback."""
+"""Errors that a user reads as one line with a remedy, instead of a traceback."""
 
 import re
 import time
@@ -26,7 +26,7 @@ _WAITED = re.compile(r"(?i)timed out|timeout")
 
 
 def fault(error: BaseException | None) -> BaseException | None:
-    """Return the user error behind an exception, without a traceback; None for a bug.
+    """Return the error in a user's input that caused an exception; None for a bug.
 
     The parser of the command line wraps the exceptions of constructors.
     """
@@ -43,7 +43,7 @@ def fault(error: BaseException | None) -> BaseException | None:
 
 
 def is_of_another(error: BaseException) -> bool:
-    """Return True if an error says that another process of the run has ended or does not answer."""
+    """Return True if an error reports that another process of the run has ended or does not answer."""
     if isinstance(error, ProcessRaisedException):  # by a process that was spawned; the last line is the error
         return _LOST.search(str(error).rstrip().rpartition("\n")[2]) is not None
     return isinstance(error, LostRank) or (
@@ -52,12 +52,12 @@ def is_of_another(error: BaseException) -> bool:
 
 
 def has_waited(error: BaseException) -> bool:
-    """Return True if an error says that a collective has timed out."""
+    """Return True if an error reports that a collective has timed out."""
     return isinstance(error, RuntimeError) and is_of_another(error) and _WAITED.search(str(error)) is not None
 
 
 def is_told_by_the_first() -> bool:
-    """Return True if rank 0 ends within `TOGETHER` seconds as well, and so has printed this fault.
+    """Return True if rank 0 ends within `TOGETHER` seconds as well, and so has printed the same error.
 
     Rank 0 kills the processes that it has started; SLURM and torchrun send a signal to the others.
     """
@@ -70,7 +70,12 @@ def is_told_by_the_first() -> bool:
 
 
 def full_disk(run: Path, error: OSError) -> UserError:
-    """Return the error of a run for which the disk is full."""
+    """Return the UserError for a run that has stopped because the disk is full.
+
+    Args:
+        run: Folder of the run.
+        error: Error of the system.
+    """
     scored = (run / "results.json").exists()
     written = "The scores are written: only figures or the page are missing. " if scored else ""
     return UserError(
@@ -80,6 +85,11 @@ def full_disk(run: Path, error: OSError) -> UserError:
 
 
 def trainer_fault(error: Exception, accelerator: object = "auto") -> UserError:
-    """Return Lightning's error about an option of the trainer, with a remedy if an accelerator was requested."""
+    """Return a UserError for an error of Lightning about an option of the trainer.
+
+    Args:
+        error: Error of Lightning.
+        accelerator: Requested accelerator; if it is neither `auto` nor `cpu`, the message advises to leave it out.
+    """
     cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
     return UserError(f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}")

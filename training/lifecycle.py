@@ -1,4 +1,4 @@
-"""Base of every trained module: parameters made for the data, refusal of the untrained, checkpoints, and its loss."""
+"""Base class of every trained module: parameters built for the data, checkpoints, and losses averaged over devices."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,19 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Origin(Generic[Sizes]):
-    """Sizes of the parameters (a dataclass), and the digests and options that determine their input."""
+    """Data that parameters were built for.
+
+    Attributes:
+        sizes: Sizes of the parameters, a dataclass.
+        source: Source of the data that the parameters read: digests of files and options.
+    """
 
     sizes: Sizes
     source: Mapping[str, object]
 
 
 class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
-    """An experiment whose parameters are built for the data of the run and scored only after training.
+    """An experiment with trained parameters, which are built for the data of the run; it is tested only after training.
 
     Its checkpoint holds the arguments of its constructor, the sizes of its parameters and the source of its input, so
     that `load_from_checkpoint` needs neither a Trainer nor a datamodule.
@@ -43,15 +48,15 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         checkpoint_key: Name of the module's part of a checkpoint.
         checkpoint_entry: Name of an entry that only parts written by this kind of module have.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
-        objects: Arguments of the constructor that are objects. A checkpoint of `train.py` says how to make them; for
-            other checkpoints, pass them to `load_from_checkpoint`.
+        objects: Arguments of the constructor that are objects. A checkpoint of `train.py` has the settings to make
+            them; for other checkpoints, pass them to `load_from_checkpoint`.
         origin: Sizes and source of the parameters; None before `bind`.
         trained: True once `fit` has begun or a checkpoint is loaded.
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
         epochs_run: Number of training epochs in this process; None without a training.
         trained_on: Number of devices and unit of the batch size, if the training used several devices.
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None without.
-        extra_check: True during a validation that may only keep better weights; see `training.nested`.
+        extra_check: True during a validation that serves only to keep better weights; see `training.nested`.
     """
 
     checkpoint_key: ClassVar[str] = "probe"
@@ -73,29 +78,42 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @abstractmethod
     def build(self, sizes: Sizes) -> None:
-        """Make the parameters for these sizes."""
+        """Create the parameters of the module with these sizes."""
 
     @abstractmethod
     def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
-        """Return the sizes in the module's part of a checkpoint; see `checkpoint_part`."""
+        """Return the sizes of the parameters, given the module's part of a checkpoint; see `checkpoint_part`."""
 
     @abstractmethod
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
-        """Return why trained parameters do not fit a run, and the remedy; None if they fit."""
+        """Return a message and remedy if trained parameters do not fit a run; None if they fit.
+
+        Args:
+            trained: Data for which the parameters were trained.
+            run: Data of the run.
+        """
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes of the parameters; set by `bind`."""
+        """Sizes of the module's parameters, set by `bind`."""
         assert self.origin is not None
         return self.origin.sizes
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """Return the module's part of a checkpoint, in plain types and tensors."""
+        """Return the entries that the module adds to a checkpoint, in plain types and tensors."""
         assert self.origin is not None
         return {"source": dict(self.origin.source), "sizes": asdict(self.origin.sizes)}  # type: ignore[call-overload]
 
     def bind(self, sizes: Sizes, source: Mapping[str, object]) -> None:
-        """Make the parameters for the data of the run; raise TrainingError if they were made for other data."""
+        """Build the parameters of the module for the data of the run, or check that existing parameters fit them.
+
+        Args:
+            sizes: Sizes of the parameters.
+            source: Digests and options of the data that the parameters read.
+
+        Raises:
+            TrainingError: The parameters were made for other data.
+        """
         run = Origin(sizes, source)
         if self.origin is None:
             self.origin = run
@@ -104,13 +122,13 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             raise TrainingError(reason)
 
     def on_fit_start(self) -> None:
-        """Mark the parameters as trained, and seed each device differently."""
+        """Mark the module as trained, and seed the random numbers of each device differently."""
         self.trained = True
         if self.trainer.global_rank:
             torch.manual_seed(torch.initial_seed() + self.trainer.global_rank)
 
     def on_train_end(self) -> None:
-        """Store the number of epochs for the audit."""
+        """Store the number of epochs of the training in `epochs_run`, for the audit."""
         self.epochs_run = self.trainer.current_epoch
 
     def refuse_untrained(self) -> None:
@@ -124,19 +142,19 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @property
     def trained_for(self) -> dict[str, object]:
-        """Entries of the audit about the training: epochs, and several devices with the unit of the batch size."""
+        """Audit entries about the training: number of epochs and, on several devices, their number and batch unit."""
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
         return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the module's part, and the number of devices if there are several."""
+        """Add the module's part to a checkpoint, and the number of devices if there are several."""
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
         if (devices := device_count(self)) > 1:
             self.trained_on = {"devices": devices, "batch_per": self.trainer.datamodule.batch_per}  # type: ignore[attr-defined]
         checkpoint["trained_on"] = self.trained_on
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Make the parameters for the sizes in the checkpoint, or check that they fit the run.
+        """Build the parameters with the sizes in the checkpoint, or check that existing parameters fit.
 
         Raises:
             TrainingError: The checkpoint is of another class, or its parameters do not fit the data of the run.
@@ -160,7 +178,11 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         self.trained = True
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Read further entries of the module's part of a checkpoint, before its parameters are loaded."""
+        """Restore the module's state from its part of a checkpoint, beyond parameters; called before these are loaded.
+
+        Args:
+            part: Result of `checkpoint_part`.
+        """
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override] # fewer arguments than in Lightning
@@ -169,13 +191,17 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         map_location: torch.device | str | None = None,
         **options: Any,  # noqa: ANN401 # arguments of the constructor
     ) -> Self:
-        """Return the trained module of a checkpoint in evaluation mode, without a Trainer or datamodule.
+        """Return the trained module in a checkpoint in evaluation mode, without a Trainer or datamodule.
 
         Further keyword arguments override the constructor arguments in the checkpoint.
 
+        Args:
+            checkpoint_path: The checkpoint.
+            map_location: Device of the module.
+
         Raises:
             TrainingError: The file is damaged, or no checkpoint of this class, or its settings cannot be used here.
-            UserError: PyTorch cannot use the device `map_location`.
+            UserError: PyTorch cannot use the device.
         """
         device = usable_device(map_location or "cpu")
         path = Path(checkpoint_path)
@@ -189,7 +215,11 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
 
 def other_model(difference: str) -> str:
-    """Return the message for a checkpoint of a model with other modules or sizes."""
+    """Return the message of an error: a checkpoint belongs to a model with other modules or sizes.
+
+    Args:
+        difference: Description of the difference.
+    """
     return (
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
         f"trained with."
@@ -198,7 +228,12 @@ def other_model(difference: str) -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean over one device's share of a batch, a scalar, and the number of texts, words or weights averaged."""
+    """Mean over one device's share of a batch.
+
+    Attributes:
+        value: The mean, a scalar.
+        count: Number of averaged texts or words, or the sum of their weights; 0 for an empty share.
+    """
 
     value: Tensor
     count: Tensor | float
@@ -211,15 +246,19 @@ def device_count(module: LightningModule) -> int:
 
 
 def no_loss(module: nn.Module) -> Tensor:
-    """Return the loss of a device without an item of the batch: 0, with gradients of 0."""
+    """Return the loss of a device whose share of the batch is empty: 0, with gradients of 0 for all parameters."""
     return 0 * torch.stack([parameter.sum() for parameter in module.parameters() if parameter.requires_grad]).sum()
 
 
 def over_devices(means: Sequence[Mean], module: LightningModule) -> list[Mean]:
     """Return the means of this device, scaled so that their average over all devices is the mean of the whole batch.
 
-    DDP averages gradients over the devices. A device without an item has counts of 0. A returned count is the count of
-    the whole batch divided by the number of devices.
+    DDP averages gradients over the devices. A returned count is the count of the whole batch divided by the number of
+    devices.
+
+    Args:
+        means: Means over this device's share of the batch.
+        module: Module that is trained.
     """
     if (world := device_count(module)) == 1:
         return list(means)
@@ -234,7 +273,7 @@ def over_devices(means: Sequence[Mean], module: LightningModule) -> list[Mean]:
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
-    """Return the items of all devices, in the order of the devices."""
+    """Collect the items of all devices; return them in the order of the devices."""
     parts: list[Any] = [list(items)]
     if dist.is_available() and dist.is_initialized():
         parts = [None] * dist.get_world_size()
@@ -243,7 +282,7 @@ def gathered(items: Sequence[Item]) -> list[Item]:
 
 
 class Average(Metric):
-    """Σ totals / Σ counts over the batches of all devices; 0 if all counts are 0.
+    """Metric: Σ totals / Σ counts over the batches of all devices; 0 if all counts are 0.
 
     Unlike torchmetrics' `MeanMetric`, it lets nan pass and still weights by the counts.
     """
@@ -257,16 +296,16 @@ class Average(Metric):
             self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor | float) -> None:
-        """Add the total of a batch and its count."""
+        """Add the total of a batch and its count to the sums of the average."""
         self.total += total
         self.count += count
 
     def compute(self) -> Tensor:
-        """Return the average, a scalar."""
+        """Return the average over all batches so far, a scalar."""
         return self.total / self.count.clamp(min=torch.finfo(self.count.dtype).tiny)
 
     def take(self) -> Tensor:
-        """Return the average and reset the state."""
+        """Return the average and reset the metric."""
         if not self.update_called:  # a device without a text; torchmetrics would warn
             self.update(torch.zeros_like(self.total), 0.0)
         average: Tensor = self.compute()

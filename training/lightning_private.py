@@ -1,4 +1,4 @@
-"""Uses of private parts of Lightning, torch and torchmetrics.
+"""All uses of private parts of Lightning, torch and torchmetrics.
 
 pyproject.toml bounds the minor version of Lightning for them. tests/training/test_lightning_private.py has a test of
 each, which fails when a library changes it.
@@ -28,33 +28,33 @@ from torchmetrics import Metric
 
 
 class CommandLine(LightningCLI):
-    """LightningCLI with public names for private steps that a subclass uses."""
+    """LightningCLI with public names for the private parts that a subclass uses."""
 
     @property
     def settings(self) -> Namespace:
-        """Parsed settings of the command."""
+        """Parsed settings of the command line's command."""
         settings: Namespace = self.config[self.config.subcommand]
         return settings
 
     @property
     def objects(self) -> Namespace:
-        """Settings of the command, with instances instead of classes."""
+        """Settings of the command, with instances in the place of classes and their arguments."""
         objects: Namespace = self.config_init[self.config.subcommand]
         return objects
 
     @property
     def plain_settings(self) -> dict[str, Any]:
-        """Settings of the command in plain types, as in `config.yaml`."""
+        """Settings of the command in plain types, as written to `config.yaml`."""
         self._dump_config()
         plain: dict[str, Any] = self.config_dump
         return plain
 
     def parser_of(self, command: str) -> LightningArgumentParser:
-        """Return the parser of one command."""
+        """Return the parser of one command of the command line."""
         return self._subcommand_parsers[command]
 
     def run_command(self) -> None:
-        """Run the command; Lightning's constructor calls it last."""
+        """Run the command; the last call in Lightning's constructor."""
         super()._run_subcommand(self.config.subcommand)
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -65,11 +65,11 @@ class CommandLine(LightningCLI):
 
 
 class ContinuedCSVLogger(CSVLogger):
-    """Continues the `metrics.csv` of a run, which Lightning's logger would remove.
+    """Logger that continues the `metrics.csv` of a run, which Lightning's logger would remove.
 
     Args:
         folder: Folder of the run.
-        rows: Returns the earlier content of the file.
+        rows: Function that returns the earlier content of the file.
     """
 
     def __init__(self, folder: Path, rows: Callable[[], str]) -> None:
@@ -79,7 +79,7 @@ class ContinuedCSVLogger(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> ExperimentWriter:
-        """Writer of the file, with the earlier rows."""
+        """Writer of `metrics.csv`, with the earlier rows."""
         if self._experiment is None:  # also in a forked process
             rows = self._rows()
             with warnings.catch_warnings():
@@ -92,12 +92,12 @@ class ContinuedCSVLogger(CSVLogger):
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module; None without one, where `module.trainer` raises."""
+    """Return the trainer of a module, or None without one; `module.trainer` would raise."""
     return module._trainer
 
 
 def ignore_signals(trainer: Trainer) -> None:
-    """Disable Lightning's signal handlers, which save within a batch and call collectives at any place."""
+    """Disable the signal handlers of a trainer, which save within a batch and call collectives at any point."""
     trainer._signal_connector.register_signal_handlers = _register_none  # type: ignore[method-assign]
 
 
@@ -111,19 +111,24 @@ def set_root(trainer: Trainer, folder: Path) -> None:
 
 
 def started_processes(trainer: Trainer) -> list[subprocess.Popen[bytes]]:
-    """Return the subprocesses that a trainer has started for the other ranks."""
+    """Return the processes that a trainer has started for the other ranks."""
     launcher = trainer.strategy.launcher
     return launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else []
 
 
 def signal_started(trainer: Trainer, number: signal.Signals) -> None:
-    """Send a signal to the subprocesses of a trainer."""
+    """Send a signal to the processes that a trainer has started.
+
+    Args:
+        trainer: The trainer.
+        number: The signal.
+    """
     for process in started_processes(trainer):
         process.send_signal(number)
 
 
 def steps_of(trainer: Trainer) -> int:
-    """Return the number of batches after which the optimiser has stepped; loggers count by it."""
+    """Return the number of batches after which a trainer's optimiser has stepped; loggers count by it."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
@@ -156,7 +161,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Restore the random number generators; see `random_states`."""
+    """Restore the random number generators of this process from the result of `random_states`."""
     _set_rng_states(states)
 
 
@@ -175,7 +180,7 @@ def limit_collectives(seconds: float) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hide the other ranks from a trainer inside a test: they run other trainings.
+    """Within the block, hide the other ranks from a trainer inside a test: they run other trainings.
 
     Metrics gather from all processes, and Lightning warns about unreduced values, if `torch.distributed` is
     initialised, even in a single-process trainer. Both call `torch.distributed.is_initialized`, replaced here.

@@ -1,4 +1,4 @@
-"""Training inside a test, up to the best dev epoch; it leaves the random number generators of the test unchanged."""
+"""Training of a module inside a test, up to its best dev epoch; it leaves the random states of the test unchanged."""
 
 import logging
 import math
@@ -28,7 +28,16 @@ from training.resume import StopBetweenBatches, kept_tensors, load_tensors
 
 
 class Best(NamedTuple):
-    """Result of a nested training."""
+    """Result of a nested training.
+
+    Attributes:
+        state: Parameters of the best epoch by name, on the CPU.
+        epochs: Number of epochs of the training.
+        epoch: Best epoch, from 1.
+        value: Monitored score in the best epoch.
+        stopped: True if early stopping ended the training, not the maximum number of epochs.
+        part: The module's part of a checkpoint; see `TrainedModule.checkpoint_part`.
+    """
 
     state: Mapping[str, Tensor]  # the parameters of the best epoch, by name, on the CPU
     epochs: int  # of the training
@@ -39,7 +48,14 @@ class Best(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Independent training inside a test."""
+    """A training inside a test that does not depend on other trainings.
+
+    Attributes:
+        name: Name in the log.
+        file: File of the saved result; None saves nothing.
+        train: Function that runs the training.
+        cost: Expected duration, relative to the others.
+    """
 
     name: str  # for the log
     file: Path | None  # of the saved result; None saves nothing
@@ -48,10 +64,11 @@ class Training(NamedTuple):
 
 
 def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
-    """Return the result of each training; one rank runs it as on a single device, unless it was saved earlier.
+    """Divide trainings among the ranks, and return the result of each training on every rank.
 
-    Trainings are assigned to the rank with the least work, the longest ones first. Every rank runs trainings without a
-    file, which cannot be shared.
+    One rank runs a training as on a single device, unless its result was saved earlier. The longest trainings are
+    assigned first, each to the rank with the least work. Every rank runs trainings without a file, which cannot be
+    shared.
 
     Raises:
         LostRank: Another rank gives no sign of life.
@@ -187,9 +204,13 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # arguments of Trainer
 ) -> Trainer:
-    """Return a silent trainer that runs inside a test, on the CPU by default.
+    """Return a silent trainer that runs inside a test, with no callbacks but the given ones.
 
-    It has no other callbacks, runs at most `epochs` epochs, and validates every `every` epochs.
+    Args:
+        device: Device of the training; None for the CPU.
+        callbacks: Callbacks of the trainer.
+        epochs: Largest number of epochs.
+        every: Number of epochs between validations.
     """
     device = device or torch.device("cpu")
     with quiet():
@@ -214,14 +235,14 @@ def nested_trainer(
 
 @contextmanager
 def recorded_gradients() -> Iterator[None]:
-    """Enable gradients inside a test, whose trainer runs in inference mode."""
+    """Within the block, enable gradients inside a test, whose trainer runs in inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
 def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
-    """Silence a logger below warnings; by default, the messages of every Trainer about devices and its end."""
+    """Within the block, silence a logger below warnings; by default, Trainer messages about devices and the end."""
     lightning = logging.getLogger(name)
     level = lightning.level
     lightning.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Parser of command lines and configs: one-line messages with similar names, trusted modules, permissions."""
+"""Parser of command lines and configs: one-line error messages, trusted modules, and permissions."""
 
 import io
 import os
@@ -31,7 +31,7 @@ _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
 
 class Parser(LightningArgumentParser):
-    """Reports a fault of a command line or a config in one line.
+    """Parser of command lines and configs that reports an error in one line.
 
     Abbreviated options are unknown, also inside a class: --trainer.max_ep does not set --trainer.max_epochs.
     """
@@ -44,7 +44,7 @@ class Parser(LightningArgumentParser):
         self._file = ""  # being read
 
     def parse_path(self, path: str, *args: Any, **options: Any) -> Namespace:  # noqa: ANN401
-        """Parse a config.
+        """Parse a config file and return its settings.
 
         Raises:
             SettingsError: See `read_yaml` and `check_settings`.
@@ -59,12 +59,12 @@ class Parser(LightningArgumentParser):
         return found
 
     def format_help(self, *args: Any) -> str:  # noqa: ANN401 # arguments of argparse
-        """Return the help: commands and configs, or the options of one command."""
+        """Return the text of `--help`: commands and configs, or the options of one command."""
         with_commands = any(action.dest == "subcommand" for action in self._actions)
         return overview(get_terminal_size().columns) if with_commands else str(super().format_help(*args))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the message and exit with code 2; with `exit_on_error` False, raise instead."""
+        """Print an error message and exit with code 2; with `exit_on_error` False, raise instead."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         if unknown := _UNKNOWN.search(message):
@@ -88,7 +88,7 @@ def silent_parser() -> Iterator[None]:
 
 
 def explained(message: str) -> str:
-    """Return a message of jsonargparse in one line: option, class, fault and remedy."""
+    """Rewrite an error message of jsonargparse in one line: option, class, error and remedy."""
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if denied := _DENIED.search(message):
@@ -107,6 +107,11 @@ def explained(message: str) -> str:
 
 def check_settings(path: str, settings: object, at: str = "") -> None:
     """Check that a config is a mapping, and that only arguments of a class stand beside its `class_path`.
+
+    Args:
+        path: The file, for messages.
+        settings: Content of the config, or a part of it.
+        at: Dotted name of this part.
 
     Raises:
         SettingsError: The config has another form.
@@ -148,7 +153,7 @@ Configs, each configs/FOLDER/NAME.yaml:
 
 
 def overview(columns: int) -> str:
-    """Return the help of train.py: its commands, and the configs by folder."""
+    """Return the help of train.py, its commands and the configs by folder, for a terminal of this width."""
     names: dict[str, list[str]] = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
         if re.search("^model:", path.read_text(encoding="utf-8"), re.MULTILINE):
@@ -177,15 +182,19 @@ _REMEDY = ContextVar("remedy for a module that is not trusted", default="import 
 
 
 def remedy(module: str) -> str:
-    """Return the advice for trusting a module: import it in Python, or give an option to train.py."""
+    """Return the advice for making a module trusted: import it in Python, or give an option to train.py."""
     return _REMEDY.get().format(module)
 
 
 @contextmanager
 def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -> Iterator[None]:
-    """Let parsers import only classes of this program and of the `trusted` modules; importing a class runs its module.
+    """Within the block, let parsers import only classes of this program and of `trusted` modules.
 
-    `how` is the advice for trusting a module, with `{}` for its name.
+    Importing a class runs its module.
+
+    Args:
+        trusted: Names of modules.
+        how: Advice for trusting a module, with `{}` for its name.
     """
     before = dict(parsing_settings)
     said = _REMEDY.set(how or _REMEDY.get())
@@ -202,7 +211,7 @@ def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -
 
 
 def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """Yield the dotted name and the YAML value of each option of a command line."""
+    """Yield the dotted name and the value, parsed as YAML, of each option of a command line."""
     for word, following in zip(words, [*words, "--"][1:], strict=True):
         if word.startswith("--"):
             name, given, value = word[2:].partition("=")
@@ -214,10 +223,11 @@ def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
 
 
 def trusted_modules(words: Sequence[str]) -> set[str]:
-    """Return the modules named by a command line: the values of `--trust`, and the packages of classes.
+    """Return the modules that a command line permits to import: the values of `--trust`, and packages of its classes.
 
-    A class is the value of --model, --data or a `class_path`, or begins with a capital, unlike the file `my.corpus`.
-    Classes that every file may name add nothing: `torch.optim.SGD` trusts no other module of torch.
+    The package of a class is the top-level one. A class is the value of --model, --data or a `class_path`, or begins
+    with a capital, unlike the file `my.corpus`. Classes that every file may name add nothing: `torch.optim.SGD` trusts
+    no other module of torch.
     """
     found, known = set[str](), tuple(f"{module}." for module in (*ROOMS, *LIBRARIES))
     for option, value in typed_options(words):
@@ -237,7 +247,7 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
 
 
 def imported_classes(settings: object) -> set[str]:
-    """Return the class paths in settings whose classes are already imported."""
+    """Return the dotted paths of classes that settings name and that are already imported."""
     found = set[str]()
     for value in (value for _, value in leaves(settings) if isinstance(value, str)):
         module, _, name = value.rpartition(".")
@@ -250,7 +260,12 @@ def imported_classes(settings: object) -> set[str]:
 
 
 def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
-    """Raise SettingsError if a file of settings grants a permission that the command line does not."""
+    """Raise SettingsError if a settings file grants a permission that the command line does not grant.
+
+    Args:
+        settings: Settings of the run.
+        words: Words of the command line.
+    """
     on = (name for option, value in typed_options(words) for name, leaf in leaves(value, option) if leaf is True)
     given = {name.replace(".init_args", "") for name in on}
     for name, _ in _permissions(settings):
@@ -262,7 +277,7 @@ def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
 
 
 def without_permissions(settings: Namespace) -> Namespace:
-    """Set every permission in the settings of a file to False, and return them."""
+    """Set every permission in the settings of a file to False, in place, and return the settings."""
     for name, held in _permissions(settings):
         held[name.rpartition(".")[2]] = False
     return settings

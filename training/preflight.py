@@ -40,7 +40,7 @@ ENOUGH = 2.0
 
 
 class Report:
-    """Findings of a preflight: rows of a table, and all faults."""
+    """Findings of a preflight: the rows of a table, and all errors found."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
@@ -48,7 +48,11 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[list[str]]:
-        """Add a row with the lines appended to the yielded list; record an error of the input as a fault."""
+        """Within the block, collect the lines of one table row in the yielded list; record a user's error as a finding.
+
+        Args:
+            name: Name of the row.
+        """
         found: list[str] = []
         before, fault = len(self.faults), ""
         try:
@@ -60,7 +64,7 @@ class Report:
         self.rows.append((name, "\n".join(found) if good else "fault: see below"))
 
     def table(self, title: str) -> Table:
-        """Return the rows as a table for the terminal."""
+        """Return the findings as a table for the terminal."""
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         table.add_column("checked")
         table.add_column("found", overflow="fold")
@@ -79,12 +83,12 @@ def inspect(
     runs: Path,
     checkpoint: Path | None = None,
 ) -> None:
-    """Check the inputs and folders of a run; fetch nothing, and make no run or store.
+    """Check the inputs and folders of a run; download nothing, and make no run or store.
 
-    If there are no faults, the first task sets up data and model as the run does, with a sample of the extraction.
+    If there are no errors, the first task sets up data and model as the run does, with a sample of the extraction.
 
     Args:
-        report: Collects rows and faults.
+        report: Receives the findings.
         module: The model, not set up.
         data: The datamodule, not set up.
         trainer: The trainer; None if it cannot be made.
@@ -109,7 +113,13 @@ def inspect(
 
 
 def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) -> list[str]:
-    """Find the files, the encoder and the word vectors on this machine; return the stages of the run."""
+    """Check that files, encoder and word vectors are on this machine; return the stages of the run.
+
+    Args:
+        report: Receives the findings.
+        data: The datamodule, not set up.
+        stage: The command.
+    """
     stages = [stage]
     with report.part("files") as found:
         files = data.files()
@@ -132,7 +142,11 @@ def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) ->
 def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
     """Check that all tasks can write a folder and see each other's files there; return a line for the report.
 
-    Adds the faults of the other tasks to the first task's `faults`, and clears them elsewhere.
+    Args:
+        folder: The folder.
+        ranks: This process among the processes of the run.
+        faults: Error messages of this task. The first task receives those of all tasks; the lists of the others are
+            emptied.
 
     Raises:
         UserError: A task does not see the file of another task.
@@ -177,7 +191,16 @@ def rehearse(
     stages: Sequence[str],
     checkpoint: Path | None,
 ) -> None:
-    """Set up data and model for some stages as a run does, but measure the stores instead of making them."""
+    """Set up data and model for some stages as a run does, but measure the stores instead of making them.
+
+    Args:
+        report: Receives the findings.
+        module: The model, not set up.
+        data: The datamodule, not set up.
+        trainer: The trainer.
+        stages: Stages of the run.
+        checkpoint: Value of `--ckpt_path`.
+    """
     needs = Needs()
     for part in parts_of(data, AttentionDataModule):  # type: ignore[type-abstract]
         part.make = needs
@@ -212,7 +235,7 @@ def rehearse(
 
 
 class Needs:
-    """Replacement for `make_store`: returns stores of labels only, and adds up the time and bytes of the real stores.
+    """Replacement for `make_store` that returns stores of labels only, and adds up time and bytes of the real stores.
 
     Attributes:
         bytes: Number of bytes that are not on the disk yet.
@@ -251,14 +274,14 @@ class Needs:
 
 
 class LabelStore(Store):
-    """Store of labels without files."""
+    """Store that holds labels only, in memory, without files."""
 
     def __init__(self, items: Items, manifest: Manifest) -> None:
         self.labels, self.manifest = items.labels, manifest
 
 
 def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
-    """Return the seconds per piece of forward passes over a sample of the items."""
+    """Return the measured seconds per piece of forward passes over a sample of the items."""
     kind = encoder.device.type
     jobs = [(shard, batch) for shard in range(len(items.shards)) for batch in batches(items, shard, kind)]
     random.Random(0).shuffle(jobs)
@@ -290,13 +313,13 @@ def was_requeued() -> bool:
 
 
 def refuse_shell() -> None:
-    """Raise UserError in the shell of a SLURM allocation, where no task runs."""
+    """Raise UserError in the interactive shell of a SLURM allocation, where no task runs."""
     if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
         raise UserError("This is the shell of a SLURM allocation, which has no task: start the command with srun.")
 
 
 def check_tasks(trainer: Trainer) -> None:
-    """Check that SLURM started one task for each device; otherwise each task would be a whole run, or wait for ever.
+    """Check that SLURM started one task for each device; otherwise each task would be a whole run, or wait forever.
 
     Raises:
         UserError: The number of tasks is not the trainer's number of devices on all nodes.

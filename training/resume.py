@@ -1,4 +1,4 @@
-"""Saves the state of a run, so that the same command continues an interrupted run to the same numbers."""
+"""Saved state of a run, from which the same command continues an interrupted run to the same numbers."""
 
 import atexit
 import io
@@ -47,7 +47,7 @@ PATIENCE = 30.0
 
 
 class Wish(IntEnum):
-    """Request of a rank before a batch; all ranks follow the greatest."""
+    """Request of a rank before a batch (go on, save or stop); all ranks follow the greatest."""
 
     GO_ON = 0
     SAVE = 1
@@ -55,23 +55,23 @@ class Wish(IntEnum):
 
 
 class StopBetweenBatches(Callback):
-    """Stops a training or a test between two batches after a signal, without saving a state."""
+    """Callback that stops a training or a test between two batches after a signal, without saving a state."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Raise `Interrupted` after a signal."""
+        """Raise `Interrupted` before a training batch if a signal has come."""
         preemption.check()
 
     def on_test_batch_start(self, *_: object) -> None:
-        """Raise `Interrupted` after a signal."""
+        """Raise `Interrupted` before a test batch if a signal has come."""
         preemption.check()
 
     def on_predict_batch_start(self, *_: object) -> None:
-        """Raise `Interrupted` after a signal."""
+        """Raise `Interrupted` before a batch of predictions if a signal has come."""
         preemption.check()
 
 
 class Resume(StopBetweenBatches):
-    """Saves the state of a run, and stops the run between two batches after a signal.
+    """Callback that saves the state of a run, and stops the run between two batches after a signal.
 
     All ranks agree on the batch before which a training stops; a validation is finished first. A test saves no state
     and starts again; its ranks stop one by one. Before a validation or a test gathers its results, the ranks wait for
@@ -95,7 +95,7 @@ class Resume(StopBetweenBatches):
         self._restored: Mapping[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Send the folder of the state, made by rank 0, to all ranks; stop after a signal.
+        """Send the path of the state, made by rank 0, to all ranks; stop after a signal.
 
         Raises:
             Interrupted: A signal has come.
@@ -131,17 +131,17 @@ class Resume(StopBetweenBatches):
         self._alive.close()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Wait for the other ranks before the results are gathered; see `_meet`."""
+        """Wait for the other ranks before the results of a validation are gathered; see `_meet`."""
         self._validations += 1
         self._meet(f"validated{self._validations}")
         self._ranks.leave(self._place(f"validated{self._validations - 1}"))  # all ranks have passed it
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Wait for the other ranks before the results are gathered; see `_meet`."""
+        """Wait for the other ranks before the results of a test are gathered; see `_meet`."""
         self._meet("tested")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let rank 0 wait for the others, which may still read the state that it removes."""
+        """Let rank 0 wait for the other ranks, which may still read the saved state that it removes."""
         self._alive.close()
         if trainer.is_global_zero:
             self._ranks.meet(self._place("done"), self._place("left"))
@@ -162,7 +162,7 @@ class Resume(StopBetweenBatches):
         return self.state.folder / f".{name}-{self._attempt}"
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Restore the parts of a state that Lightning omits; save the state or stop if any rank requests it.
+        """Save the state or stop if any rank requests it; at the first batch, restore what Lightning omits from a state.
 
         Raises:
             Interrupted: A signal has come.
@@ -185,10 +185,10 @@ class Resume(StopBetweenBatches):
             preemption.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove the state of a run that fails before any training; kill processes that do not stop.
+        """Remove the state of a run that fails before any training; kill the other processes if they do not stop.
 
         Raises:
-            LostRank: The exception says that a collective has timed out; the message names the rank.
+            LostRank: The exception reports that a collective has timed out; the message names the rank.
         """
         children, lost = started_processes(trainer), self._lost(exception)
         self._alive.close()
@@ -247,13 +247,13 @@ class Resume(StopBetweenBatches):
             self.state.checkpoints.drop_others(best.values())
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add to a state, and to no other checkpoint, the parts that Lightning omits."""
+        """Add the parts that Lightning omits to the saved state of a run; leave other checkpoints unchanged."""
         if self._saving is not None:
             checkpoint["resume"] = self._saving
             repeat_batch(checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Store the state until the first batch: the set-up before it still draws random numbers."""
+        """Keep the saved random states until the first batch, because set-up draws random numbers before it."""
         if trainer.training and "resume" in checkpoint:
             self._restored = checkpoint["resume"]["ranks"][trainer.global_rank]
 
@@ -290,16 +290,25 @@ def _set_metric_states(module: LightningModule, states: Mapping[str, Mapping[str
 
 
 def kept_file(trainer: Trainer, name: str) -> Path | None:
-    """Return a file in the state of the run, for partial results; None if the run saves no state."""
+    """Return the path of a file for partial results in the state of the run; None if the run saves no state.
+
+    Args:
+        trainer: Trainer of the run.
+        name: Name of the file.
+    """
     states = [callback.state for callback in trainer.callbacks if isinstance(callback, Resume)]  # type: ignore[attr-defined]
     return states[0].folder / name if states else None
 
 
 def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
-    """Return the tensors that an interrupted run saved in `file`, else compute and save them.
+    """Return the tensors that an interrupted run saved in `file`; if there are none, compute and save them.
+
+    Args:
+        file: File of the tensors; None saves nothing.
+        compute: Function that returns the tensors.
 
     Returns:
-        The tensors, on the CPU if they were saved before, and True if they were. With a file of None nothing is saved.
+        The tensors, on the CPU if they were saved before, and True if they were.
     """
     if file is not None and (saved := load_tensors(file)) is not None:
         return saved, True
@@ -310,13 +319,13 @@ def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tu
 
 
 def load_tensors(file: Path) -> dict[str, Any] | None:
-    """Return the tensors in a file written by `save_tensors`; None without a file, or if it is damaged."""
+    """Return the tensors in a file written by `save_tensors`; None if it is missing or damaged."""
     content = kept(file)
     return None if content is None else torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def save_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
-    """Save tensors and plain values atomically, with a checksum."""
+    """Save tensors and plain values to a file atomically, with a checksum."""
     content = io.BytesIO()
     torch.save(dict(tensors), content)
     remove_leftovers(file.parent)

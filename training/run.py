@@ -34,7 +34,13 @@ log = logging.getLogger(__name__)
 
 
 def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
-    """Return a hash of the command, the options that change the numbers, and the number of devices."""
+    """Return a hash that identifies a run: its command, options that affect its scores, and number of devices.
+
+    Args:
+        command: Command of train.py.
+        config: Config of the run.
+        world: Number of devices.
+    """
     text = json.dumps([command, sorted(score_settings(config).items()), world], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -51,7 +57,7 @@ def source_digest() -> str:
 
 
 class Left(NamedTuple):
-    """Undamaged files of an interrupted run.
+    """Undamaged files of an interrupted attempt of a run.
 
     Attributes:
         training: Checkpoint from which the training continues; None if it must start again or has ended.
@@ -68,7 +74,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class OwnCheckpoints:
-    """Checkpoints written by the run itself, and copies of the best: `ModelCheckpoint` deletes earlier best ones.
+    """Checkpoints written by a run, and copies of its best ones: `ModelCheckpoint` deletes earlier best ones.
 
     Attributes:
         state: Folder of the state, which holds the copies and the list of names.
@@ -78,23 +84,23 @@ class OwnCheckpoints:
 
     @property
     def names(self) -> set[str]:
-        """Paths of the checkpoints; see `name`."""
+        """Paths of all checkpoints that the run has written, as given by `name`."""
         content = kept(self.state / ".written.json")
         return set() if content is None else set(json.loads(bytes(content)))
 
     def name(self, path: Path) -> str:
-        """Return a path relative to the folder of the run, which may be moved; absolute if outside that folder."""
+        """Return the path of a checkpoint relative to the run's folder, which may be moved; absolute if outside."""
         whole, run = path.absolute(), self.state.parent.absolute()
         return str(whole.relative_to(run) if whole.is_relative_to(run) else whole)
 
     def note(self, path: Path, removed: bool = False) -> None:
-        """Record that the run is about to write a checkpoint, or that it has removed one."""
+        """Record that the run is about to write a checkpoint, or with `removed` that it has deleted one."""
         own, name = self.names, self.name(path)
         names = sorted(own - {name} if removed else own | {name})
         keep(self.state / ".written.json", json.dumps(names).encode())
 
     def keep_best(self, paths: Iterable[str]) -> dict[str, str]:
-        """Copy the best checkpoints; return the SHA-256 of each by name."""
+        """Copy the best checkpoints into the state; return the SHA-256 of each by its name."""
         found = {}
         for path in map(Path, paths):
             if path.is_file():
@@ -103,27 +109,34 @@ class OwnCheckpoints:
         return found
 
     def drop_others(self, digests: Iterable[str]) -> None:
-        """Remove all copies except the given SHA-256 digests; call it after writing the state that names them."""
+        """Delete all copies of checkpoints but those with these SHA-256 digests.
+
+        Call it after writing the state that names them.
+        """
         names = {self.copy(sha256).name for sha256 in digests}
         for path in self.copy("*").parent.glob("*.ckpt"):
             if path.name not in names:
                 path.unlink()
 
     def put_back(self, best: Mapping[str, str]) -> None:
-        """Replace the run's own checkpoints by the copies of the best; leave all other files alone."""
+        """Replace the checkpoints that the run has written by the copies of the best; leave all other files alone.
+
+        Args:
+            best: SHA-256 of each best checkpoint, by name.
+        """
         for name in {*self.names, *best}:
             (self.state.parent / name).unlink(missing_ok=True)
         for name, sha256 in best.items():
             _link(self.copy(sha256), self.state.parent / name)
 
     def copy(self, sha256: str) -> Path:
-        """Return the path of a copy."""
+        """Return the path of the copy of the checkpoint with this SHA-256."""
         return self.state / "checkpoints" / f"{sha256}.ckpt"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """State of an unfinished run, removed at the end of the run.
+    """State of an unfinished run, a folder that is removed at the end of the run.
 
     Attributes:
         folder: `<folder of the run>/state-<digest>`.
@@ -133,38 +146,43 @@ class RunState:
 
     @classmethod
     def find(cls, parent: Path, digest: str) -> "RunState | None":
-        """Return the state of the latest unfinished run with this digest in a folder; None without one."""
+        """Return the state of the latest unfinished run with this digest; None without one.
+
+        Args:
+            parent: Folder of the runs.
+            digest: See `run_digest`.
+        """
         numbers = {path: path.parent.name.removeprefix("version_") for path in parent.glob(f"version_*/state-{digest}")}
         found = {path: int(number) for path, number in numbers.items() if number.isdigit()}
         return cls(max(found, key=found.__getitem__)) if found else None
 
     @property
     def run(self) -> Path:
-        """Folder of the run."""
+        """Folder of the run to which the state belongs."""
         return self.folder.parent
 
     @property
     def checkpoints(self) -> OwnCheckpoints:
-        """Checkpoints written by the run."""
+        """Checkpoints written by the run, with copies of the best."""
         return OwnCheckpoints(self.folder)
 
     @property
     def training(self) -> Path:
-        """Checkpoint of an unfinished training: weights, optimiser, position in the data, random states, metrics."""
+        """Path of the checkpoint of an unfinished training, with its weights, optimiser, data position and random states."""
         return self.folder / "training.ckpt"
 
     @property
     def trained(self) -> Path:
-        """File about a training that has ended: best checkpoint, number of epochs, log."""
+        """Path of the file about a training that has ended: best checkpoint, number of epochs, log."""
         return self.folder / "trained.json"
 
     @property
     def holds_work(self) -> bool:
-        """True if the state holds more than the lock and hidden files of the ranks."""
+        """True if the state has files other than the lock and the hidden files of the ranks."""
         return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
 
     def lock(self) -> int:
-        """Lock the folder until the returned file descriptor is closed or this process ends.
+        """Lock the state until the returned file descriptor is closed or this process ends.
 
         Raises:
             UserError: Another process has the lock.
@@ -182,7 +200,7 @@ class RunState:
 
     @cached_property
     def left(self) -> Left:
-        """Undamaged files when this process first looks; the same on all ranks."""
+        """Undamaged files of the interrupted attempt, as found at the first access; the same on all ranks."""
         if (content := kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
             if not ended["best"] or _is_sound(self.run / ended["best"], ended["sha256"]):
@@ -195,7 +213,7 @@ class RunState:
         return Left()
 
     def tidy(self) -> None:
-        """Remove damaged files, and restore the run's own checkpoints to the time of the state."""
+        """Delete damaged files of the state, and restore the run's checkpoints as they were when it was saved."""
         for folder in (self.run, self.folder, self.run / "checkpoints"):
             remove_leftovers(folder)
         if self.left.ended is not None:
@@ -206,23 +224,32 @@ class RunState:
         self.checkpoints.put_back(self.left.best)
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
-        """Write `trained`: the best checkpoint, number of epochs and log of a training that has ended."""
+        """Write the file `trained` of a training that has ended: best checkpoint, number of epochs, and log.
+
+        Args:
+            best: Path of the best checkpoint, stored relative to the run's folder with its SHA-256; empty if there is
+                none.
+            epochs: Number of epochs of the training.
+        """
         path = Path(best)
         found = {"best": self.checkpoints.name(path), "sha256": file_digest(path)} if best else {"best": ""}
         keep(self.trained, json.dumps({**found, "epochs_run": epochs, "log": self.log()}).encode())
 
     def log(self) -> str:
-        """Return the content of `metrics.csv`."""
+        """Return the content of the run's `metrics.csv`; empty if there is no such file."""
         path = self.run / "metrics.csv"
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def log_left(self) -> str:
-        """Return the content of `metrics.csv` up to the state; later steps are repeated."""
+        """Return the rows of `metrics.csv` up to the saved state.
+
+        Later rows are dropped, because a resumed run repeats those steps.
+        """
         # After a training in forked processes, which have ended, the file itself is longer.
         return max(self.left.log, self.log() if self.trained.exists() else "", key=len)
 
     def clear(self) -> None:
-        """Remove the state of a finished run, atomically for other processes."""
+        """Delete the state of a finished run, atomically for other processes."""
         removed = self.folder.with_name(f".{self.folder.name}")
         with suppress(OSError):
             self.folder.rename(removed)
@@ -234,12 +261,12 @@ class RunState:
 
 
 def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
-    """Return the state of the unfinished run with a digest, or of a new run, and its lock; see `RunState.lock`.
+    """Return the state of a run, unfinished or new, and the file descriptor of its lock; see `RunState.lock`.
 
     Args:
         parent: Folder of the runs of a class.
         digest: See `run_digest`.
-        resume: Continue an unfinished run.
+        resume: Continue the unfinished run with this digest, if there is one.
 
     Raises:
         UserError: Another process has the run, or the folder cannot be made or read.
@@ -269,7 +296,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
 
 
 def new_folder(parent: Path) -> Path:
-    """Make the folder `<parent>/version_<n>` of a new run."""
+    """Make the folder `<parent>/version_<n>` of a new run, and return its path."""
     parent.mkdir(parents=True, exist_ok=True)
     for number in count():
         with suppress(FileExistsError):
@@ -279,7 +306,7 @@ def new_folder(parent: Path) -> Path:
 
 
 def remove_run(folder: Path) -> None:
-    """Remove the files that a run writes before it computes anything, then its folders if they are empty."""
+    """Delete the files that a run writes before it computes anything, then its folders if they are empty."""
     for pattern in ("config.yaml", "hparams.yaml", "metrics.csv", "tensorboard/*tfevents*", "tensorboard/hparams.yaml"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
@@ -310,7 +337,7 @@ def _link(path: Path, other: Path) -> None:
 
 
 class RunCheckpoints(TorchCheckpointIO):
-    """Writes the checkpoints of a run atomically, and records them in its state.
+    """Lightning plugin that writes the checkpoints of a run atomically, and records them in its state.
 
     Args:
         state: State of the run; its own checkpoint is written with a checksum, by `results.files.keep`.
@@ -320,7 +347,7 @@ class RunCheckpoints(TorchCheckpointIO):
         self._state = state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None) -> None:
-        """Write a checkpoint; ignore `storage_options`."""
+        """Write a checkpoint atomically; `storage_options` is ignored."""
         content, place = io.BytesIO(), Path(path)
         torch.save(checkpoint, content)
         if place.absolute() == self._state.training.absolute():
@@ -331,13 +358,13 @@ class RunCheckpoints(TorchCheckpointIO):
         write_atomically(place, content.getbuffer())
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint."""
+        """Delete a checkpoint, and record this in the state of the run."""
         super().remove_checkpoint(path)
         self._state.checkpoints.note(Path(path), removed=True)
 
 
 class RunConfig(Callback):
-    """Writes `config.yaml` into the folder of the run; removes the folder if the run fails before it computes.
+    """Callback that writes `config.yaml` into the folder of the run; it removes the folder if a run computes nothing.
 
     Args:
         folder: Folder of the run.
@@ -351,7 +378,7 @@ class RunConfig(Callback):
         self._written = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write the config."""
+        """Write `config.yaml` into the folder of the run."""
         if self._written or not trainer.is_global_zero:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -375,7 +402,7 @@ class RunConfig(Callback):
             checkpoint["config"] = self._path.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove the folder of the run if nothing was computed."""
+        """Remove the folder of a failed run if nothing was computed."""
         if not trainer.is_global_zero:
             return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
