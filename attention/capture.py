@@ -341,7 +341,7 @@ def intervening(intervene: Intervene) -> Iterator[None]:
 def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
     """Within the block, compute the head outputs of every layer by `replace` instead of by attention.
 
-    The block must run exactly one forward pass. Its layers are counted from `first`.
+    The block must run exactly one forward pass, whose layers are counted from `first`.
     """
     layers = count(first)
     token = _OUTPUTS.set(lambda module, mixture: replace(next(layers), module, mixture))

@@ -133,7 +133,7 @@ class Ranks:
             time.sleep(_POLL_SECONDS)
 
     def come(self, place: Path) -> None:
-        """Create the file `<place>-<rank>`, which shows the others that this rank has reached a point of the program."""
+        """Create the file `<place>-<rank>`, which shows the others that this rank has reached a point in the code."""
         if self.world > 1:
             _at(place, self.rank).touch()
 

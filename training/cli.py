@@ -1,4 +1,4 @@
-"""Command line of train.py: a LightningCLI that makes a folder for each run and tests the best checkpoint after `fit`."""
+"""Command line of train.py: a LightningCLI that makes a folder for each run and tests the checkpoint of a `fit`."""
 
 import io
 import logging

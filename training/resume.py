@@ -162,7 +162,7 @@ class Resume(StopBetweenBatches):
         return self.state.folder / f".{name}-{self._attempt}"
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Save the state or stop if any rank requests it; at the first batch, restore what Lightning omits from a state.
+        """Save the state or stop if a rank requests it; at the first batch, restore what Lightning omits from a state.
 
         Raises:
             Interrupted: A signal has come.

@@ -168,7 +168,7 @@ class RunState:
 
     @property
     def training(self) -> Path:
-        """Path of the checkpoint of an unfinished training, with its weights, optimiser, data position and random states."""
+        """Path of the checkpoint of an unfinished training: weights, optimiser, data position and random states."""
         return self.folder / "training.ckpt"
 
     @property
