@@ -52,7 +52,7 @@ class Options:
         precision: Precision on disk; forward passes run in float32. `float16` keeps eleven bits of every weight above
             3.5e-18: two weights are stored as equal only if they differ by less than 2⁻¹⁰ of the greater.
         too_long: Treatment of a sentence beyond the encoder's limit. `error` stops, `skip` leaves it out, `window`
-            reads it in overlapping windows: Each word's row comes from the window in which the word is most central,
+            reads it in overlapping windows: each word's row comes from the window in which the word is most central,
             with zeros for words outside this window. Coreference does not support `window`.
         from_pieces: The row of a word in several pieces is the `mean` of their rows (Clark et al. 2019, §4.1), or the
             row of the `first` piece (their released code).

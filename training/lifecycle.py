@@ -195,13 +195,9 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
         Further keyword arguments override the constructor arguments in the checkpoint.
 
-        Args:
-            checkpoint_path: The checkpoint.
-            map_location: Device of the module.
-
         Raises:
             TrainingError: The file is damaged, or no checkpoint of this class, or its settings cannot be used here.
-            UserError: PyTorch cannot use the device.
+            UserError: PyTorch cannot use the device `map_location`.
         """
         device = usable_device(map_location or "cpu")
         path = Path(checkpoint_path)

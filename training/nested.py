@@ -204,13 +204,10 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # arguments of Trainer
 ) -> Trainer:
-    """Return a silent trainer that runs inside a test, with no callbacks but the given ones.
+    """Return a silent trainer that runs inside a test, on the CPU by default.
 
-    Args:
-        device: Device of the training; None for the CPU.
-        callbacks: Callbacks of the trainer.
-        epochs: Largest number of epochs.
-        every: Number of epochs between validations.
+    It has no callbacks but the given ones, runs at most `epochs` epochs, and validates every `every` epochs. Further
+    keyword arguments are options of the trainer.
     """
     device = device or torch.device("cpu")
     with quiet():
