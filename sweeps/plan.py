@@ -111,7 +111,7 @@ class Row:
         """Return the results of the row by seed, for seeds whose runs are all finished.
 
         Args:
-            records: Results by the key of the run, for all runs that have ended.
+            records: Results of the runs that are finished, by the key of the run.
         """
         whole = {seed: runs for seed, runs in self.runs.items() if all(run.key in records for run in runs)}
         return {seed: [records[run.key] for run in runs] for seed, runs in whole.items()}
