@@ -125,8 +125,8 @@ def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
 
     As in Jain & Wallace 2019, §3, headers, footers and quotes are removed, by the rules of scikit-learn's
     `fetch_20newsgroups`. Posts that are then empty are left out, and their number is logged. Train and test are the
-    archive's, by date, and a tenth of train becomes dev;
-    Jain & Wallace draw theirs at random from both.
+    archive's, by date, and a tenth of train becomes dev; Jain & Wallace draw theirs at
+    random from both.
 
     Raises:
         CorpusError: The file is not this archive.

@@ -144,7 +144,7 @@ class Entry:
         set: Options of train.py by name.
         scores: Name of each score in the results, by column.
         seeds: Seeds of the runs.
-        checkpoints: Rows or plans whose checkpoints are tested.
+        checkpoints: Trainings whose checkpoints are tested: `PLAN`, `PLAN:ROW` or `:ROW`.
         runs: Several runs of a row, each with settings like these.
     """
 
