@@ -1,4 +1,4 @@
-"""Predictors without training: single heads and rules as predictors of arcs and of antecedents."""
+"""Predictors of dependency arcs and of antecedents that are not trained: single attention heads, and rules."""
 
 from heads.antecedent_heads import AntecedentHeads
 from heads.arc_evaluation import Baselines

@@ -1,4 +1,4 @@
-"""Single heads as predictors of antecedents (Clark et al. 2019, §4.3); the paper's code was never released."""
+"""Attention heads as predictors of antecedents (Clark et al. 2019, §4.3); the paper's code was never released."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -40,17 +40,22 @@ _SUFFIXES = (("all", ""), *((group, f"_{group}") for group in MENTION_TYPES))
 
 
 def links_of(batch: AntecedentBatch) -> Links:
-    """Return the links of a window."""
+    """Return the links of a window, which are its mentions with an antecedent."""
     return find_links(*(column.cpu().numpy() for column in (batch.head_words, batch.clusters, batch.types)))
 
 
 class AntecedentEvaluation(nn.Module):
-    """Antecedent selection accuracy of every head, of three baselines and of a trained probe, on the same links.
+    """Antecedent selection accuracy of every attention head, three baselines and a trained probe, on the same links.
+
+    A link is a mention with an antecedent in its window.
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
         seed: seed of the bootstrap.
         trained: score a trained probe too.
+
+    Attributes:
+        others: names of the predictors beside the heads, in the order of their counts.
     """
 
     def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0, trained: bool = False) -> None:
@@ -62,7 +67,7 @@ class AntecedentEvaluation(nn.Module):
         self._counts = nn.ModuleDict()
 
     def prepare(self, data: CoreferenceDataModule) -> None:
-        """Make the counts for the documents of dev and test."""
+        """Create the metrics that count right choices in each document of dev and test."""
         self._data, self._names = data, Names(data.layers, data.heads)
         heads = 2 * len(self._names)
         others: dict[EncoderOf, int] = {"given": len(self.others), **({"random_init": 0} if data.random_init else {})}
@@ -72,7 +77,12 @@ class AntecedentEvaluation(nn.Module):
             self._counts[split_key(split, encoder)] = counts
 
     def update(self, batch: AntecedentBatch, trained: Callable[[Links], Tensor] | None = None) -> None:
-        """Add a window; `trained` returns a probe's choice for every link, int64 `[links]`, places in `links.heads`."""
+        """Score every head, the baselines and a trained probe on the links of a window.
+
+        Args:
+            batch: one window.
+            trained: function from links to the choices of a probe, int64 `[links]`, as indices into `links.heads`.
+        """
         if batch.window is None:
             return
         links = links_of(batch)
@@ -115,11 +125,11 @@ class AntecedentEvaluation(nn.Module):
         figures: Mapping[str, Figure] | None = None,
         trained_for: Mapping[str, object] | None = None,
     ) -> Result:
-        """Return the scores, and forget all windows.
+        """Return the scores over all windows, and reset the metrics.
 
         Args:
             experiment: name of the experiment.
-            figures: figures of the experiment's own.
+            figures: additional figures of the experiment.
             trained_for: entries of the audit about a training.
         """
         counts = {split: self._counted(split) for split in STAGES["test"]}
@@ -264,7 +274,7 @@ def _column(name: str) -> str:
 
 
 def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
-    """Raise a UserError for data without an encoder."""
+    """Raise a UserError if the data have no encoder; `reader` is the class name of the experiment, for the message."""
     if data.encoder_identity is None:
         raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
 
@@ -272,11 +282,11 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
 class AntecedentHeads(Experiment[CoreferenceDataModule]):
     """Antecedent selection accuracy of every head of every layer, in both directions, from one pass.
 
-    For every mention with an antecedent in its window, a head predicts the earlier mention whose head word the mention
-    attends to most; in the other direction, the mention whose head word attends to it most. One head is chosen on dev
-    for all mentions, and one for each type of mention. Both are scored on test, beside the nearest mention, the nearest
-    mention with the same head word, and a rule-based sieve, on the same links. Intervals are over documents. Nothing is
-    trained: run it with `python train.py test`.
+    For every mention with an antecedent in its window, an attention head predicts the earlier mention whose head word
+    the mention attends to most; in the other direction, the mention whose head word attends to it most. One attention
+    head is chosen on dev for all mentions, and one for each type of mention. Both are scored on test, beside the
+    nearest mention, the nearest mention with the same head word, and a rule-based sieve, on the same links. Intervals
+    are over documents. Nothing is trained: run it with `python train.py test`.
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.

@@ -1,4 +1,4 @@
-"""Evaluation of predicted heads against gold arcs, beside baselines without attention."""
+"""Evaluation of predicted syntactic heads against gold arcs, beside baselines without attention."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,11 +38,11 @@ from training import Experiment
 
 
 class DependencyExperiment(Experiment[DependencyDataModule]):
-    """Experiment over gold arcs, which chooses on dev and scores on test.
+    """Base of experiments over gold arcs that choose on dev and score on test.
 
     Attributes:
-        reads: tensors of a batch beside the gold arcs.
-        supports_random_init: True if it also reads batches of an encoder with random weights.
+        reads: fields of a batch that the experiment reads, beside the gold arcs.
+        supports_random_init: True if the experiment also reads batches of an encoder with random weights.
     """
 
     takes = DependencyDataModule
@@ -60,7 +60,13 @@ class DependencyExperiment(Experiment[DependencyDataModule]):
 def read_fields(
     data: DependencyDataModule, reads: Collection[Field], reader: str, *, random_init: bool = False
 ) -> None:
-    """Limit the batches to the fields that an experiment reads.
+    """Limit the batches of a datamodule to the fields that an experiment reads.
+
+    Args:
+        data: the datamodule, after `setup`.
+        reads: names of the fields, beside the gold arcs.
+        reader: class name of the experiment, for messages.
+        random_init: True if the experiment also reads batches of an encoder with random weights.
 
     Raises:
         UserError: the data have no encoder to read, or batches of random weights that `reader` does not support.
@@ -76,12 +82,12 @@ def read_fields(
 
 
 def split_key(split: Split, encoder: EncoderOf) -> str:
-    """Return the name of a split as read by an encoder, for instance `dev_random_init`."""
+    """Return the name of a split read by an encoder: `dev`, or `dev_random_init` for random weights."""
     return split if encoder == "given" else f"{split}_{encoder}"
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Raise a UserError for relations that the corpus does not have."""
+    """Raise a UserError if one of the `wanted` relations is not among the relations of the corpus, `known`."""
     if strange := [name for name in wanted if name not in known]:
         raise UserError(
             f"relations: the corpus has no {', '.join(map(repr, strange))}; its relations are {', '.join(known)}."
@@ -93,9 +99,10 @@ class PredictedArcs:
     """Predictions for the words of a batch, each int64 `[batch, n]`, with arbitrary values in the padding.
 
     Attributes:
-        heads: best head of each word, 0 for the root.
-        tree: head of each word in the best tree.
-        relations: relation of each word to its head in `heads`, by the datamodule's ids.
+        heads: best-scored head of each word, 0 for the root.
+        tree: head of each word in the best-scored tree; None without trees.
+        relations: id of the relation between each word and its head in `heads`, as the datamodule numbers relations;
+            None without a classifier of relations.
     """
 
     heads: Tensor
@@ -103,17 +110,17 @@ class PredictedArcs:
     relations: Tensor | None = None
 
     def columns(self) -> dict[str, Tensor]:
-        """Return all three by name; a missing prediction is -1 everywhere."""
+        """Return `heads`, `tree` and `relations` by name, int64 `[batch, n]`; a missing prediction is -1 everywhere."""
         absent = torch.full_like(self.heads, -1)
         given = {"heads": self.heads, "tree": self.tree, "relations": self.relations}
         return {name: absent if column is None else column for name, column in given.items()}
 
 
 class ArcEvaluation(nn.Module):
-    """Scores of the predicted heads of test, beside baselines that are chosen on dev.
+    """Scores of predicted syntactic heads on test, beside baselines chosen on dev.
 
     Args:
-        relations: relations in the table and the figure, in this order, beside all words; empty for all of them.
+        relations: relations in the table and the figure, in this order, beside all words; empty for all relations.
     """
 
     def __init__(self, relations: Sequence[str] = ()) -> None:
@@ -123,7 +130,12 @@ class ArcEvaluation(nn.Module):
         self._labelled: bool | None = None
 
     def update(self, batch: AttentionBatch, predicted: PredictedArcs | None = None) -> None:
-        """Add a batch of dev or test, with the predictions for test; None to score the baselines alone."""
+        """Add a batch of dev or test.
+
+        Args:
+            batch: sentences with their gold arcs.
+            predicted: predictions for a batch of test; None to score the baselines alone.
+        """
         if batch.split == "dev":
             self.dev.add(batch)
             return
@@ -138,12 +150,12 @@ class ArcEvaluation(nn.Module):
         figures: Mapping[str, Figure] | None = None,
         audit: Mapping[str, object] | None = None,
     ) -> Result:
-        """Return the scores on test beside the baselines', and forget all batches.
+        """Return the scores on test beside the scores of the baselines, and reset the metrics.
 
         Args:
             experiment: name of the experiment.
             data: the datamodule of the batches.
-            figures: figures of the experiment's own.
+            figures: additional figures of the experiment.
             audit: entries of the audit.
         """
         (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
@@ -162,14 +174,24 @@ class ArcEvaluation(nn.Module):
 
 
 def predicted_arcs() -> ArcRows:
-    """Return a metric that gathers `PredictedArcs`."""
+    """Return an empty metric with the columns of `PredictedArcs`, which gathers predictions over a split."""
     return ArcRows(heads=None, tree=None, relations=None)
 
 
 def sentence_counts(
     test: Arcs, predicted: Mapping[str, Integers], ids: Sequence[str], *, labelled: bool
 ) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
-    """Return a row of counts per sentence, and for each score the two columns whose ratio it is."""
+    """Count gold and predicted arcs in each sentence.
+
+    Args:
+        test: gold arcs.
+        predicted: `heads`, `tree` and `relations` of all words, each `[words]`; see `PredictedArcs`.
+        ids: id of each sentence of the split.
+        labelled: True to also count arcs with the right relation.
+
+    Returns:
+        A row of counts for each sentence; and, by score, the two columns whose ratio is the score.
+    """
     heads, tree, relations = (predicted[name].astype(np.int64) for name in ("heads", "tree", "relations"))
     found = attached(test, heads)
     items = sentence_scores(test, found, edges_found(test, heads))
@@ -188,9 +210,15 @@ SHOWN = 25
 
 
 def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
-    """Return the scores of every baseline on test, as `offset.uas`, `right_branching.uas`, ….
+    """Return the scores of every baseline on test, named `offset.uas`, `right_branching.uas` and so on.
 
-    The offset is chosen on dev; so are layer and direction of uniform attention, if the arcs have a reach.
+    The best fixed offset is chosen on dev. If the arcs have a reach, uniform attention has a layer and a direction,
+    which are chosen on dev too.
+
+    Args:
+        dev: gold arcs of dev.
+        test: gold arcs of test.
+        relations: number of relations in the corpus.
     """
     offset, _ = best_offsets(dev, relations)
     heads: dict[str, Integers] = {
@@ -215,11 +243,12 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
         dev: gold arcs of dev.
         test: gold arcs of test.
         relations: names of the relations.
-        found: `[words]` of test, 1 where the probe found the head; None without a probe.
+        found: float64 `[words]` over test, 1.0 where the probe finds the head; None without a probe.
 
     Returns:
-        `relation, n, probe, low, high, offset, best_offset`; `best_offset` is the offset itself. Without a probe the
-        interval belongs to `offset`.
+        Table with columns `relation, n, probe, low, high, offset, best_offset`: `probe` and `offset` are accuracies,
+        and `best_offset` is the distance from a word to its head that the offset predicts. The interval belongs to
+        `probe`, without a probe to `offset`.
     """
     overall, own = best_offsets(dev, len(relations))
     by_offset = np.zeros(len(test))
@@ -250,7 +279,7 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
 
 
 def rows_of(table: Table, relations: Sequence[str]) -> Table:
-    """Return the rows over all words and of the named relations, in their order; all rows without named relations."""
+    """Return the rows of a table for all words and for `relations`, in this order; all rows if `relations` is empty."""
     if not relations:
         return table
     order = [ALL, PLAIN, *relations]
@@ -260,7 +289,7 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
 
 
 def relation_bars(table: Table) -> Bars:
-    """Draw the most frequent relations of a `relation_table` as bars."""
+    """Return a bar chart of a table of `relation_table`, with the most frequent relations."""
     shown = table.frame.head(SHOWN)
     series = {"probe": shown["probe"].tolist()} if shown["probe"].notna().any() else {}
     series["best fixed offset"] = shown["offset"].tolist()

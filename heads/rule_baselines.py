@@ -1,4 +1,4 @@
-"""Rule-based predictors of antecedents: the nearest mention, the same head word, and a short sieve.
+"""Rule-based predictors of antecedents: the nearest mention, the nearest with the same head word, and a short sieve.
 
 Each baseline chooses, for every mention of a window, an earlier mention with another head word. `sieve` is a short form
 of Stanford's multi-pass sieve (Lee et al. 2011): four passes instead of ten, one mention at a time instead of growing
@@ -16,7 +16,13 @@ Pass = Callable[[int, int], bool]
 
 
 class Attributes(NamedTuple):
-    """Attributes in which two mentions of one entity agree; None is unknown, and agrees with everything."""
+    """Number, gender and person of a mention, which two mentions of one entity share.
+
+    Attributes:
+        number: grammatical number; None if unknown, which agrees with every number.
+        gender: grammatical gender; None if unknown, which agrees with every gender.
+        person: grammatical person; None if unknown, which agrees with every person.
+    """
 
     number: Literal["singular", "plural"] | None = None
     gender: Literal["masculine", "feminine", "neuter"] | None = None
@@ -71,38 +77,44 @@ _OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split()
 
 
 def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose the last mention before each mention.
+    """Choose, for each mention, the last mention before it whose head is another word of the text.
 
     Args:
-        sentences: words of the window.
+        sentences: words of each sentence of the window.
         tags: parts of speech of these words, `_` in a corpus without tags.
         mentions: mentions in window order.
 
     Returns:
-        Index of the chosen mention, which has another head word, for each mention; None if there is no such mention.
+        Index of the chosen mention in `mentions`, for each mention; None if there is none.
     """
     return _choose(mentions)
 
 
 def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose as `nearest` among mentions with the same head word, in any case; or else among all mentions."""
+    """Choose, for each mention, the nearest earlier mention with the same head word, or else the nearest of all.
+
+    Upper and lower case are equal. A mention never chooses a mention whose head is the same word of the text. Arguments
+    and result are those of `nearest`.
+    """
     heads = [_head(sentences, mention) for mention in mentions]
     return _choose(mentions, lambda later, earlier: heads[later] == heads[earlier])
 
 
 def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose the last mention before each mention that the first successful pass accepts.
+    """Choose, for each mention, an earlier mention by four passes of rules.
 
-    1. Both mentions are equal in any case, without determiners and possessives at the beginning. Not for pronouns.
-    2. Their head words are equal in any case. Not for pronouns.
-    3. They agree in number, gender and person. Pronouns begin here.
+    The first pass that accepts an earlier mention decides, and takes the nearest mention that it accepts:
+
+    1. Both mentions have the same words, without determiners and possessives at the beginning. Not for pronouns.
+    2. Both mentions have the same head word. Not for pronouns.
+    3. Both mentions agree in number, gender and person. The first pass for pronouns.
     4. Every mention is accepted.
 
-    `PRONOUNS` has number, gender and person of pronouns. Another mention is plural if the head's tag is NNS or NNPS or
-    *and* coordinates it, singular if the tag is NN or NNP, and of unknown number otherwise. Its gender is the gender of
-    the head in `GENDERS`, or of a title before a proper head. Its person is the third, so that *I* and *you* agree with
-    pronouns alone. Without tags a modifier with *and* (a black and white cat) is mistaken for a coordination. Arguments
-    and result are as in `nearest`.
+    Upper and lower case are equal. `PRONOUNS` has number, gender and person of pronouns. Another mention is plural if
+    the tag of its head is NNS or NNPS or if *and* coordinates it, singular if the tag is NN or NNP, and of unknown
+    number otherwise. Its gender is the gender of the head in `GENDERS`, or of a title before a proper head. Its person
+    is the third, so that *I* and *you* agree with pronouns alone. Without tags a modifier with *and* (a black and white
+    cat) is mistaken for a coordination. Arguments and result are those of `nearest`.
     """
     pronoun = [mention.type == "pronoun" for mention in mentions]
     heads = [_head(sentences, mention) for mention in mentions]

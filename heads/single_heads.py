@@ -1,4 +1,4 @@
-"""Every single head as a predictor of dependencies (Clark et al. 2019, §4.2), with intervals, controls and tests."""
+"""Every attention head as a predictor of dependencies (Clark et al. 2019, §4.2), with intervals, controls and tests."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,12 +64,13 @@ _OFFSETS = sorted(OFFSETS, key=lambda k: (abs(k), -k))
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Gold arcs of one split, and the head of every word by every predictor.
+    """Gold arcs of one split, and the syntactic head of every word predicted by each of K predictors.
 
     Attributes:
         arcs: gold arcs.
         relations: names of the relations.
-        predicted: `[words, K]` positions; predictors in the order direction, layer, head.
+        predicted: `[words, K]`, predicted position of each word's head, below 0 where nothing is predicted. A predictor
+            is an attention head in one direction; predictors are in the order direction, layer, head.
     """
 
     arcs: Arcs
@@ -78,17 +79,17 @@ class Predictions:
 
     @cached_property
     def groups(self) -> Mapping[str, Flags]:
-        """Words of each relation that occurs, and all words, bool `[words]`."""
+        """Words of each relation that occurs, and all words: bool `[words]` by group."""
         return groups_of(self.arcs, self.relations)
 
     @cached_property
     def counts(self) -> Mapping[str, Integers]:
-        """Hits of every predictor `[K]` in each group."""
+        """Number of words whose head each predictor finds, `[K]` by group."""
         return dict(zip(self.groups, hit_counts(self.arcs, self.predicted, self.groups), strict=True))
 
     @cached_property
     def by_offset(self) -> "Predictions":
-        """The fixed offsets as predictors, in the order of `_OFFSETS`."""
+        """Predictions of the fixed-offset baselines on the same arcs; a column for each offset, nearest first."""
         return Predictions(self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in _OFFSETS], axis=1))
 
     @property
@@ -97,34 +98,41 @@ class Predictions:
         return int(np.count_nonzero(self.predicted[self.arcs.length > 1] < 0))
 
     def found(self, predictor: int) -> tuple[Floats, Floats]:
-        """Return the words whose head one predictor finds, and whose edge, `[words]`; see `attached`, `edges_found`."""
+        """Return two arrays, each float64 `[words]`, for one predictor, a column of `predicted`.
+
+        The first is 1.0 where the predictor finds the gold head; the second is 1.0 where it finds the gold arc in
+        either direction. See `attached` and `edges_found` of `metrics.attachment`.
+        """
         column = self.predicted[:, predictor].astype(np.int64)
         return attached(self.arcs, column), edges_found(self.arcs, column)
 
     def best(self, group: str) -> int:
-        """Return the predictor with most hits in a group, the first of equals; for an absent group, among all words."""
+        """Return the index of the predictor that finds most heads of a group of words, the first of equals.
+
+        For a group without words, all words without punctuation decide.
+        """
         return int(self.counts.get(group, self.counts[PLAIN]).argmax())
 
     def accuracies(self, group: str) -> Floats:
-        """Return the share of the group's words whose head each predictor finds, `[K]`; nan for an absent group."""
+        """Return the share of a group's words whose head each predictor finds, `[K]`; nan for an absent group."""
         if group not in self.groups:
             return np.full(self.predicted.shape[1], np.nan)
         shares: Floats = self.counts[group] / np.count_nonzero(self.groups[group])
         return shares
 
     def accuracy(self, group: str, predictor: int) -> float:
-        """Return the accuracy of one predictor on a group; nan for an absent group."""
+        """Return the accuracy of one predictor, a column of `predicted`, on a group; nan for a group without words."""
         return float(self.accuracies(group)[predictor])
 
 
 def head_name(layer: int, head: int) -> str:
-    """Return `layer-head`, counted from 1, of a 0-based layer and head."""
+    """Return the name `layer-head`, both counted from 1, of a 0-based layer and attention head."""
     return f"{layer + 1}-{head + 1}"
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the heads of a store.
+    """Names of the attention heads of a store.
 
     Attributes:
         layers: layers of the store, from 0.
@@ -135,12 +143,12 @@ class Names:
     heads: tuple[int, ...]
 
     def head(self, index: int) -> str:
-        """Return `layer-head`, from 1, of a head that is counted layer by layer."""
+        """Return the name `layer-head`, both from 1, of an attention head; `index` counts heads layer by layer."""
         layer, head = divmod(index, len(self.heads))
         return head_name(self.layers[layer], self.heads[head])
 
     def place(self, head: str) -> tuple[int, int]:
-        """Return row and column of `layer-head` among the layers and heads of the store."""
+        """Return the index in `layers` and the index in `heads` of an attention head, given its name `layer-head`."""
         layer, number = (int(part) - 1 for part in head.split("-"))
         return self.layers.index(layer), self.heads.index(number)
 
@@ -148,18 +156,18 @@ class Names:
         return len(self.layers) * len(self.heads)
 
     def split(self, predictor: int) -> tuple[int, int]:
-        """Return direction and head of a predictor."""
+        """Return the indices of a predictor's direction and head; the order is direction, layer, head."""
         return divmod(predictor, len(self))
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenHeads:
-    """Single heads that are chosen on dev and scored on another split, or on dev itself, as in the paper.
+    """Single attention heads that are chosen on dev and scored on another split, or on dev itself, as in the paper.
 
     Attributes:
         dev: predictions on dev.
         scored: predictions on the split that is scored.
-        names: names of the heads.
+        names: names of the attention heads.
         seed: seed of bootstrap and permutations.
     """
 
@@ -170,11 +178,19 @@ class ChosenHeads:
 
     @property
     def split(self) -> Split:
-        """Split that is scored; where it is dev, columns `test` are nan."""
+        """Name of the scored split; if it is dev (mode `paper`), the columns `test` of all tables are nan."""
         return "dev" if self.scored is self.dev else "test"
 
     def intervals(self, groups: Collection[Flags], predictors: Iterable[int]) -> tuple[Floats, Floats]:
-        """Bound the accuracy of one predictor for each group of words by the bootstrap over sentences."""
+        """Return the ends of 95 % intervals of accuracies on the scored split, by bootstrap over sentences.
+
+        Args:
+            groups: groups of words, each bool `[words]`.
+            predictors: one predictor for each group; the i-th is scored on the i-th group.
+
+        Returns:
+            Lower ends and upper ends, each `[groups]`.
+        """
         arcs, predicted = self.scored.arcs, self.scored.predicted
         hits = [words & (predicted[:, k] == arcs.head) for words, k in zip(groups, predictors, strict=True)]
         right, total = (np.stack([count(arcs, words) for words in flags], axis=1) for flags in (hits, groups))
@@ -188,8 +204,8 @@ class ChosenHeads:
             permutations: number of permutations under `p`.
 
         Returns:
-            `relation, n, head, direction, dev, test, low, high, offset, best_offset, random_init, p`. The predictor and
-            the offset are chosen on dev; n, interval and p-value belong to the scored split.
+            Table with columns `relation, n, head, direction, dev, test, low, high, offset, best_offset, random_init,
+            p`. The predictor and the offset are chosen on dev; n, interval and p-value belong to the scored split.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
         chosen = {group: dev.best(group) for group in groups}
@@ -221,7 +237,13 @@ class ChosenHeads:
         return Table(frame, units, interval=self.split, answer=answer)
 
     def by_length(self) -> Table:
-        """Return the accuracy of the best heads and offsets by length of the arc; words under ROOT have none."""
+        """Return the accuracy of the best head and of the best offset of each relation, by length of the arc.
+
+        Both are chosen on dev over all lengths. Words under ROOT have no length and are left out.
+
+        Returns:
+            Table with columns `relation, length, n, head, direction, accuracy, offset`.
+        """
         dev, scored, arcs = self.dev, self.scored, self.scored.arcs
         distance = np.where(arcs.head > 0, np.abs(arcs.head - arcs.word), 0)
         rows = []
@@ -239,7 +261,12 @@ class ChosenHeads:
         return Table(frame, dict.fromkeys(("accuracy", "offset"), "fraction"))
 
     def all_heads(self) -> Table:
-        """Return every head, direction and relation: `relation, n, direction, head, layer, number, dev, test`."""
+        """Return the accuracy of every attention head, in both directions, on every relation.
+
+        Returns:
+            Table with columns `relation, n, direction, head, layer, number, dev, test`; `head` is `layer-number`, both
+            from 1.
+        """
         groups = {
             group: (
                 int(np.count_nonzero(words)),
@@ -261,14 +288,14 @@ class ChosenHeads:
         Relations of punctuation, and relations to ROOT, which no head can find, do not count.
 
         Args:
-            confidence: `RowPeaks` `[layers, heads]`.
+            confidence: mean of each head's largest weights, `[layers, heads]`, from the metric `RowPeaks`.
             minimum: least number of words of a relation.
 
         Returns:
-            `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic, accuracy, low,
-            high, fixed_offset`: the relation is that of the greatest margin; the head's accuracy on it and the accuracy
-            of the best fixed offset belong to the scored split. And `positional_heads` and `syntactic_heads`, shares of
-            all heads.
+            A table with columns `head, confidence, offset, offset_share, positional, relation, direction, margin,
+            syntactic, accuracy, low, high, fixed_offset`. The relation has the greatest margin of the head; the head's
+            accuracy on it and the accuracy of the best fixed offset belong to the scored split. And the scores
+            `positional_heads` and `syntactic_heads`, shares of all heads.
         """
         dev, scored, size = self.dev, self.scored, len(self.names)
         margins = {
@@ -318,9 +345,13 @@ class ChosenHeads:
         return Table(table, dict.fromkeys(columns, "fraction"), interval="accuracy"), shares
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
-        """Draw every head's accuracy on the most frequent relations, in the direction of the best head.
+        """Return heat maps of the accuracy of every attention head, one for each of the `most` most frequent relations.
 
-        The best head is framed, and all maps share one scale of colours.
+        A map has the direction of the relation's best head, which is framed; all maps share one scale of colours.
+
+        Args:
+            best: frame of a table of `best_heads`.
+            most: largest number of maps.
         """
         figures: dict[str, HeatMap] = {}
         for relation, head, way in _found(best).head(most)[["relation", "head", "direction"]].itertuples(index=False):
@@ -334,9 +365,15 @@ class ChosenHeads:
         return on_one_scale(figures)
 
     def examples(self, best: pd.DataFrame, sentences: DependencySplit, minimum: int) -> tuple["AttentionDrawing", ...]:
-        """Choose sentences to draw: for the heads that beat the best offset most, where they find most arcs.
+        """Choose example sentences to draw.
 
-        Relations of less than `minimum` words are left out.
+        The heads with the greatest gain over the best offset are chosen, each with the sentence in which it finds most
+        arcs.
+
+        Args:
+            best: frame of a table of `best_heads`.
+            sentences: the scored split.
+            minimum: least number of words of a relation.
         """
         scored, arcs = self.scored, self.scored.arcs
         relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= minimum)]
@@ -356,7 +393,14 @@ class ChosenHeads:
 def heads_table(
     kind: str, groups: Mapping[str, tuple[int, Floats, Floats | float]], directions: Sequence[str], names: Names
 ) -> Table:
-    """Make `<kind>, n, direction, head, dev, test`, from n and the accuracies `[2·heads]` on dev and test by group."""
+    """Return a table with a row for each group, direction and head: columns `<kind>, n, direction, head, dev, test`.
+
+    Args:
+        kind: name of the column of groups.
+        groups: for each group the number of words or mentions, and the accuracies on dev and on test, each `[2·heads]`.
+        directions: names of the two directions.
+        names: names of the attention heads.
+    """
     heads = [names.head(index) for index in range(len(names))] * 2
     direction = np.repeat(directions, len(names))
     frames = [
@@ -371,13 +415,20 @@ _CELLS = 1 << 22
 
 
 def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most: int) -> tuple[tuple[int, ...], int]:
-    """Choose heads whose averaged attention finds more than each head alone (Limisiewicz et al. 2020, §4.2).
+    """Choose heads whose averaged attention finds more syntactic heads than each alone (Limisiewicz et al. 2020, §4.2).
 
-    The head that helps most is added until none helps or there are `most`.
+    The attention head that helps most is added until none helps or there are `most`.
+
+    Args:
+        store: stored attention of the sentences.
+        arcs: gold arcs of the sentences.
+        words: bool `[words]`, words of the relation.
+        direction: 0 reads the attention from a word to its head, 1 from the head to the word.
+        most: largest number of attention heads.
 
     Returns:
-        Indices into the heads of the store, layer by layer, in the order of the choice; and the number of `words` whose
-        gold head has the greatest weight.
+        Indices of the chosen attention heads, counted layer by layer, in the order of the choice; and the number of
+        `words` whose gold head has the greatest weight.
     """
     chosen: tuple[int, ...] = ()
     reached = -1
@@ -396,7 +447,18 @@ def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most
 
 
 def ensemble_hits(store: Store, arcs: Arcs, words: Flags, direction: int, heads: Sequence[int]) -> Floats:
-    """Return 1 for each word of the relation whose head the ensemble finds, `[words]` in the order of the arcs."""
+    """Return, for each word of a relation, 1.0 if the averaged attention of some heads finds its gold head.
+
+    Args:
+        store: stored attention of the sentences.
+        arcs: gold arcs of the sentences.
+        words: bool `[words]`, words of the relation.
+        direction: 0 reads the attention from a word to its head, 1 from the head to the word.
+        heads: indices of the attention heads, counted layer by layer.
+
+    Returns:
+        float64, one number for each True in `words`, in the order of the arcs.
+    """
     chunks = _chunks(store, arcs, words, direction)
     found = np.zeros(int(words.sum()))
     found[_order(arcs, words)] = torch.cat([_right(rows[:, list(heads)].sum(1), gold) for rows, gold in chunks]).numpy()
@@ -446,7 +508,7 @@ class AttentionDrawing:
     """A sentence of the scored split whose attention is drawn (Clark et al. 2019, Fig. 5).
 
     Args:
-        head: `layer-head`, from 1.
+        head: name of the attention head, `layer-head`, both from 1.
         sentence: id of the sentence in the corpus.
         relation: relation of the coloured arcs; None colours all arcs.
         direction: direction of the coloured lines.
@@ -462,7 +524,7 @@ class AttentionDrawing:
 
 
 def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit, relations: Sequence[str]) -> None:
-    """Raise a UserError for an unknown head, sentence or relation."""
+    """Raise a UserError if a drawing names an unknown attention head, sentence or relation."""
     if wanted.head not in [names.head(index) for index in range(len(names))]:
         raise UserError(
             f"drawings: there is no head {wanted.head!r}; heads are called layer-head, from {names.head(0)} to "
@@ -480,7 +542,14 @@ def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit
 def draw_sentence(
     wanted: AttentionDrawing, scored: Predictions, names: Names, split: DependencySplit
 ) -> AttentionLines:
-    """Draw one head's attention in one sentence, with the delimiters that the tokenizer writes."""
+    """Return a drawing of the attention of one head in one sentence, with the delimiters that the tokenizer writes.
+
+    Args:
+        wanted: head and sentence.
+        scored: gold arcs of the split, which are coloured.
+        names: names of the attention heads.
+        split: the split with its stored attention.
+    """
     item, arcs = split.ids.index(wanted.sentence), scored.arcs
     here = (arcs.sentence == item) & (arcs.head > 0)
     if wanted.relation is not None:
@@ -501,7 +570,10 @@ def draw_sentence(
 
 
 def best_bars(best: pd.DataFrame) -> Bars:
-    """Draw the most frequent relations of a table `best_heads`, beside the best offset and the best random head."""
+    """Return a bar chart of a frame of `ChosenHeads.best_heads`, with the most frequent relations.
+
+    Bars are the best head, the best fixed offset and, if there is one, the best head with random weights.
+    """
     shown = _found(best).head(SHOWN)
     held_out = bool(shown["test"].notna().any())
     controls = {"best fixed offset": shown["offset"].tolist()}
@@ -527,11 +599,11 @@ def head_map(
     value_label: str = "accuracy (%)",
     unit: Unit = "fraction",
 ) -> HeatMap:
-    """Draw numbers of heads `[layers, heads]` as colours.
+    """Return a heat map of one number for each attention head.
 
     Args:
         title: title of the figure.
-        values: a number for each head.
+        values: the numbers, `[layers, heads]`.
         names: names of the heads; by default the values are of all heads of an encoder.
         marked: 0-based row and column of a framed cell.
         value_label: label of the colours.
@@ -557,12 +629,12 @@ def _found(best: pd.DataFrame) -> pd.DataFrame:
 
 
 class SingleHeads(DependencyExperiment):
-    """Accuracy of every head of every layer, in both directions, per relation and overall, from one pass.
+    """Accuracy of every attention head of every layer, in both directions, per relation and overall, from one pass.
 
     The best head of each relation is chosen on dev and scored on test, with a 95 % interval over sentences and the
     p-value of a permutation test against the best of all heads. Beside it stand the best fixed offset and the best head
-    of an encoder with random weights (the datamodule's `random_init`). Nothing is trained: run it with
-    `python train.py test`.
+    of an encoder with random weights (the datamodule's `random_init`). Nothing is trained: run it with `python train.py
+    test`.
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
