@@ -18,11 +18,11 @@ from training import Average, device_count, no_loss
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
-    """Return the scores of the candidates of every link, `[links, U]`, -inf for others.
+    """Return the scores of the candidate antecedents of every link, `[links, U]`, -inf for other words.
 
     Args:
-        scores: `[U, U]`, mentions × antecedents.
-        links: the links.
+        scores: `[U, U]`, scores of mentions × antecedents, both by head word.
+        links: links of the window, whose mentions have U different head words.
     """
     source = torch.tensor(links.source, device=scores.device)
     barred = torch.tensor(~links.candidates, device=scores.device)
@@ -36,8 +36,8 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
     Durrett & Klein (2013).
 
     Args:
-        scores: `[U, U]`, mentions × antecedents.
-        links: the links.
+        scores: `[U, U]`, scores of mentions × antecedents, both by head word.
+        links: links of the window, whose mentions have U different head words.
 
     Returns:
         Nats `[links]`; 0 if all candidates are gold.
@@ -50,10 +50,10 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
 class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
     """A trained probe that scores every earlier head word as the antecedent of a mention.
 
-    It reads the attention between the head words of two mentions, in both directions, as a single head does. The result
-    compares it on the same test links with the best single head on dev and with the baselines. Subclasses fill `build`,
-    which makes the parameters once the sizes are known, and `forward`, which returns scores `[U, U]` of mentions ×
-    antecedents, both by head word.
+    It reads the attention between the head words of two mentions, in both directions, as a single attention head does.
+    The result compares it on the same test links with the best single attention head on dev and with the baselines.
+    Subclasses implement `build`, which makes the parameters once the sizes are known, and `forward`, which returns
+    scores `[U, U]` of mentions × antecedents, both by head word.
 
     Args:
         learning_rate: learning rate of Adam.
@@ -93,7 +93,10 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
-        """Return the best-scored candidate of every link, int64 `[links]`; the later one on a tie."""
+        """Return the best-scored candidate antecedent of every link, int64 `[links]`, as an index into `links.heads`.
+
+        On a tie it is the later candidate.
+        """
         return _choice(candidate_scores(self(batch), links))
 
     def update(self, batch: AntecedentBatch) -> None:
@@ -114,7 +117,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         self._val_loss.update(loss, count)
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val_accuracy`, over all links of dev, and `val_loss`, nats per link."""
+        """Log `val_accuracy`, the share of the links of dev with a right choice, and `val_loss`, nats per link."""
         self.log("val_accuracy", self._val_accuracy.take(), prog_bar=True)
         self.log("val_loss", self._val_loss.take())
 
@@ -129,10 +132,10 @@ def _choice(scores: Tensor) -> Tensor:
 
 
 class AntecedentAttentionProbe(TrainedAntecedentProbe):
-    """A probe that scores antecedent j of mention i by attention: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]`, summed over heads.
+    """A probe that scores antecedent j of mention i by attention: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]` over heads k.
 
-    i and j are the head words of the two mentions. `2LH` parameters; there is no ROOT, because a mention without an
-    antecedent is no link.
+    i and j are the head words of the two mentions. With L layers of H heads there are `2LH` parameters. There is no
+    ROOT, because a mention without an antecedent is no link.
     """
 
     experiment = "antecedent_attention"
@@ -151,8 +154,8 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
 class AntecedentWordsProbe(TrainedAntecedentProbe):
     """An `AntecedentAttentionProbe` with weights linear in the two word vectors: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
 
-    The weights of the other direction are `u_k = U_k·(v_i ⊕ v_j) + c_k`. v are frozen word vectors, zeros for unknown
-    words. `2LH·(2d + 1)` parameters.
+    The weights of the other direction are `u_k = U_k·(v_i ⊕ v_j) + c_k`. v are frozen word vectors of size d, zeros for
+    unknown words. With L layers of H heads there are `2LH·(2d + 1)` parameters.
     """
 
     experiment = "antecedent_words"

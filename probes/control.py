@@ -1,4 +1,4 @@
-"""Control tasks: the score of a probe on labels that mean nothing (Hewitt & Liang 2019)."""
+"""Control tasks: the score of a probe on random labels of word types (Hewitt & Liang 2019)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,13 +18,16 @@ BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
 
 
 def behaviour(word: str, seed: int) -> Behaviour:
-    """Return the behaviour of a word type, drawn uniformly by a hash of its form, the same on every machine."""
+    """Return the control behaviour of a word type: its head is itself, or the first or last word of the sentence.
+
+    A hash of form and seed decides uniformly, equally on every machine.
+    """
     digest = blake2b(f"{seed} {word}".encode(), digest_size=8).digest()
     return BEHAVIOURS[int.from_bytes(digest, "big") % len(BEHAVIOURS)]
 
 
 def control_arcs(words: Sequence[str], seed: int) -> list[int]:
-    """Return the heads of the control task for arcs, 1-based (Hewitt & Liang 2019, §2.2).
+    """Return the control heads of the words of a sentence, 1-based positions (Hewitt & Liang 2019, §2.2).
 
     A head is the word itself, or the first or last word of the sentence, so the arcs are no tree.
     """
@@ -33,11 +36,11 @@ def control_arcs(words: Sequence[str], seed: int) -> list[int]:
 
 
 def control_tree(words: Sequence[str], seed: int) -> list[int]:
-    """Return the heads of the control task for probes of trees, 1-based, 0 = ROOT.
+    """Return the control heads of the words of a sentence for probes of trees: 1-based positions, 0 = ROOT.
 
-    This control is ours, as Hewitt & Liang (2019) have none for trees. It takes the control arcs, and puts under ROOT
-    each word that would be its own head, and the first and last word of the sentence. There are no cycles, and any
-    number of roots.
+    Hewitt & Liang (2019) have no control task for trees. This one takes the control arcs, and puts under ROOT each word
+    that would be its own head, and the first and last word of the sentence. There are no cycles, and any number of
+    roots.
     """
     arcs = control_arcs(words, seed)
     return [0 if place in (1, len(words), head) else head for place, head in enumerate(arcs, start=1)]

@@ -25,16 +25,31 @@ _UNITS: dict[str, Unit] = {"portion": "fraction", "bits": "bits", "bits_per_word
 
 
 def borders(portions: Sequence[float], sentences: int) -> list[int]:
-    """Return the number of sentences up to the end of each block: rounded down, at least 1, without duplicates."""
+    """Return the number of sentences up to the end of each block of the online code.
+
+    Args:
+        portions: ends of the blocks as shares of the sentences.
+        sentences: number of sentences.
+
+    Returns:
+        Ascending numbers, rounded down, at least 1, without duplicates.
+    """
     return sorted({max(1, int(portion * sentences)) for portion in portions})
 
 
 def code_bits(
     probe: DependencyProbe, loader: BatchLoader[AttentionBatch], sentences: int, device: torch.device
 ) -> NDArray[np.float64]:
-    """Return the bits of the gold heads of each sentence under a trained probe, `[sentences]`.
+    """Return the code length of the gold heads of each sentence under a trained probe, in bits.
 
-    Sentences that the loader leaves out have 0 bits.
+    Args:
+        probe: the trained probe.
+        loader: batches of sentences of one split.
+        sentences: number of sentences of the split.
+        device: device of the computation.
+
+    Returns:
+        float64 `[sentences]`; 0 for sentences that the loader leaves out.
 
     Raises:
         UserError: a gold head has probability zero, so that its code is infinite.
@@ -62,7 +77,7 @@ class DescriptionLength(NestedExperiment):
     trained on all blocks before it, to its lowest `val_loss` on dev. All words are coded, punctuation too. Compression
     is the length of the uniform code of the whole split divided by the length of the online code.
 
-    Another copy is trained on the whole split. The result has its score on test. The bits of train under it,
+    Another copy is trained on the whole split, and its score on test is reported. The bits of train under it,
     `data_bits`, are the part of the code that describes the data; the rest, `model_bits`, describes the probe.
 
     The interval of the compression is over sentences of train, for the given trained copies. It does not cover the

@@ -48,7 +48,7 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
     """A trained probe over attention, hidden states or word vectors, which are not trained.
 
     Attributes:
-        reads: fields of a batch that it reads.
+        reads: fields of a batch that the probe reads.
     """
 
     reads: Collection[Field] = frozenset(("attention",))
@@ -59,7 +59,7 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         self._loss, self._val_loss = Average(), Average()
 
     def figures(self) -> Mapping[str, Figure]:
-        """Return figures of the learned parameters."""
+        """Return figures of the learned parameters, by name."""
         return {}
 
     def on_train_epoch_end(self) -> None:
@@ -71,11 +71,11 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
 
         Args:
             data: the data, after `setup`.
-            reads: fields of a batch that are read.
-            sizes: sizes that only the probe knows.
+            reads: fields of a batch that the probe reads.
+            sizes: sizes that the data do not determine; None without such sizes.
 
         Raises:
-            UserError: the data lack word vectors that are read.
+            UserError: the probe reads word vectors, and the data have none.
             TrainingError: the parameters were made for other data.
         """
         sizes, source = sizes or Sizes(), dict[str, object]()
@@ -126,7 +126,13 @@ def _describe(origin: Origin[Sizes]) -> str:
 
 
 def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapping[str, Figure]:
-    """Return heat maps of learned weights `[2, layers, heads]`, one per direction, on one scale of colours."""
+    """Return heat maps of learned weights, one for each direction, on one scale of colours.
+
+    Args:
+        weight: `[2, layers, heads]`.
+        directions: names of the two directions.
+        sizes: layers and attention heads of the weights.
+    """
     names, maps = Names(sizes.layers, sizes.heads), {}
     for direction, values in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
         title = f"Weights learned on train, {direction}"
@@ -139,7 +145,8 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
     """A trained probe over a dependency treebank; a `NestedExperiment` can train copies of it.
 
     Attributes:
-        monitor: quantity that is logged on dev, and whether its best value is the least or the greatest.
+        monitor: name of the score or loss logged on dev that decides the best epoch; and `min` or `max`, its best
+            value.
         headline: main score of the result, a ratio of counts per sentence.
     """
 
@@ -148,7 +155,11 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
     headline: ClassVar[str]
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        """Return −ln p(gold head) of every word, nats `[batch, n]`; 0 in the padding."""
+        """Return −ln p(gold head) of every word, nats `[batch, n]`; 0 in the padding.
+
+        Raises:
+            UserError: the probe gives candidate heads no probabilities.
+        """
         raise UserError(f"{type(self).__name__} gives candidate heads no probabilities, so it has no code length.")
 
     def prepare(self) -> None:
@@ -165,9 +176,17 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
         root: str | None = None,
         hidden: tuple[int, ...] = (),
     ) -> Iterator[DependencyDataModule]:
-        """Yield new sentences as the split `test`, read like the training data, in a cache that ends with the context.
+        """Yield a datamodule with new sentences as its split `test`, read like the training data.
 
-        Arguments that are None are taken from the training. The gold trees of the sentences mean nothing.
+        Its cache is deleted at the end of the context. The gold trees of the sentences are arbitrary.
+
+        Args:
+            sentences: sentences, each a string that is split at white space, or a sequence of words.
+            encoder: the encoder; None for the encoder of the training.
+            options: layers and heads, and the policy for long sentences; None for the options of the training.
+            vectors: the word vectors; None for the vectors of the training.
+            root: folder of the word vectors; None for `$PROBING_DATA`, or else `./data`.
+            hidden: layers whose hidden states are read.
 
         Raises:
             TrainingError: the probe is not trained, or was trained on other data.

@@ -1,8 +1,8 @@
 """Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5).
 
 Their two formulas score pairs of words by the attention between them: a dependent with a candidate head, or, in
-`probes.antecedent`, a mention with a candidate antecedent. Axes of attention are from and to; K is the number of heads
-of all layers.
+`probes.antecedent`, a mention with a candidate antecedent. Shapes of attention have K, the number of attention heads of
+all layers, and the axes from and to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,15 @@ from training import device_count
 
 
 class RelationClassifier(nn.Module):
-    """A classifier of the relation of a word to its head, linear in all attention between them.
+    """A linear classifier of the relation between a word and its head, from all attention between them.
 
-    The features are the attention of all K heads from the word to its head and back, and an indicator of ROOT, which is
-    attended to at the start delimiter. It is trained on gold heads and applied to predicted heads. Relations are
-    identified by name, because other data may number them otherwise, lack some, or have more.
+    The features are the attention of all K attention heads from the word to its head and back, and an indicator of
+    ROOT, which is attended to at the start delimiter. The classifier is trained on gold heads and applied to predicted
+    heads. It knows relations by name, because other data may number them otherwise, lack some, or have more.
+
+    Args:
+        sizes: layers and attention heads that are read.
+        relations: names of the relations.
     """
 
     def __init__(self, sizes: Sizes, relations: Sequence[str]) -> None:
@@ -41,7 +45,12 @@ class RelationClassifier(nn.Module):
         self.linear = nn.Linear(2 * len(sizes.layers) * len(sizes.heads) + 1, len(relations))
 
     def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
-        """Return logits `[batch, n, relations]` of the arcs to these heads, int64 `[batch, n]`, 0 = ROOT."""
+        """Return logits `[batch, n, relations]` of the relation between each word and its head.
+
+        Args:
+            batch: sentences with their attention.
+            heads: int64 `[batch, n]`, head of each word, 0 = ROOT.
+        """
         attention = batch.attention.flatten(1, 2)
         rows = torch.arange(heads.size(0), device=heads.device)[:, None]
         words = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
@@ -51,11 +60,22 @@ class RelationClassifier(nn.Module):
         return logits
 
     def predict(self, batch: AttentionBatch, heads: Tensor, names: Sequence[str]) -> Tensor:
-        """Return the relation of each arc as a position in `names`, int64 `[batch, n]`; -1 if it is not among them."""
+        """Return the relation between each word and its head, int64 `[batch, n]`, as an index into `names` or -1.
+
+        Args:
+            batch: sentences with their attention.
+            heads: int64 `[batch, n]`, head of each word, 0 = ROOT.
+            names: names of relations; a relation that is not among them becomes -1.
+        """
         return _positions(self.relations, names).to(heads.device)[self(batch, heads).argmax(-1)]
 
     def loss(self, batch: AttentionBatch, names: Sequence[str]) -> Tensor:
-        """Return the cross-entropy at the gold heads, summed over words; gold relations are positions in `names`."""
+        """Return the cross-entropy of the gold relations at the gold heads, summed over words, nats.
+
+        Args:
+            batch: sentences with their attention, gold heads and gold relations.
+            names: names of the relations, which the gold relations are indices into.
+        """
         own = _positions((*names, None), self.relations)  # the last is for the padding, -1
         logits = self(batch, batch.heads.clamp(min=0))
         gold = own.to(logits.device)[batch.relations]
@@ -71,16 +91,19 @@ def _positions(names: Sequence[str | None], among: Sequence[str]) -> Tensor:
 class HeadSelectionProbe(DependencyProbe):
     """A trained probe that scores every candidate head of every word.
 
-    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`, which returns scores
-    `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf for positions that are no candidates.
+    Subclasses implement `build`, which makes the parameters once the sizes are known, and `forward`, which returns the
+    scores of the candidates of every word, `[batch, n, n+1]`, ROOT first; -inf for positions that are no candidates.
 
     Args:
         learning_rate: learning rate of Adam.
         decay: factor of the learning rate; 1 keeps it, as the original does.
         schedule: with `epoch`, the rate decays after every epoch; with `plateau`, after each epoch that does not lower
             the loss on dev.
-        labels: whether a `RelationClassifier` is trained too, for the score `las`.
+        labels: train a `RelationClassifier` too, for the score `las`.
         relations: relations in the table and the figure, in this order, beside all words; empty for all relations.
+
+    Attributes:
+        predictions: table of the predicted heads of test, filled by `Trainer.predict`; see `predict_sentences`.
     """
 
     monitor = ("val_uas", "max")
@@ -127,7 +150,7 @@ class HeadSelectionProbe(DependencyProbe):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
-        """Return the best-scored candidate of every word and, with `tree`, the best-scored tree."""
+        """Return the best-scored candidate head of every word and, with `tree`, the best-scored tree."""
         scores = self(batch)
         heads = scores.argmax(-1)
         relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
@@ -140,13 +163,13 @@ class HeadSelectionProbe(DependencyProbe):
         return self.evaluation.result(self.experiment, self.data, self.figures(), self.trained_for)
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return predicted heads `[batch, n]`, -1 in the padding; keep them for `predictions`."""
+        """Return the predicted heads of a batch, int64 `[batch, n]`, -1 in the padding; keep them for `predictions`."""
         predicted = self.predict(batch)
         self._found.add(batch, **predicted.columns())
         return predicted.heads.masked_fill(~batch.mask, -1)
 
     def on_predict_epoch_end(self) -> None:
-        """Fill `predictions`, in the form of `predict_sentences`."""
+        """Fill `predictions`, a table with the columns that `predict_sentences` returns."""
         names = self._names if self.labels else None
         self.predictions = _predictions(self._found, self.data.splits["test"], names)
 
@@ -169,7 +192,7 @@ class HeadSelectionProbe(DependencyProbe):
             encoder: the encoder of the training; None for the encoder that the checkpoint names.
             options: layers and heads, and the policy for long sentences; None for the options of the training.
             vectors: the word vectors; None for the vectors of the training.
-            root: folder of the word vectors; else `$PROBING_DATA`, else `./data`.
+            root: folder of the word vectors; None for `$PROBING_DATA`, or else `./data`.
 
         Returns:
             Table with columns `id, word, form, head, tree_head` and, with `labels`, `relation`. `id` counts the
@@ -199,7 +222,7 @@ class HeadSelectionProbe(DependencyProbe):
         self.log("val_loss", self._val_loss.take())
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return Adam, as in Clark et al. (2019), with the schedule of the options."""
+        """Return Adam, as in Clark et al. (2019), with the learning-rate schedule of the options."""
         adam = torch.optim.Adam(self.parameters(), self.learning_rate, fused=True)
         if self.schedule == "epoch":
             return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
@@ -210,7 +233,7 @@ class HeadSelectionProbe(DependencyProbe):
         return {**super().checkpoint_part(), "relations": self._relations}
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Make the classifier for the relations of the training; the data of the run may have others."""
+        """Rebuild the relation classifier for the relations in the checkpoint; the data may have others."""
         relations = tuple(part["relations"])
         if self.labels and self._relations != relations:
             self.classifier = RelationClassifier(self.sizes, relations)
@@ -243,8 +266,8 @@ def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
     """Return `score[x, y] = Σ_k weight[0, k] α^k[x, y] + weight[1, k] α^k[y, x]`, `[batch, positions, positions]`.
 
     Args:
-        attention: `[batch, K, positions, positions]`, any floating-point type.
-        weight: `[2, K]`.
+        attention: attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
+        weight: `[2, K]`, weights of the attention from x to y, and from y to x.
     """
     batch, positions = attention.size(0), attention.size(-1)
     # A batched product, because the gradient of a broadcast product is twenty times as slow on a CPU.
@@ -256,11 +279,12 @@ def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
 def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Return `score[x, y] = Σ_k (first[x,0,k] + second[y,0,k]) α^k[x, y] + (first[x,1,k] + second[y,1,k]) α^k[y, x]`.
 
-    A weight `W_k·(v_x ⊕ v_y)` is such a sum of a term of x and a term of y, so that no tensor of the size
-    `[positions, positions, 2·dim]` is made.
+    A weight `W_k·(v_x ⊕ v_y)` is such a sum of a term of x and a term of y, so that no tensor of the size `[positions,
+    positions, 2·dim]` is made.
 
     Args:
-        attention: `[batch, K, positions, positions]`, any floating-point type; it receives no gradient.
+        attention: attention α of K heads, `[batch, K, positions, positions]`, any floating-point type; it receives no
+            gradient.
         first: `[batch, positions, 2, K]`, terms of x in the weights of attention from x to y, and from y to x.
         second: `[batch, positions, 2, K]`, terms of y in the same weights.
 
@@ -308,7 +332,7 @@ class _WeightedScores(torch.autograd.Function):
 
 
 def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return scores of the candidate heads of every word, ROOT first, from scores of all positions.
+    """Return the scores of the candidate heads of every word, ROOT first, from the scores of all positions.
 
     ROOT has `start` times the score of the start delimiter plus `end` times the score of the end delimiter.
 
@@ -327,21 +351,32 @@ def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> T
 
 
 def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return scores as `candidates` does, from known scores of ROOT, `[batch, n]`."""
+    """Put the scores of ROOT before the scores of the words as candidate heads.
+
+    Args:
+        root: `[batch, n]`, score of ROOT as the head of each word.
+        scores: `[batch, n+2, n+2]`, dependents × heads, with the delimiters before the first and after the last word.
+        lengths: `[batch]`, words of each sentence.
+
+    Returns:
+        Scores `[batch, n, n+1]`, dependents × candidates, ROOT first; -inf for positions that are no candidates.
+    """
     whole = torch.cat([root[:, :, None], scores[:, 1:-1, 1:-1]], dim=2)
     absent = torch.arange(whole.size(2), device=whole.device) > lengths[:, None]
     return whole.masked_fill(absent[:, None], -torch.inf)
 
 
 def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return the scores of ROOT by `attention_scores`, `[batch, n]`, from the rows and columns of the delimiters alone.
+    """Return the scores of ROOT as the head of each word, `[batch, n]`.
+
+    They equal the scores that `candidates` computes from `attention_scores`, but read only the delimiters' attention.
 
     Args:
         attention: `[batch, K, n+2, n+2]`.
         weight: `[2, K]`, weights of the attention to ROOT and from ROOT.
         lengths: `[batch]`, words of each sentence.
-        start: scalar, as in `candidates`.
-        end: scalar, as in `candidates`.
+        start: scalar, factor of the score of the start delimiter.
+        end: scalar, factor of the score of the end delimiter.
     """
     sentences = torch.arange(len(lengths), device=lengths.device)
     to, back = attention[:, :, :, 0], attention[:, :, 0]
@@ -354,9 +389,9 @@ def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tenso
 class AttentionOnlyProbe(HeadSelectionProbe):
     """A probe that scores head i of word j by a weighted sum over attention heads: `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`.
 
-    ROOT is scored by the delimiters, with two learned scalars that all heads share: `start·α[j,0] + end·α[j,n+1]`
-    replaces α[j,i], and `start·α[0,j] + end·α[n+1,j]` replaces α[i,j]. The word itself stays a candidate, as in the
-    paper. `2LH + 2` parameters.
+    ROOT is scored by the delimiters, with two learned scalars that all attention heads share: `start·α[j,0] +
+    end·α[j,n+1]` replaces α[j,i], and `start·α[0,j] + end·α[n+1,j]` replaces α[i,j]. The word itself stays a candidate,
+    as in the paper. With L layers of H heads there are `2LH + 2` parameters.
 
     The original trains one epoch on batches of one sentence; here the configuration sets both.
     """
@@ -382,12 +417,12 @@ class AttentionWordsProbe(HeadSelectionProbe):
     `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; v are frozen word vectors. ROOT is scored
     by the delimiters, with the learned scalars `start` and `end`, as in `AttentionOnlyProbe`. The authors' code has the
     biases b and c, which the paper's formula lacks. It also sets v_j ⊕ v_i to zero for ROOT, whose weights are then the
-    biases alone. `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
+    biases alone. With L layers of H heads there are `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
 
     See `HeadSelectionProbe` for the other options.
 
     Args:
-        bias: whether b and c are trained; else they are zero, as in the paper.
+        bias: train b and c; otherwise they are zero, as in the paper.
     """
 
     experiment = "attention_words"
@@ -429,7 +464,7 @@ class DistancesWordsProbe(HeadSelectionProbe):
     """A probe that scores head i of word j by their distance and their word vectors, through one hidden layer.
 
     The input is `v_j ⊕ v_i` and eight features: the distance of i after j and the distance of i before j, as shares of
-    the sentence's length and 0 on the other side; an indicator of each of the distances −2…+2; and an indicator of
+    the sentence's length and 0 in the other direction; an indicator of each of the distances −2…+2; and an indicator of
     ROOT, whose vector and distances are zero. It reads no attention, and the encoder may be null.
 
     See `HeadSelectionProbe` for the other options; `labels` need attention.
@@ -471,11 +506,14 @@ class DistancesWordsProbe(HeadSelectionProbe):
 
 
 def distances(lengths: Tensor, n: int) -> Tensor:
-    """Return the features of every pair, float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
+    """Return the features of the distance between every word and every candidate head; see `DistancesWordsProbe`.
 
     Args:
         lengths: `[batch]`, words of each sentence.
         n: greatest length; 0 for a batch without a sentence.
+
+    Returns:
+        float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
     """
     words = torch.arange(1, n + 1, device=lengths.device)
     heads = torch.arange(n + 1, device=lengths.device)

@@ -1,4 +1,4 @@
-"""Training inside a test: copies of one probe, each on its own data, for control tasks and online codes."""
+"""Training of probe copies within a test, each on its own data, for control tasks and online codes."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -20,7 +20,7 @@ Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
 
 def best_copy(probe: Probe, best: Best) -> Probe:
-    """Return a copy of an untrained probe with the best weights of a training, on the CPU."""
+    """Return a copy of an untrained probe with the best weights of a finished training, on the CPU."""
     # The test around is in inference mode, and tensors that are made in it can never be trained.
     with isolate_rng(), recorded_gradients():
         fresh = deepcopy(probe)
@@ -37,11 +37,11 @@ def train_copy(
     batches: int = 1,
     **options: Any,  # noqa: ANN401 # options of train_nested
 ) -> Best:
-    """Train a copy of a probe to its optimum on dev; the probe and the random numbers outside stay as they are.
+    """Train a copy of a probe to its optimum on dev, and return its best weights.
 
-    Validation runs after every epoch; on small data, after as many epochs as make `batches` batches, and schedules of
-    the learning rate that count epochs count these checks then. Before the first check, validation also runs after 1,
-    2, 4, … epochs, only to keep better weights.
+    The probe itself and the random state of the caller do not change. Validation runs after every epoch; on small data,
+    after as many epochs as make `batches` batches, and schedules of the learning rate that count epochs count these
+    checks then. Before the first check, validation also runs after 1, 2, 4, … epochs, only to keep better weights.
 
     Args:
         probe: the untrained probe.
@@ -65,12 +65,12 @@ def train_copy(
 
 
 def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
-    """Return the least number of epochs with at least `batches` training batches; the data are set up."""
+    """Return the least number of epochs with at least `batches` training batches; `data` must be set up."""
     return -(-batches // len(data.train_dataloader()))
 
 
 def result_of(probe: TrainedModule[Any, Any], data: DependencyDataModule, device: torch.device | None = None) -> Result:
-    """Return the result of a trained probe on dev and test of these data."""
+    """Test a trained probe on the splits dev and test of a datamodule, and return its result."""
     with isolate_rng(), quiet(), alone():
         nested_trainer(device).test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
@@ -78,19 +78,19 @@ def result_of(probe: TrainedModule[Any, Any], data: DependencyDataModule, device
 
 
 class NestedExperiment(DependencyExperiment):
-    """An experiment that trains copies of a probe itself: run it with `python train.py test`.
+    """Base of experiments that train copies of a probe themselves; run them with `python train.py test`.
 
-    Subclasses fill one hole, `outcome`. The copies are trained on the device of the test; other options of its trainer
-    do not apply to them.
+    Subclasses implement `outcome`. The copies are trained on the device of the test; other options of its trainer do
+    not apply to them.
 
     Args:
         probe: the probe to train, a `DependencyProbe`.
-        max_epochs: most validation checks of a training.
+        max_epochs: largest number of validation checks of a training.
         patience: validation checks without improvement after which a training ends.
         batches: least number of training batches between two validation checks. On small data a check thus comes after
             several epochs; to keep better weights, validation also runs after 1, 2, 4, … epochs before the first.
-        seed: seed of the initialisation and of everything else that is drawn; None for the seed of the run. The order
-            of the training batches has the seed of the datamodule.
+        seed: seed of the initialisation and of all other random draws; None for the seed of the run. The order of the
+            training batches has the seed of the datamodule.
     """
 
     reads = frozenset()  # the nested trainers read batches of their own
@@ -116,20 +116,28 @@ class NestedExperiment(DependencyExperiment):
 
     @property
     def probe(self) -> DependencyProbe:
-        """The untrained probe."""
+        """Untrained probe, of which copies are trained."""
         return self._untrained[0]
 
     def setup(self, stage: str) -> None:
-        """Open the train split beside dev and test."""
+        """Set up the experiment, and open the train split beside dev and test."""
         super().setup(stage)
         self.data.setup("fit")
 
     def trained_copies(
         self, on: Mapping[str, DependencyDataModule], monitor: str, mode: Mode
     ) -> list[tuple[DependencyProbe, Best]]:
-        """Train one copy of the probe per named datamodule; return each at its best dev epoch, with its training.
+        """Train one copy of the probe on each datamodule.
 
-        The ranks share the trainings. A resumed run keeps the trainings that had ended.
+        The processes of a distributed run share the trainings. A resumed run keeps the finished trainings.
+
+        Args:
+            on: datamodules by the name of the training.
+            monitor: name of the logged score or loss that decides the best epoch.
+            mode: `min` if the best value is the lowest, else `max`.
+
+        Returns:
+            For each datamodule, the copy with its weights of the best epoch, and the training's best state.
         """
         limits: dict[str, Any] = {"max_epochs": self.max_epochs, "patience": self.patience, "batches": self.batches}
         options: dict[str, Any] = {"monitor": monitor, "mode": mode, "seed": self.seed, "device": self.device}
@@ -143,4 +151,4 @@ class NestedExperiment(DependencyExperiment):
         return [(best_copy(self.probe, best), best) for best in share(trainings, self.data.ranks)]
 
     def update(self, batch: AttentionBatch) -> None:
-        """Do nothing, as the copies are tested by their own trainers."""
+        """Ignore the batch, because the trained copies are tested by their own trainers."""

@@ -34,7 +34,12 @@ DECAY = 0.1
 
 
 class Pair(NamedTuple):
-    """A matrix of a sweep: the layer of its hidden states, 0 for the embeddings, and its rank."""
+    """Layer and rank of one matrix of a sweep.
+
+    Attributes:
+        layer: layer of the hidden states, 0 for the embeddings.
+        rank: number of rows of the matrix.
+    """
 
     layer: int
     rank: int
@@ -43,7 +48,7 @@ class Pair(NamedTuple):
 def sweep_pairs(
     layers: Sequence[int] | None, ranks: Sequence[int] | None, held: Sequence[int], size: int
 ) -> tuple[Pair, ...]:
-    """Return every layer with every rank.
+    """Return all combinations of the layers and the ranks of a sweep.
 
     Args:
         layers: layers to sweep; None for all layers in the data.
@@ -75,13 +80,16 @@ def sweep_pairs(
 
 
 def start(pair: Pair, size: int, seed: int) -> Tensor:
-    """Return the initial matrix `[rank, size]` of a pair, drawn for it alone and so the same in every sweep."""
+    """Return the random initial matrix `[rank, size]` for one pair of layer and rank.
+
+    It depends on the pair and the seed, and not on the other pairs of the sweep.
+    """
     random = torch.Generator().manual_seed(seed * 1_000_003 + pair.layer * 65_537 + pair.rank)
     return torch.empty(pair.rank, size).uniform_(-BOUND, BOUND, generator=random)
 
 
 def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Floats, Floats], ...]:
-    """Return numerators and denominators `[sentences, k]` of two scores of k probes: a share, and a mean correlation.
+    """Return numerators and denominators of two scores of k probes: a share, and a mean correlation.
 
     The mean correlation is the mean over lengths of the mean correlation per length. A sentence counts with the weight
     1 / (number of lengths × sentences of its length), which is the same in all resamples of a bootstrap, so that the
@@ -91,6 +99,9 @@ def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Flo
         rows: `total` `[sentences]`, number of things to find; `right` `[sentences, k]`, number of things found;
             `correlation` `[sentences, k]`, rank correlation, nan where it is undefined.
         words: `[sentences]`, words of each sentence.
+
+    Returns:
+        For the share, and for the mean correlation: numerators and denominators, each `[sentences, k]`.
     """
     right, correlation = rows["right"], rows["correlation"]
     known = ~np.isnan(correlation)
@@ -102,13 +113,16 @@ def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Flo
 def sweep_table(
     pairs: Sequence[Pair], epochs: Sequence[int], dev: tuple[Floats, Floats], test: tuple[Floats, Floats]
 ) -> Table:
-    """Return a table of a row per pair with columns `layer, rank, epochs, dev, test, low, high`.
+    """Return the scores of a sweep, a row for each pair of layer and rank.
 
     Args:
         pairs: the k pairs.
         epochs: epoch of each pair's lowest loss on dev.
-        dev: numerators and denominators `[sentences, k]` of the score on dev.
+        dev: numerators and denominators of the score on dev, each `[sentences, k]`.
         test: the same on test, for which `low` and `high` are the interval.
+
+    Returns:
+        Table with columns `layer, rank, epochs, dev, test, low, high`.
     """
     found = bootstrap_ratio(*test)
     frame = pd.DataFrame(
@@ -125,7 +139,13 @@ def sweep_table(
 
 
 def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
-    """Return a heat map of the scores of a sweep on test, layers × ranks, which marks the row `chosen`."""
+    """Return a heat map of the scores of a sweep on test, layers × ranks.
+
+    Args:
+        table: frame of a table of `sweep_table`.
+        chosen: row of the table that is framed.
+        score: name of the score.
+    """
     values = table.pivot(index="layer", columns="rank", values="test")
     layers, ranks = values.index.tolist(), values.columns.tolist()
     return HeatMap(
@@ -142,25 +162,25 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
 
 
 class MatrixSweep(DependencyProbe):
-    """Matrices of several layers and ranks over hidden states, trained at once and independently of each other.
+    """Matrices of several layers and ranks over hidden states, trained together and independently of each other.
 
     All matrices see the same batches. Each starts from its own random numbers and has its own learning rate, which
     falls tenfold after every epoch that does not lower its loss on dev. Each keeps its weights of the best epoch, and
-    stops after `patience` epochs without a better one. Training ends when all have stopped.
+    stops after `patience` epochs without improvement. Training ends when all have stopped.
 
-    Subclasses fill the holes `states`, `predict` and `losses`.
+    Subclasses implement `states`, `predict` and `losses`.
 
     Args:
         learning_rate: initial learning rate of Adam.
-        patience: consecutive epochs without a better one after which a matrix stops.
+        patience: consecutive epochs without improvement after which a matrix stops.
 
     Attributes:
-        pairs: layer and rank of each matrix; none before there are data.
+        pairs: layer and rank of each matrix; empty until the data are known.
         matrices: one matrix `[rank, size]` for each pair.
         kept: the matrices with their weights of the best epoch.
         best_loss: float32 `[pairs]`, lowest loss on dev.
         best_epoch: int64 `[pairs]`, its epoch, from 1.
-        stale: int64 `[pairs]`, consecutive epochs without a better one.
+        stale: int64 `[pairs]`, consecutive epochs without improvement.
     """
 
     reads = frozenset(("hidden",))
@@ -182,18 +202,30 @@ class MatrixSweep(DependencyProbe):
 
     @abstractmethod
     def states(self, batch: AttentionBatch) -> Tensor:
-        """Return the hidden states to which B is applied, float32 `[batch, layers', n, size]`."""
+        """Return the hidden states that the matrices project, float32 `[batch, layers', n, size]`."""
 
     @abstractmethod
     def predict(self, projected: Tensor) -> Tensor:
-        """Return predictions `[batch, …]` from the projected states `[batch, n, rank]`."""
+        """Return the predictions of one matrix, from the hidden states that it has projected.
+
+        Args:
+            projected: `[batch, n, rank]`.
+
+        Returns:
+            `[batch, …]`: distances `[batch, n, n]` or depths `[batch, n]`.
+        """
 
     @abstractmethod
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
-        """Return the loss of every sentence `[batch, k]` from the predictions of k probes `[batch, k, …]`."""
+        """Return the loss of every sentence under k matrices, `[batch, k]`.
+
+        Args:
+            predicted: predictions of the matrices, `[batch, k, …]`; see `predict`.
+            batch: sentences with their gold trees.
+        """
 
     def build(self, sizes: Sizes) -> None:
-        """Make two matrices for every pair: one that is trained, and one for the weights of its best epoch."""
+        """Create two matrices for every pair of layer and rank: one to train, and one for its best weights."""
         pairs = self.pairs = tuple(Pair(*pair) for pair in sizes.pairs)
         layers = dict.fromkeys(pair.layer for pair in pairs)
         self._places = self._places or {layer: place for place, layer in enumerate(layers)}
@@ -217,7 +249,7 @@ class MatrixSweep(DependencyProbe):
         )
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        """Return the predictions of every pair `[batch, pairs, …]`, with its weights of the best epoch."""
+        """Return the predictions of every matrix, with its weights of the best epoch, `[batch, pairs, …]`."""
         self.on_validation_start()
         untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
         if untrained:
@@ -228,11 +260,11 @@ class MatrixSweep(DependencyProbe):
         return self._predictions(batch, self.kept, range(len(self.pairs)))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with a parameter group, and so a learning rate, for every pair."""
+        """Return Adam with a parameter group, and so a learning rate, for the matrix of every pair."""
         return torch.optim.Adam([{"params": [matrix]} for matrix in self.matrices], self.learning_rate, fused=True)
 
     def on_train_start(self) -> None:
-        """Leave out the pairs that have stopped."""
+        """Select the matrices that are still trained: those whose pair has not stopped early."""
         stopped = (self.stale >= self.patience).tolist()
         # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
         everything = self.trainer.world_size > 1 or all(stopped)
@@ -241,14 +273,14 @@ class MatrixSweep(DependencyProbe):
     on_train_epoch_start = on_train_start  # a run that is resumed within an epoch calls the first alone
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return the sum over pairs of the mean loss of the sentences."""
+        """Return the loss of a batch: the mean over sentences, summed over the matrices that are still trained."""
         losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
         self._loss.update(losses.detach().mean(1).sum(), len(losses))
         loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
         return over_devices([loss], self)[0].value
 
     def on_train_epoch_end(self) -> None:
-        """Log `train_loss`, the mean over sentences and pairs; without a dev split, keep the last weights."""
+        """Log `train_loss`, the mean over sentences, summed over matrices; without dev, keep the last weights."""
         self.log("train_loss", self._loss.take())
         if not self.trainer.enable_validation:
             for pair in range(len(self.pairs)):
@@ -261,16 +293,19 @@ class MatrixSweep(DependencyProbe):
         self.best_epoch[pair] = self.current_epoch + 1
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
-        """Gather the losses on dev: in training with the current weights, else with the weights of the best epochs."""
+        """Collect the losses of a batch of dev.
+
+        During training the matrices have their current weights, otherwise their weights of the best epochs.
+        """
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         predicted = self._predictions(batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
         self._val.update(index=batch.index, losses=self.losses(predicted, batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Keep better weights, lower the rate of the other pairs, and stop when all pairs have stopped.
+        """Keep improved weights, lower the learning rates of the other pairs, and stop when all pairs have stopped.
 
-        Log the loss of each of several pairs, and as `val_loss` the mean over the pairs of their lowest losses, so that
-        a checkpoint that monitors it is the first with the best weights of all pairs.
+        Logs the loss of each of several pairs, and as `val_loss` the mean over the pairs of their lowest losses, so
+        that a checkpoint that monitors it is the first with the best weights of all pairs.
         """
         losses = torch.from_numpy(self._val.take()["losses"].mean(axis=0)).float().to(self.device)
         if len(self.pairs) > 1:
@@ -310,11 +345,11 @@ class StructuralProbe(MatrixSweep):
         layers: layers of the hidden states, 0 for the embeddings, k for layer k; None for all layers in the data.
         ranks: numbers of rows of B; None for the size of the hidden states.
         learning_rate: initial learning rate of Adam.
-        patience: consecutive epochs without a better one after which a matrix stops.
+        patience: consecutive epochs without improvement after which a matrix stops.
 
     Attributes:
-        share: score that is a share, and the columns of its numerator and its denominator.
-        correlation: score that is a rank correlation.
+        share: name of the score that is a share, and the columns of its numerator and its denominator.
+        correlation: name of the score that is a rank correlation.
     """
 
     share: ClassVar[tuple[str, str, str]]
@@ -332,9 +367,15 @@ class StructuralProbe(MatrixSweep):
 
     @abstractmethod
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return, for every sentence, the total of the share, its numerator, and the rank correlation.
+        """Compare the predictions of k matrices with the gold trees.
 
-        The first is `[batch]`, the others are `[batch, k]` for k probes.
+        Args:
+            predicted: distances `[batch, k, n, n]`, or depths `[batch, k, n]`.
+            batch: sentences with their gold trees.
+
+        Returns:
+            For each sentence, the number of things to find `[batch]`, the number found `[batch, k]`, and the rank
+            correlation `[batch, k]`.
         """
 
     def prepare(self) -> None:
@@ -353,7 +394,7 @@ class StructuralProbe(MatrixSweep):
         *,
         options: Options | None = None,
     ) -> list[xr.DataArray]:
-        """Return distances between the words of new sentences, or their depths; no Trainer is needed.
+        """Return the predicted distances between the words of new sentences, or their depths; no Trainer is needed.
 
         Args:
             sentences: sentences, each a string that is split at white space, or a sequence of words.
@@ -387,7 +428,7 @@ class StructuralProbe(MatrixSweep):
         metric.update(index=batch.index, total=total, right=right, correlation=correlation)
 
     def outcome(self) -> Result:
-        """Choose a pair on dev, and score it on test."""
+        """Choose the pair of layer and rank with the best score on dev, and return its scores on test."""
         dev, test = self._dev.take(), self._test.take()
         words = self.data.splits["test"].lengths[test["index"]]
         (share, right, total), names = self.share, (self.share[0], self.correlation)
@@ -447,12 +488,18 @@ class StructuralDistanceProbe(StructuralProbe):
     correlation = "spearman_distance"
 
     def states(self, batch: AttentionBatch) -> Tensor:
-        """Return the states minus their mean over the sentence, which keeps distances and avoids cancellation."""
+        """Return the hidden states minus their mean over the sentence, float32 `[batch, layers', n, size]`.
+
+        Distances stay the same, and numbers of similar size do not cancel.
+        """
         states = batch.hidden.float()
         return states - (states.sum(2) / batch.lengths[:, None, None])[:, :, None]
 
     def predict(self, projected: Tensor) -> Tensor:
-        """Return squared distances `[batch, n, n]`, from inner products instead of a tensor `[batch, n, n, rank]`."""
+        """Return squared distances `[batch, n, n]` between the projected hidden states, `[batch, n, rank]`.
+
+        They are computed from inner products, without a tensor `[batch, n, n, rank]`.
+        """
         inner = projected @ projected.mT
         norms = inner.diagonal(dim1=1, dim2=2)
         return norms[:, :, None] + norms[:, None, :] - 2 * inner
@@ -461,7 +508,12 @@ class StructuralDistanceProbe(StructuralProbe):
         return trees.distance_losses(predicted, trees.tree_distances(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the numbers of gold edges and of gold edges in the spanning trees, and the correlations."""
+        """Compare the distances predicted by k matrices, `[batch, k, n, n]`, with the gold trees.
+
+        Returns:
+            For each sentence, the number of gold edges without punctuation `[batch]`, the number of them in the
+            spanning trees `[batch, k]`, and the mean rank correlation over its words `[batch, k]`.
+        """
         drawn = trees.gold_in_trees(
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths
         )
@@ -475,9 +527,9 @@ class StructuralDistanceProbe(StructuralProbe):
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """Return −ln p(gold head | word) over the n + 1 candidate heads, nats `[batch, n]`; 0 in the padding.
 
-        This code is ours. Distances do not rank ROOT and the word itself, which get 1/(n+1) each, as in the uniform
-        code; the other words share the rest by `p(j|i) ∝ exp(−d(i, j))`. Equal distances give the uniform code, so that
-        all compression is due to the probe.
+        The paper has no such code. Distances do not rank ROOT and the word itself, which get 1/(n+1) each, as in the
+        uniform code; the other words share the rest by `p(j|i) ∝ exp(−d(i, j))`. Equal distances give the uniform code,
+        so that all compression is due to the probe.
 
         Raises:
             UserError: there are several pairs of layer and rank, which would have a code each.
@@ -514,13 +566,19 @@ class StructuralDepthProbe(StructuralProbe):
         return batch.hidden.float()
 
     def predict(self, projected: Tensor) -> Tensor:
+        """Return depths `[batch, n]`, the squared norms of the projected hidden states, `[batch, n, rank]`."""
         return projected.square().sum(-1)
 
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
         return trees.depth_losses(predicted, trees.tree_depths(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return if there is a word to choose, if the chosen word is a root, and the correlations."""
+        """Compare the depths predicted by k matrices, `[batch, k, n]`, with the gold trees.
+
+        Returns:
+            Bool `[batch]`, True if the sentence has a word other than punctuation; bool `[batch, k]`, True if the word
+            of least depth among these is a root; and the rank correlations `[batch, k]`.
+        """
         plain = batch.mask & ~batch.punctuation
         some = plain.any(1)
         right = torch.zeros(predicted.shape[:2], dtype=torch.bool, device=predicted.device)
