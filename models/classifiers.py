@@ -27,11 +27,11 @@ class AttentionClassifier(TextClassifier):
     `TextClassifier`.
 
     Args:
-        encoder: makes the hidden states.
+        encoder: makes the hidden states of the embedded words.
         attention: weighs the hidden states.
-        embedding: word embeddings.
+        embedding: options of the word embeddings.
         regularizers: applied in their order; each may change the hidden states, add a term to the loss, or both.
-        dropout: dropout of the attended sum.
+        dropout: dropout of the sum of hidden states under attention.
 
     Raises:
         UserError: a regulariser is named twice.
@@ -118,19 +118,19 @@ class AttentionClassifier(TextClassifier):
 
 
 class HierarchicalClassifier(TextClassifier):
-    """An encoder and an attention that make sentence vectors of words, and two more that make a text vector of those.
+    """Two levels of encoder and attention: words to sentence vectors, and sentence vectors to a vector of the text.
 
     The network of Yang et al. (2016), as Serrano & Smith (2019) analyse it. Each sentence is encoded by itself, so no
-    hidden state of a word depends on another sentence. Delimiters belong to no sentence and are not read. Levels:
-    `word`, whose weights sum to one in each sentence, and `sentence`. A weight imposed on a delimiter has no effect.
-    For further options see `TextClassifier`.
+    hidden state of a word depends on another sentence. Delimiters belong to no sentence and are not read. Levels of
+    attention: `word`, whose weights sum to one in each sentence, and `sentence`. A weight imposed on a delimiter has no
+    effect. For further options see `TextClassifier`.
 
     Args:
         encoder: encoder of the words of a sentence.
         attention: attention over the words of a sentence.
         sentence_encoder: encoder of the sentences of a text.
         sentence_attention: attention over the sentences of a text.
-        embedding: word embeddings.
+        embedding: options of the word embeddings.
         dropout: dropout of the vector of the text.
     """
 

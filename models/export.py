@@ -1,4 +1,4 @@
-"""Export of a fine-tuned transformer as plain files of transformers, which need no code of this package.
+"""Export of a fine-tuned transformer to plain files of transformers, which can be loaded without this package.
 
 `python -m models.export CHECKPOINT FOLDER` writes config, weights (safetensors) and tokenizer to a new folder:
 
@@ -18,7 +18,7 @@ from training.checkpoints import checkpoint_file
 
 
 def export(classifier: TransformerClassifier, folder: str | Path) -> None:
-    """Write a trained classifier to a new folder; its labels are the names of the classes.
+    """Write a trained classifier to a new folder as plain files of transformers, with the names of its classes.
 
     Raises:
         TrainingError: the classifier is not trained.
@@ -31,7 +31,7 @@ def export(classifier: TransformerClassifier, folder: str | Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line of the export, and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m models.export", description="Write a fine-tuned transformer as plain files of transformers."
     )

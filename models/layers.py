@@ -1,4 +1,4 @@
-"""The parts of a classifier: word embeddings, encoders, and attention over their hidden states."""
+"""The layers of a text classifier: word embeddings, encoders, and attention over their hidden states."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,7 +22,8 @@ class EmbeddingSpec:
 
     Attributes:
         size: size of an embedding; None for the size of the word vectors, and 300 without word vectors.
-        trainable: whether embeddings are trained; otherwise embeddings drawn for words without a vector are frozen too.
+        trainable: train the embeddings; otherwise all stay as they are, also the random embeddings of words without a
+            vector.
         project: size after a learned linear map; None for no map. Residual and tying need embedded words and hidden
             states of one size.
         dropout: dropout of the encoder's input.
@@ -45,14 +46,15 @@ DEFAULT_EMBEDDING = EmbeddingSpec()
 class WordEmbedding(nn.Module):
     """Embeddings of the words of a vocabulary; the padding's embedding is zero and never trained.
 
-    Embeddings of words without a vector are drawn from a normal distribution around 0. Its standard deviation is the
-    one of all entries of the known vectors, or 0.1 if no vector is known. The projection has no bias, so that the
-    padding stays zero.
+    Initial embeddings of words without a vector are random numbers of a normal distribution around 0. Its standard
+    deviation is that of all entries of the known vectors, or 0.1 if no vector is known. The projection has no bias, so
+    that the padding stays zero.
 
     Args:
         spec: the options.
         vocabulary: the words.
-        vectors: float32 `[vocabulary, size]`, word vectors; None without, and if a checkpoint has the embeddings.
+        vectors: float32 `[vocabulary, size]`, word vectors; None without word vectors, and if a checkpoint has the
+            embeddings.
         known: bool `[vocabulary]`, words that have a vector.
         vector_size: size of the vectors, also if a checkpoint has the embeddings.
 
@@ -99,30 +101,38 @@ class WordEmbedding(nn.Module):
 
 
 class TextEncoder(nn.Module, ABC):
-    """An encoder of embedded words: the base.
+    """Base of encoders, which make hidden states of embedded words.
 
-    The constructor takes plain options, as sizes are not known yet. Subclasses fill `build`, which makes the
-    parameters, and `states`.
+    The constructor of a subclass takes plain options, as sizes are not known yet. Subclasses implement `build`, which
+    makes the parameters, and `states`.
+
+    Attributes:
+        size: size of a hidden state, known after `build`.
     """
 
-    size: int  # size of a hidden state, known after `build`
+    size: int
 
     @abstractmethod
     def build(self, input_size: int) -> None:
-        """Make the parameters for embedded words of this size."""
+        """Make the parameters of the encoder for embedded words of size `input_size`."""
 
     @abstractmethod
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """Return hidden states `[batch, time, size]`, with any values in the padding."""
+        """Return hidden states `[batch, time, size]`, with any values in the padding.
+
+        Args:
+            embedded: embedded words `[batch, time, input_size]`.
+            mask: bool `[batch, time]`, True for real tokens.
+        """
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """Return hidden states `[batch, time, size]` of at least one text, zero in the padding.
 
-        Padding changes no other state.
+        The padding does not influence the hidden states of real tokens.
 
         Args:
-            embedded: `[batch, time, input_size]`.
-            mask: bool `[batch, time]`, real tokens; they stand before the padding.
+            embedded: embedded words `[batch, time, input_size]`.
+            mask: bool `[batch, time]`, True for real tokens, which precede the padding.
         """
         return self.states(embedded, mask).masked_fill(~mask[..., None], 0)
 
@@ -131,14 +141,14 @@ class RecurrentEncoder(TextEncoder):
     """LSTM or GRU in one or both directions.
 
     The backward direction reads every text reversed within its own length, so that padding comes last in both
-    directions and touches no state. This is exact, and faster on a CPU than packed sequences.
+    directions and touches no hidden state. This is exact, and faster on a CPU than packed sequences.
 
     Args:
         cell: `lstm` or `gru`.
-        hidden: size of the states of one direction.
-        bidirectional: whether backward states are appended to the forward states.
+        hidden: size of the hidden states of one direction.
+        bidirectional: append backward to forward hidden states.
         layers: number of layers.
-        dropout: dropout of the states between layers.
+        dropout: dropout of the hidden states between layers.
     """
 
     def __init__(
@@ -185,7 +195,7 @@ class RecurrentEncoder(TextEncoder):
 
 
 class ConvolutionEncoder(TextEncoder):
-    """Parallel convolutions of several widths with ReLU, one state a token (Jain & Wallace 2019).
+    """Parallel convolutions of several widths with ReLU, one hidden state for each token (Jain & Wallace 2019).
 
     Args:
         kernels: widths in tokens, all odd, so that a window is centred on its token.
@@ -218,7 +228,11 @@ class ConvolutionEncoder(TextEncoder):
 
 
 class AverageEncoder(TextEncoder):
-    """Linear layer and tanh for each word by itself: the "Average" of Jain & Wallace (2019)."""
+    """Linear layer and tanh for each word by itself: the "Average" of Jain & Wallace (2019).
+
+    Args:
+        size: size of a hidden state.
+    """
 
     def __init__(self, size: int = 256) -> None:
         super().__init__()
@@ -244,23 +258,26 @@ class NoEncoder(TextEncoder):
 
 
 class Attention(nn.Module, ABC):
-    """A softmax over one score for each position: the base.
+    """Base of attention over hidden states: a softmax over one score for each position.
 
-    The constructor takes plain options, as sizes are not known yet. Subclasses fill `build` and `scores`.
+    The constructor of a subclass takes plain options, as sizes are not known yet. Subclasses implement `build` and
+    `scores`.
     """
 
     @abstractmethod
     def build(self, size: int) -> None:
-        """Make the parameters for hidden states of this size."""
+        """Make the parameters of the attention for hidden states of this size."""
 
     @abstractmethod
     def scores(self, hidden: Tensor) -> Tensor:
-        """Return scores `[batch, positions]` of hidden states `[batch, positions, size]`, before the softmax."""
+        """Return the scores `[batch, positions]`, before softmax, of hidden states `[batch, positions, size]`."""
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return weights `[batch, positions]` of hidden states `[batch, positions, size]`, 0 outside the mask.
+        """Return attention weights `[batch, positions]`, which sum to one in each row.
 
-        Rows sum to one, or are zero where the mask, bool `[batch, positions]`, is empty.
+        Args:
+            hidden: hidden states `[batch, positions, size]`.
+            mask: bool `[batch, positions]`; weights outside it are 0, also if it is empty.
         """
         scores = self.scores(hidden)
         # Not -inf: a row with an empty mask would be NaN, which anomaly detection reports.
@@ -305,7 +322,7 @@ class UniformAttention(Attention):
     """The same weight on every position: a baseline for attention (Wiegreffe & Pinter 2019)."""
 
     def build(self, size: int) -> None:
-        """Make no parameter."""
+        """Do nothing, because uniform attention has no parameters."""
 
     def scores(self, hidden: Tensor) -> Tensor:
         return hidden.new_zeros(hidden.shape[:-1])

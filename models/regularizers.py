@@ -19,38 +19,66 @@ from training import Mean
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded batch, before attention."""
+    """Embedded words and hidden states of a batch, before attention.
 
-    tokens: Tensor  # int64 [batch, time]
-    words: Tensor  # bool [batch, time], tokens that are neither delimiters nor padding
-    embedded: Tensor  # [batch, time, embedded], input of the encoder
-    hidden: Tensor  # [batch, time, hidden], output of the encoder
-    averaged: Tensor  # [batch, time, averaged], hidden states after all transforms, which attention averages
-    encode: Callable[[Tensor], Tensor]  # makes hidden states of other tokens of the same shape
+    Attributes:
+        tokens: int64 `[batch, time]`.
+        words: bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
+        embedded: `[batch, time, embedded]`, input of the encoder.
+        hidden: `[batch, time, hidden]`, output of the encoder.
+        averaged: `[batch, time, averaged]`, hidden states after all transforms, which attention averages.
+        encode: function from other tokens, int64 `[batch, time]`, to their hidden states `[batch, time, hidden]`.
+    """
+
+    tokens: Tensor
+    words: Tensor
+    embedded: Tensor
+    hidden: Tensor
+    averaged: Tensor
+    encode: Callable[[Tensor], Tensor]
 
 
 class Regularizer(nn.Module):
-    """A transform of the hidden states, a term of the loss, or both.
+    """Base of regularisers: a transform of the hidden states, a term of the loss, or both.
 
-    Subclasses with parameters fill `build`. Subclasses with a transform fill `transform` and, if the size changes,
-    `output_size`. Subclasses with a term of the loss fill `term`, which is logged as `loss.<name>`.
+    Subclasses with parameters implement `build`. Subclasses with a transform implement `transform` and, if the size
+    changes, `output_size`. Subclasses with a term of the loss implement `term`.
+
+    Attributes:
+        name: name of the regulariser; its term is logged as `loss.<name>`.
     """
 
     name: ClassVar[str]
 
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
-        """Make the parameters, given the sizes of an embedded word and of an encoder's hidden state."""
+        """Make the parameters of the regulariser.
+
+        Args:
+            embedded: size of an embedded word.
+            hidden: size of a hidden state of the encoder.
+            vocabulary: tokens of the data.
+        """
 
     def output_size(self, embedded: int, hidden: int) -> int:
-        """Return the size of a transformed state, given the sizes of an embedded word and of the state before."""
+        """Return the size of a hidden state after the transform.
+
+        Args:
+            embedded: size of an embedded word.
+            hidden: size of a hidden state before the transform.
+        """
         return hidden
 
     def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Return transformed states `[batch, time, output_size]` of embedded words and the hidden states before."""
+        """Return transformed hidden states `[batch, time, output_size]`.
+
+        Args:
+            embedded: embedded words `[batch, time, embedded]`.
+            hidden: hidden states before the transform, `[batch, time, hidden]`.
+        """
         return hidden
 
     def term(self, state: Encoded) -> Mean | None:
-        """Return the term times its weight; None without a term."""
+        """Return the term of the loss for an encoded batch, times its weight; None for a regulariser without a term."""
         return None
 
 
@@ -67,7 +95,11 @@ class Concat(Regularizer):
 
 
 class Residual(Regularizer):
-    """Residual connection `h_t := e_t + rnn(e)_t`; a UserError if the two sizes differ."""
+    """Residual connection `h_t := e_t + rnn(e)_t`.
+
+    Raises:
+        UserError: embedded words and hidden states differ in size.
+    """
 
     name = "residual"
 
@@ -83,7 +115,7 @@ class Tying(Regularizer):
     """The term `weight · (1/T) Σ_t ‖h_t − e_t‖²` over the T words of a text, averaged over the texts.
 
     h is the encoder's output, before transforms. This is the paper's formula; the authors' later code leaves out the
-    square and counts padding. The default weight is ours.
+    square and counts padding. The paper gives no default weight.
 
     Args:
         weight: δ.
@@ -110,15 +142,15 @@ class MaskedLanguageModel(Regularizer):
     """The term `weight · −log p(w_t | text with chosen words replaced)`, averaged over the chosen words of a batch.
 
     The term shares embedding and encoder with the classifier; a linear decoder predicts the chosen words from their
-    states. Each word is chosen with probability `share`, and at least one word of every text. The encoder reads a
-    chosen word as the mask token with probability `masked`, as a random word with `random`, and unchanged otherwise.
-    Choices are drawn again in every training step; in evaluation they depend on the text alone, so that every epoch and
+    hidden states. Each word is chosen with probability `share`, and at least one word of every text. The encoder reads
+    a chosen word as the mask token with probability `masked`, as a random word with `random`, and unchanged otherwise.
+    Every training step makes new random choices; in evaluation they depend on the text alone, so that every epoch and
     batch has the same.
 
     By default every chosen word is masked, so that no word is predicted from its own embedding. BERT (Devlin et al.
     2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked` .15 all words of a text are
     predicted, and 15 % of them masked; a lower `share` predicts a sample of them, with the same expectation. The
-    default weight is ours, the default share BERT's.
+    default share is BERT's; no paper gives the default weight.
 
     Args:
         weight: η.
@@ -161,13 +193,24 @@ class MaskedLanguageModel(Regularizer):
         return Mean(self.weight * nats / count.clamp(min=1), count)
 
     def chosen(self, tokens: Tensor, words: Tensor) -> Tensor:
-        """Return the chosen words, bool `[batch, time]`."""
+        """Return the words that are predicted, bool `[batch, time]`; see the class for the choice.
+
+        Args:
+            tokens: int64 `[batch, time]`.
+            words: bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
+        """
         draws = self._draws(tokens, words, 0).masked_fill(~words, 2)
         lowest = draws == draws.amin(1, keepdim=True)
         return ((draws < self.share) | lowest) & words
 
     def replaced(self, tokens: Tensor, words: Tensor, chosen: Tensor) -> Tensor:
-        """Return the encoder's input, int64 `[batch, time]`: the tokens, with chosen words masked or random."""
+        """Return the encoder's input, int64 `[batch, time]`: the tokens, with chosen words masked or random.
+
+        Args:
+            tokens: int64 `[batch, time]`.
+            words: bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
+            chosen: bool `[batch, time]`, words that are predicted.
+        """
         if self.masked == 1:
             return tokens.masked_fill(chosen, self.mask_token)
         draws = self._draws(tokens, words, 1)
@@ -193,8 +236,11 @@ class MaskedLanguageModel(Regularizer):
 class Conicity(Regularizer):
     """The term `weight · mean_t cos(h_t, h̄)` over the words of a text, averaged over texts (Chandrahas et al. 2018).
 
-    h are the states that attention averages, and h̄ is their mean: the term is low if they point in different
+    h are the hidden states that attention averages, and h̄ is their mean: the term is low if they point in different
     directions. Mohankumar et al. (2020) minimise it in classifiers with attention.
+
+    Args:
+        weight: weight of the term.
     """
 
     name = "conicity"

@@ -1,4 +1,4 @@
-"""The base of the text classifiers of train.py: loss, optimiser, choice on dev, scores on test."""
+"""Base of the text classifiers of train.py: loss, optimiser, validation, and scores on test."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,28 +29,47 @@ from training import Average, Mean, Origin, no_loss, over_devices
 
 
 class Decisions(NamedTuple):
-    """Labels and outputs of the texts of a split, in its order."""
+    """Gold labels and outputs of a classifier for the texts of a split, in its order.
 
-    texts: Integers  # indices in the split, [texts]
-    gold: NDArray[Any]  # classes or, in a regression, numbers, [texts]
-    outputs: Floats  # probabilities [texts, classes] or, in a regression, numbers [texts]
+    Attributes:
+        texts: `[texts]`, indices in the split.
+        gold: `[texts]`, classes or, in a regression, numbers.
+        outputs: probabilities `[texts, classes]` or, in a regression, numbers `[texts]`.
+    """
+
+    texts: Integers
+    gold: NDArray[Any]
+    outputs: Floats
 
     def scores(self, positive: int | None, prefix: str = "", draws: int = 1000) -> dict[str, Estimate]:
-        """Return the scores with their intervals; see `classification_scores` and `regression_scores`."""
+        """Return the scores of the outputs against gold, with their intervals.
+
+        See `classification_scores` and `regression_scores` of `metrics.classification`.
+
+        Args:
+            positive: index of the positive class of F1; None without one.
+            prefix: prefix of the names of the scores.
+            draws: number of bootstrap draws; 0 for no intervals.
+        """
         if self.outputs.ndim == 1:
             return regression_scores(self.gold, self.outputs, prefix=prefix, draws=draws)
         return classification_scores(self.gold, self.outputs, positive, prefix=prefix, draws=draws)
 
 
 class DecisionRows(ItemRows):
-    """Gathers the label and the output of every text of a split; see `TextSizes` for the arguments."""
+    """Metric that gathers the gold label and the output of every text of a split.
+
+    Args:
+        classes: number of classes; 1 in a regression.
+        regression: True if outputs and labels are numbers.
+    """
 
     def __init__(self, classes: int, regression: bool) -> None:
         super().__init__({"gold": None, "outputs": classes})
         self.regression = regression
 
     def add(self, batch: TextBatch, logits: Tensor) -> None:
-        """Add the logits `[batch, classes]` of a batch."""
+        """Add the labels of a batch and the logits of a classifier, `[batch, classes]`."""
         values = logits.detach()
         if not self.regression:
             # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
@@ -58,7 +77,7 @@ class DecisionRows(ItemRows):
         self.update(index=batch.index, gold=batch.labels, outputs=values)
 
     def decisions(self) -> Decisions:
-        """Return the decisions on all devices, and forget them."""
+        """Return the labels and outputs of all devices, and reset the metric."""
         found = self.take()
         if self.regression:
             return Decisions(found["index"], found["gold"], found["outputs"][:, 0])
@@ -66,26 +85,30 @@ class DecisionRows(ItemRows):
 
 
 class TermMeans(nn.Module):
-    """Means of the terms of a loss over the batches of all devices."""
+    """Metric of the mean of each term of a loss, over the batches of all devices.
+
+    Args:
+        names: names of the terms.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.averages = nn.ModuleDict({name: Average() for name in names})
 
     def add(self, terms: Mapping[str, Mean]) -> None:
-        """Add the terms of a batch."""
+        """Add the terms of the loss of a batch, by name."""
         for name, term in terms.items():
             self.averages[name].update(term.value.detach() * term.count, term.count)  # type: ignore[operator]
 
     def take(self) -> dict[str, float]:
-        """Return the mean of each term, and begin the next ones."""
+        """Return the mean of each term by name, and reset the metric."""
         return {name: float(average.take()) for name, average in self.averages.items()}  # type: ignore[operator]
 
 
 class TextClassifier(TextModel):
     """A text classifier whose attention can be read and replaced, trained on labelled texts.
 
-    Subclasses fill `build`, `forward` and `decide`; those with terms of their own in the loss also `term_names` and
+    Subclasses implement `build`, `forward` and `decide`; those with additional terms in the loss also `term_names` and
     `loss_terms`. The loss is the sum of its terms, each logged as `loss.<name>` with its weight. The loss of a split is
     the mean over its texts or words (with `class_weights` Σ w·loss / Σ w), whatever the batches. A regression, in
     classifiers that support it (`regresses`), has the squared error instead of the cross-entropy.
@@ -95,13 +118,15 @@ class TextClassifier(TextModel):
         optimizer: `amsgrad` is Adam with the maximum of Reddi et al. (2018), as Jain & Wallace (2019) train.
         weight_decay: weight decay of all parameters but the attention's (Jain & Wallace 2019); decoupled with `adamw`.
         decay: factor of the learning rate after every epoch; 1 keeps it.
-        class_weights: whether every class has the same weight in the loss: texts are weighted by
-            `texts / (classes · texts of the class)` of the train split.
+        class_weights: give every class the same total weight in the loss: texts are weighted by `texts / (classes ·
+            texts of the class)` of the train split.
+
+    Attributes:
+        term_names: names of the terms of the loss beside the cross-entropy.
     """
 
     experiment = "classification"
     term_names: Sequence[str] = ()
-    """Terms of the loss beside the cross-entropy."""
 
     def __init__(
         self,
@@ -141,11 +166,11 @@ class TextClassifier(TextModel):
             self._val, self._dev, self._test = (DecisionRows(sizes.classes, sizes.regression) for _ in range(3))
 
     def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        """Return the output of `forward`, and the terms of the loss beside the cross-entropy, times their weights."""
+        """Return the output of `forward`, and the weighted terms of the loss beside the cross-entropy, by name."""
         return self(batch), {}
 
     def all_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        """Return the output of `forward`, and all terms of the loss."""
+        """Return the output of `forward`, and all terms of the loss by name, each times its weight."""
         output, extra = self.loss_terms(batch)
         if self.sizes.regression:
             error = nn.functional.mse_loss(output.logits[:, 0], batch.labels)
@@ -199,11 +224,11 @@ class TextClassifier(TextModel):
         return classification_result(self.data, self._dev.decisions(), self._test.decisions(), losses, audit)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        """Return whether a parameter has weight decay: parameters of attention modules have none."""
+        """Return True if a parameter has weight decay; parameters of attention modules have none."""
         return not name.startswith(("attention.", "sentence_attention."))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the parameters with weight decay, and the parameters without."""
+        """Return the trained parameters as two groups for the optimiser: with and without weight decay."""
         groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
         for name, parameter in self.named_parameters():
             if parameter.requires_grad:
@@ -225,13 +250,20 @@ def classification_result(
     losses: Mapping[str, float],
     audit: Mapping[str, object],
 ) -> Result:
-    """Return the result of a classifier from its decisions on dev and test, and the terms `losses` of its test loss.
+    """Return the result of a classifier from its decisions on dev and test.
+
+    Args:
+        data: the datamodule.
+        dev: gold labels and outputs on dev.
+        test: gold labels and outputs on test.
+        losses: terms of the loss on test, by name.
+        audit: entries of the audit.
 
     Returns:
         `accuracy`, `f1`, `auroc` and `mcc` on test, and on dev as `dev.<name>`, with intervals; `loss` and
-        `loss.<name>`; the `majority` baseline; table `classes`, figure `confusion`, and a row for each test text.
-        In a regression: `pearson`, `spearman` and `mse`; `mean.mse`, the error of predicting the mean of train; and
-        the rows.
+        `loss.<name>`; the `majority` baseline; table `classes`, figure `confusion`, and a row for each test text. In a
+        regression: `pearson`, `spearman` and `mse`; `mean.mse`, the error of predicting the mean of train; and the
+        rows.
     """
     positive = data.positive
     unit: Unit = "ratio" if data.regression else "nats"

@@ -1,4 +1,4 @@
-"""Text classifiers whose attention can be read and replaced: their output, checkpoints and predictions."""
+"""Text classifiers whose attention can be read and replaced: their outputs, checkpoints and predictions."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -27,30 +27,53 @@ WORD, SENTENCE = "word", "sentence"  # attention over words, and over the senten
 
 @dataclass(frozen=True)
 class Level:
-    """One level of attention over a batch."""
+    """Attention of one level of a classifier over a batch.
+
+    A level is attention over words, over sentences (in a hierarchical model), or of one head of a transformer.
+
+    Attributes:
+        weights: `[batch, positions]`; they sum to one over the mask, or over each group of positions, and are 0
+            elsewhere.
+        mask: bool `[batch, positions]`, True for positions that may get weight.
+        hidden: `[batch, positions, dim]`, the vectors that the weights average.
+        groups: int64 `[batch, positions]`, group of each position, -1 outside the mask. Weights sum to one over a
+            group, for instance over the words of a sentence in a hierarchical model. None if all positions of a text
+            are one group.
+    """
 
     weights: Tensor
-    """`[batch, positions]`; sum to one over the mask, or over each group of positions, and are 0 elsewhere."""
-    mask: Tensor  # bool [batch, positions], positions that may get weight
-    hidden: Tensor  # [batch, positions, dim], the vectors that the weights average
+    mask: Tensor
+    hidden: Tensor
     groups: Tensor | None = None
-    """Int64 `[batch, positions]`, the group of each position, -1 outside the mask. Weights sum to one over a group, for
-    instance the words of a sentence in a hierarchical model. None: all positions of a text are one group."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Logits and attention of a classifier on a batch."""
+    """Logits and attention of a classifier on a batch.
 
-    logits: Tensor  # [batch, classes]
+    Attributes:
+        logits: `[batch, classes]`.
+        levels: attention by level, lowest first: `word`; in a hierarchical model `word` and `sentence`; in a
+            transformer `6-1`, layer and head counted from 1.
+        embedded: `[batch, time, size]`, input of the encoder.
+    """
+
+    logits: Tensor
     levels: Mapping[str, Level]
-    """Lowest first: `word`; in a hierarchical model `word` and `sentence`; in a transformer `6-1`, layer and head
-    counted from 1."""
-    embedded: Tensor  # [batch, time, size], the input of the encoder
+    embedded: Tensor
 
 
 def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:
-    """Return the imposed weights; a UserError with the remedy if the model has no such level."""
+    """Return `imposed`, attention weights by level, unchanged, after a check of the names of the levels.
+
+    Args:
+        imposed: attention weights by level.
+        levels: names of the levels of the model.
+        remedy: last sentence of the error message.
+
+    Raises:
+        UserError: the model has no such level.
+    """
     if strange := sorted(imposed.keys() - set(levels)):
         there_is = f"There is no attention {strange[0]} to impose weights on; there is {', '.join(levels)}."
         raise UserError(f"{there_is} {remedy}".strip())
@@ -59,25 +82,34 @@ def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remed
 
 @dataclass(frozen=True)
 class TextSizes:
-    """Sizes of the parameters of a classifier, and the conversion of texts into its tokens."""
+    """Sizes of the parameters of a classifier, and the conversion of texts into its tokens.
+
+    Attributes:
+        classes: number of classes; 1 in a regression.
+        vocabulary: tokens of the model; the tokens of a batch are indices into it.
+        vectors: float32 `[vocabulary, vector_size]`, word vectors; None without word vectors, and for parameters from a
+            checkpoint.
+        known: bool `[vocabulary]`, words that have a vector; None if `vectors` is None.
+        tokenizer: pretrained model whose tokenizer makes the tokens; None for whitespace words.
+        labels: names of the classes; empty in a regression.
+        vector_size: size of a word vector; None without word vectors.
+        options: options of the conversion into tokens.
+        regression: True if the model predicts one number for each text.
+    """
 
     classes: int
-    vocabulary: Vocabulary  # tokens of a batch are indices into it
+    vocabulary: Vocabulary
     vectors: Tensor | None = None
-    """Float32 `[vocabulary, vector_size]`; None without word vectors, and for parameters from a checkpoint."""
     known: Tensor | None = None
-    """Bool `[vocabulary]`, words that have a vector; None where `vectors` is."""
     tokenizer: EncoderSpec | None = None
-    """The pretrained model whose tokenizer makes the tokens; None for words."""
     labels: tuple[str, ...] = ()
     vector_size: int | None = None
     options: TokenOptions = field(default_factory=TokenOptions)
     regression: bool = False
-    """Whether the model predicts one number: there is one class then, and no label."""
 
     @classmethod
     def from_data(cls, data: ClassificationDataModule) -> "TextSizes":
-        """Take the sizes of a datamodule that is set up."""
+        """Return the sizes of the parameters for a datamodule that is set up."""
         vectors, known = data.word_vectors() or (None, None)
         size = None if vectors is None else vectors.size(1)
         made = (vectors, known, data.tokenizer, tuple(data.labels), size, data.token_options, data.regression)
@@ -85,7 +117,7 @@ class TextSizes:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
-        """Make the sizes from `dataclasses.asdict` of them."""
+        """Return the sizes of the parameters from their plain form, the result of `dataclasses.asdict`."""
         tokenizer = plain["tokenizer"]
         parts = {
             "vocabulary": Vocabulary(**plain["vocabulary"]),
@@ -95,7 +127,7 @@ class TextSizes:
         return cls(**{**plain, **parts})
 
     def tokenize(self, texts: Sequence[str | tuple[str, str]]) -> TextSplit:
-        """Return new texts, or pairs of texts, as a split; the label of each is a placeholder, 0."""
+        """Return new texts, or pairs of texts, as a tokenized split `test`; each label is a placeholder, 0."""
         pairs = [(text, None) if isinstance(text, str) else text for text in texts]
         read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
         pieces = None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
@@ -107,44 +139,51 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
     """A text classifier whose attention can be read and replaced, with its checkpoint and its predictions.
 
     A model from `load_from_checkpoint` classifies new texts by `predict_texts`, without Trainer and datamodule.
+
+    Attributes:
+        regresses: True if the class of models can predict numbers.
+        predictions: table filled by `Trainer.predict`; see `prediction_table`.
     """
 
     checkpoint_key = "classifier"
     checkpoint_entry = "modules"
     takes = ClassificationDataModule
     regresses: ClassVar[bool] = False
-    """Whether it can predict numbers."""
     predictions: pd.DataFrame | None = None
-    """Filled by `Trainer.predict`; see `prediction_table`."""
 
     @abstractmethod
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> Output:
-        """Encode the texts, attend and decide.
+        """Encode the texts of a batch, attend, and return logits and attention.
 
         Args:
             batch: at least one text.
             embedded: `[batch, time, size]`, replaces the embeddings of the batch.
-            imposed: weights `[batch, positions]` by level, which replace the model's own; used as they are.
+            imposed: attention weights `[batch, positions]` by level, which replace the model's attention; used as they
+                are.
         """
 
     @abstractmethod
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Return logits `[..., batch, classes]` of the same texts with other attention.
+        """Return logits `[..., batch, classes]` of the texts of an output under other attention.
 
         Args:
-            output: from `forward`.
-            imposed: weights `[..., batch, positions]` by level, used as they are. Levels below the lowest replaced
-                level keep their weights; levels above it recompute theirs.
+            output: output of `forward`.
+            imposed: attention weights `[..., batch, positions]` by level, used as they are. Levels below the lowest
+                replaced level keep their weights; levels above it recompute theirs.
         """
 
     def prepare(self) -> None:
-        """Make the parameters for the data of the run."""
+        """Make the parameters of the model for the data of the run."""
         self.make_for(self.data)
 
     def make_for(self, data: ClassificationDataModule) -> None:
-        """Make the parameters for a datamodule that is set up; a UserError if they do not fit it."""
+        """Make the parameters of the model for a datamodule that is set up.
+
+        Raises:
+            UserError: model and data do not fit.
+        """
         self.bind(TextSizes.from_data(data), data.identity)
 
     def checkpoint_part(self) -> dict[str, Any]:
@@ -152,11 +191,11 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         return {**super().checkpoint_part(), "modules": _modules(self)}
 
     def sizes_from(self, part: Mapping[str, Any]) -> TextSizes:
-        """Return the sizes in the part of a checkpoint."""
+        """Return the sizes of the parameters from the model's part of a checkpoint."""
         return TextSizes.from_plain(part["sizes"])
 
     def difference(self, trained: Origin[TextSizes], run: Origin[TextSizes]) -> str | None:
-        """Return which of corpus, vocabulary and labels differ between training and run; None if none does."""
+        """Return a message if corpus, vocabulary or labels differ between training and run; None if they are equal."""
         other = [name for name, value in run.source.items() if trained.source.get(name) != value]
         if not other:
             return None
@@ -166,7 +205,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         )
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Raise TrainingError if the checkpoint was made by a model with other parts."""
+        """Raise TrainingError if the checkpoint was made by a model with other submodules."""
         trained, here = part["modules"], _modules(self)
         for ours, theirs, has in ((here, trained, "no"), (trained, here, "a")):
             if strange := [one for one in ours if one not in theirs]:
@@ -177,10 +216,10 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
 
         Args:
             texts: texts in the form of the training corpus; one text may be a string.
-            eval_tokens: bound of a batch, in padded tokens.
+            eval_tokens: largest size of a batch: texts × tokens of the longest.
 
         Returns:
-            A row for each text, see `prediction_table`; `id` counts from 0.
+            A row for each text, with the columns of `prediction_table` except `gold`; `id` counts from 0.
 
         Raises:
             TrainingError: the classifier is not trained.
@@ -203,7 +242,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         self._found: list[Prediction] = []
 
     def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Return probabilities `[batch, classes]` or numbers `[batch, 1]`; keep them and the attention."""
+        """Return probabilities `[batch, classes]`, or in a regression `[batch, 1]`; keep them and the attention."""
         if not len(batch.index):
             return batch.index.new_zeros(0, self.sizes.classes, dtype=torch.float32)
         output: Output = self(batch)
@@ -211,7 +250,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         return output.logits if self.sizes.regression else output.logits.softmax(-1)
 
     def on_predict_epoch_end(self) -> None:
-        """Fill `predictions`; see `prediction_table`."""
+        """Fill `predictions`, the table of all predictions; see `prediction_table`."""
         data = self.data
         self.predictions = prediction_table(gathered(self._found), data.splits["test"], data.labels, data.vocabulary)
 
@@ -222,15 +261,27 @@ def _modules(model: nn.Module) -> list[str]:
 
 
 class Prediction(NamedTuple):
-    """The prediction for one text."""
+    """Prediction of a classifier for one text.
 
-    text: int  # its index in the split
-    probabilities: list[float]  # of the classes; in a regression the one number
-    weights: dict[str, NDArray[np.float32]]  # by level [positions]
+    Attributes:
+        text: index of the text in its split.
+        probabilities: probability of each class; in a regression the one predicted number.
+        weights: attention weights `[positions]` by level.
+    """
+
+    text: int
+    probabilities: list[float]
+    weights: dict[str, NDArray[np.float32]]
 
 
 def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[Prediction]:
-    """Return the prediction for each text of a batch."""
+    """Return the predictions of a classifier for the texts of a batch, one for each text.
+
+    Args:
+        batch: the texts.
+        output: output of the classifier.
+        regression: True if the classifier predicts numbers.
+    """
     probabilities = (output.logits if regression else output.logits.softmax(-1)).tolist()
     levels = {}
     for name, level in output.levels.items():
@@ -247,13 +298,18 @@ def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[P
 def prediction_table(
     found: Sequence[Prediction], split: TextSplit, labels: Sequence[str], vocabulary: Vocabulary
 ) -> pd.DataFrame:
-    """Return predictions on the texts of a split, in its order; a regression has no `labels`.
+    """Return a table of the predictions for a split, a row for each text, in the order of the split.
+
+    Args:
+        found: predictions for some or all texts of the split, in any order.
+        split: the split.
+        labels: names of the classes; empty in a regression.
+        vocabulary: tokens of the model.
 
     Returns:
         Columns `id`, `gold`, `predicted`, `probability.<label>`; lists with an entry for each token: `words`, the word
-        of the text that the token belongs to (None for delimiters), `tokens`, the token in the vocabulary,
-        `sentences`, its sentence from 0 (-1 for delimiters); `attention.<level>`, weights of each token, or of each
-        sentence.
+        of the text that the token belongs to (None for delimiters), `tokens`, the token in the vocabulary, `sentences`,
+        its sentence from 0 (-1 for delimiters); `attention.<level>`, weights of each token, or of each sentence.
     """
     found = sorted(found, key=lambda prediction: prediction.text)
     texts = [prediction.text for prediction in found]

@@ -1,4 +1,4 @@
-"""A pretrained transformer fine-tuned to classify, with the rows of attention at the position of its decision."""
+"""A pretrained transformer fine-tuned to classify, and the attention from the position of its decision."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,18 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Decision:
-    """Logits of some texts, and rows of attention."""
+    """Output of `SequenceClassifier`: logits, and the attention of each requested head at the decision.
 
-    logits: Tensor  # [batch, classes]
+    Attributes:
+        logits: `[batch, classes]`.
+        weights: attention from the position of the decision to all pieces, `[batch, pieces]` by head. Rows sum to one
+            unless they were imposed, and are 0 in the padding. Logits are computed from these tensors.
+        values: vectors that the weights average, `[batch, pieces, dim]` by head.
+    """
+
+    logits: Tensor
     weights: Mapping[Head, Tensor]
-    """By head `[batch, pieces]`, attention from the position of the decision. Rows sum to one unless they were imposed,
-    and are 0 in the padding. Logits are computed from these tensors."""
-    values: Mapping[Head, Tensor]  # by head [batch, pieces, dim], the vectors that the weights average
+    values: Mapping[Head, Tensor]
 
 
 class SequenceClassifier(nn.Module):
@@ -47,15 +52,16 @@ class SequenceClassifier(nn.Module):
     also checks that the captured attention equals the model's own eager attention.
 
     Args:
-        source: where the transformer lies. A classification head in its files is kept; without one, a head is drawn
-            from the run's seed. With random weights (`EncoderSpec`) the head is always drawn.
+        source: location of the transformer. A classification head in its files is kept; without one, the head starts
+            from random numbers of the run's seed. With random weights (`EncoderSpec`) the head is always random.
         classes: number of classes.
 
     Attributes:
         layers: number of attention layers.
-        heads: heads per layer.
-        drawn: names of the weights drawn from the run's seed, in most cases the classification head's.
-        names: names of the classes in the files, in the order of the head's outputs; empty for a head that was drawn.
+        heads: number of attention heads of each layer.
+        drawn: names of the weights that are in no file and were initialised at random from the run's seed; in most
+            cases those of the classification head.
+        names: names of the classes in the files, in the order of the head's outputs; empty for a random head.
 
     Raises:
         EncoderError: the model cannot be loaded or run on word embeddings, its attention cannot be captured, or its
@@ -75,12 +81,12 @@ class SequenceClassifier(nn.Module):
         self.model.train()
 
     def freeze(self) -> None:
-        """Train only the weights that were drawn."""
+        """Freeze the pretrained weights; only weights that were initialised at random are trained."""
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name in self.drawn)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return word embeddings `[batch, pieces, size]` of int64 `[batch, pieces]`, before positions are added."""
+        """Return word embeddings `[batch, pieces, size]`, without positions, of int64 `[batch, pieces]`."""
         embedded: Tensor = self.model.get_input_embeddings()(tokens)
         return embedded
 
@@ -96,11 +102,12 @@ class SequenceClassifier(nn.Module):
 
         Args:
             embedded: word embeddings `[batch, pieces, size]`, with any values in the padding.
-            mask: bool `[batch, pieces]`, real pieces, delimiters included.
+            mask: bool `[batch, pieces]`, True for real pieces, delimiters included.
             segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair; used if the tokenizer has segments.
-            heads: heads whose rows are returned.
-            imposed: weights `[batch, pieces]` for some of these heads, which replace the row and are used exactly as
-                they are, without dropout. All other rows, heads and layers keep their own attention.
+            heads: attention heads whose attention is returned.
+            imposed: attention weights `[batch, pieces]` for some of these heads, which replace the attention from the
+                position of the decision and are used exactly as they are, without dropout. All other rows, heads and
+                layers keep their attention.
         """
         last = mask.sum(1) - 1
         rows = _Rows(last if self._reads_last else torch.zeros_like(last), heads, imposed or {})
@@ -109,7 +116,13 @@ class SequenceClassifier(nn.Module):
         return Decision(logits, rows.weights, rows.values)
 
     def logits(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        """Return logits `[batch, classes]` of texts; the caller may intervene in the attention of any layer."""
+        """Return logits `[batch, classes]` of texts; callers may change the attention by `attention.capture`.
+
+        Args:
+            tokens: int64 `[batch, pieces]`.
+            mask: bool `[batch, pieces]`, True for real pieces.
+            segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair.
+        """
         return self._logits(self.embed(tokens), mask, segments, mask.sum(1) - 1)
 
     def _logits(self, embedded: Tensor, mask: Tensor, segments: Tensor, last: Tensor) -> Tensor:
@@ -198,33 +211,38 @@ class _Rows:
 
 @dataclass(frozen=True)
 class TransformerOutput(Output):
-    """An `Output` with the inputs that `decide` needs."""
+    """Output of a `TransformerClassifier`, with the inputs that `decide` needs.
 
-    segments: Tensor  # int64 [batch, time], as in the batch
-    imposed: Mapping[str, Tensor]  # imposed weights, [batch, time] by level
+    Attributes:
+        segments: int64 `[batch, time]`, segments of the batch.
+        imposed: attention weights that were imposed in `forward`, `[batch, time]` by level.
+    """
+
+    segments: Tensor
+    imposed: Mapping[str, Tensor]
 
 
 class TransformerClassifier(TextClassifier):
     """A pretrained transformer under a classification head; the data name it as their tokenizer.
 
-    A level of attention is one row of one head: the attention from the position of the decision, the first piece of an
-    encoder (`[CLS]`) or the last of a decoder, to all pieces, delimiters included. The row averages the values of its
-    head. A level is named `layer-head`, both counted from 1. Imposed weights replace a row; all other rows, heads and
-    layers keep their own attention.
+    A level of attention is one row of one attention head: the attention from the position of the decision, the first
+    piece of an encoder (`[CLS]`) or the last of a decoder, to all pieces, delimiters included. The row averages the
+    values of its head. A level is named `layer-head`, both counted from 1. Imposed weights replace a row; all other
+    rows, heads and layers keep their own attention.
 
-    A classification head in the model's files is kept, and can be tested without training. In a regression the head
-    has one output, and the mean squared error is the loss.
+    A classification head in the model's files is kept, and can be tested without training. In a regression the head has
+    one output, and the mean squared error is the loss.
 
     Args:
-        heads: heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None for the last layer.
+        heads: attention heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None for the last
+            layer.
         learning_rate: highest learning rate of AdamW.
         weight_decay: weight decay of matrices; biases and normalisations have none, as in BERT's training.
         warmup: share of the steps in which the learning rate rises from 0; afterwards it falls to 0 by the last step.
             Both are linear, as in BERT's released code.
-        class_weights: see `TextClassifier`.
-        frozen: whether only weights drawn from the run's seed are trained, in most cases the classification head. All
-            weights of the model's files stay as they are and have no dropout. A pooler is trained only if the files
-            lack it.
+        class_weights: give every class the same total weight in the loss; see `TextClassifier`.
+        frozen: train only weights that were initialised at random, in most cases the classification head. All weights
+            of the model's files stay as they are and have no dropout. A pooler is trained only if the files lack it.
 
     Raises:
         UserError: `warmup` is no share. Once the data are known: the texts are cut into words, the model has none of
@@ -297,9 +315,14 @@ class TransformerClassifier(TextClassifier):
         return TransformerOutput(found.logits, levels, embedded, batch.segments, imposed or {})
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Run the transformer again with other attention, in passes of at most `PIECES` pieces.
+        """Run the transformer again under other attention, and return logits `[..., batch, classes]`.
 
-        Levels without weights here keep the weights imposed in `forward`, or recompute their attention.
+        A pass has at most `PIECES` pieces. Levels without weights in `imposed` keep the weights imposed in `forward`,
+        or recompute their attention.
+
+        Args:
+            output: output of `forward`.
+            imposed: attention weights `[..., batch, time]` by level, used as they are.
         """
         assert isinstance(output, TransformerOutput)
         mask = next(iter(output.levels.values())).mask
