@@ -1,4 +1,4 @@
-"""One table with all numbers of each head: attention, predictions, and a comparison with random weights."""
+"""One table with all numbers of each attention head: attention, predictions, and a comparison with random weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,27 +65,39 @@ _ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": "before fine-tuning
 
 
 def roles_of(row: Row) -> list[str]:
-    """Return the roles of a head, from its row of the atlas."""
+    """Return the roles of an attention head that fit its row of the atlas, in the order of `ROLES`."""
     return [role for role, (_, fits) in ROLES.items() if fits(row)]
 
 
 @dataclass(frozen=True, eq=False)
 class HeadSummary:
-    """Numbers with intervals and classes of the heads of one encoder, layer by layer."""
+    """Numbers with intervals and classes of the attention heads of one encoder, layer by layer.
+
+    Attributes:
+        numbers: numbers `[layers, heads]` by name.
+        classes: classes by the name of their column, one for each head, layer by layer.
+    """
 
     numbers: Mapping[str, HeadNumbers]
     classes: Mapping[str, Sequence[Any]]
 
     def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
-        """Return the numbers over all inputs, or over one half of them.
+        """Return the numbers of the heads with intervals, `[layers, heads]` by name.
 
         Numbers without halves (from arcs of the treebank and from documents) are the same for both halves.
+
+        Args:
+            half: 0 or 1 for one half of the inputs; None for all inputs.
         """
         groups = slice(None) if half is None else slice(half, None, 2)
         return {name: one.over(groups) if isinstance(one, Means) else one for name, one in self.numbers.items()}
 
     def rows(self, half: int | None = None) -> pd.DataFrame:
-        """Return a row for each head, from all inputs or from one half of them."""
+        """Return a table with a row for each attention head: its roles, classes and numbers.
+
+        Args:
+            half: 0 or 1 for one half of the inputs; None for all inputs.
+        """
         frame = head_rows(self.estimates(half))
         for name, column in self.classes.items():
             frame.insert(2, name, list(column))
@@ -96,16 +108,23 @@ class HeadSummary:
 
     @property
     def units(self) -> dict[str, Unit]:
-        """Unit of each number."""
+        """Unit of each number, by name."""
         return {name: one.unit for name, one in self.estimates().items()}
 
 
 def outside(
     given: Mapping[str, Estimate[Floats]], random: Mapping[str, Estimate[Floats]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Mark heads whose interval lies outside the range of all heads with random weights, by number, `[layers, heads]`.
+    """Mark heads whose interval lies outside the range of all heads with random weights.
 
-    The range goes from the lowest to the highest end of all their intervals. Numbers without intervals are left out.
+    The range goes from the lowest to the highest end of all their intervals.
+
+    Args:
+        given: numbers of the given encoder, `[layers, heads]` by name.
+        random: numbers of the encoder with random weights, `[layers, heads]` by name.
+
+    Returns:
+        Bool `[layers, heads]` by name; numbers without intervals are left out.
     """
     found = {}
     for name in (name for name in given if name in random):
@@ -122,10 +141,16 @@ def _range(random: Estimate[Floats]) -> tuple[float, float]:
 
 
 def control_table(given: HeadSummary, random: HeadSummary) -> Table:
-    """Compare each number with random weights.
+    """Compare each number of the heads of an encoder with random weights.
 
-    Columns: `statistic, mean, random_mean, random_low, random_high, heads, share, outside`: the means over heads; the
-    range of the heads with random weights; the number, share and names of the heads outside this range.
+    Args:
+        given: heads of the given encoder.
+        random: heads of the encoder with random weights.
+
+    Returns:
+        Table with columns `statistic, mean, random_mean, random_low, random_high, heads, share, outside`: the means
+        over heads; the range of the heads with random weights; the number, share and names of the heads outside this
+        range.
     """
     own, others, rows = given.estimates(), random.estimates(), []
     apart = outside(own, others)
@@ -149,12 +174,12 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
 
 
 def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
-    """Compare the numbers of the heads between two halves of the inputs.
+    """Compare each number of the heads between two halves of the inputs.
 
     Returns:
-        `statistic, correlation, difference`: Pearson's correlation over heads, and the mean |difference|; and the score
-        `stability.role`, the share of heads with the same role in both halves. The roles `syntactic` and `coreference`
-        are the same in both: arcs and documents are not halved.
+        Table with columns `statistic, correlation, difference`: Pearson's correlation over heads, and the mean
+        |difference|. And the score `stability.role`, the share of heads with the same main role in both halves. The
+        roles `syntactic` and `coreference` are the same in both: arcs and documents are not halved.
     """
     rows, units = [], list[Unit]()
     for name, one in known.numbers.items():
@@ -172,7 +197,13 @@ def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
 
 
 def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
-    """Return the results of `SingleHeads` by head: its best relation, its confidence, and its most frequent offset."""
+    """Return the results of `SingleHeads` by head: its best relation, its confidence, and its most frequent offset.
+
+    Args:
+        result: result of `SingleHeads`.
+        prefix: prefix of the tables of one encoder, for instance `random_init.`.
+        shape: number of layers, and number of heads of each layer.
+    """
     table = result.tables[f"{prefix}roles"].frame
 
     def number(column: str) -> Floats:
@@ -188,7 +219,13 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
 
 
 def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
-    """Return the results of `AntecedentHeads` by head: its accuracy in the direction that is better on dev."""
+    """Return the results of `AntecedentHeads` by head: its accuracy in the direction that is better on dev.
+
+    Args:
+        result: result of `AntecedentHeads`.
+        prefix: prefix of the tables of one encoder, for instance `random_init.`.
+        shape: number of layers, and number of heads of each layer.
+    """
     table = result.tables[f"{prefix}heads"].frame
     table = table[table["mentions"] == "all"]
     own = "test" if table["test"].notna().any() else "dev"
@@ -203,7 +240,7 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
 
 
 class Atlas(Experiment[TextDataModule]):
-    """One table with a row for each head: surface, pattern, cluster, roles, best relation, antecedents.
+    """One table with a row for each attention head: surface, pattern, cluster, roles, best relation, antecedents.
 
     It runs the analyses, `SingleHeads` on the treebank, and `AntecedentHeads` on the documents; without a treebank or
     documents it leaves them out. The same table for random weights, a table of differences between both, and a table of
@@ -285,7 +322,11 @@ def _of_each_head(result: Result) -> Result:
 
 
 def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
-    """Return the tables `atlas` and `stability`; with random weights also `random_init.atlas` and `control`."""
+    """Return the tables `atlas` and `stability`; with random weights also `random_init.atlas` and `control`.
+
+    Args:
+        known: numbers and classes of the attention heads, by encoder.
+    """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     given, random = known["given"], known.get("random_init")
     for encoder, one in known.items():
@@ -309,7 +350,12 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
 
 
 def role_figure(atlas: pd.DataFrame, of: str) -> HeatMap:
-    """Draw the main role of each head, from a table `atlas`; heads without a role are left empty."""
+    """Return a map of the main role of each attention head; heads without a role are left empty.
+
+    Args:
+        atlas: frame of a table `atlas`.
+        of: name of the encoder for the title; empty for the given encoder.
+    """
     grid = atlas.pivot(index="layer", columns="head", values="role")
     return HeatMap.from_categories(
         title="Roles of heads" + (f", {of}" if of else ""),

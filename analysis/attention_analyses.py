@@ -25,17 +25,17 @@ from training.experiment import check_names
 
 
 class Analysis(nn.Module):
-    """Reads attention weights layer by layer, and keeps sums of numbers in metrics that are its submodules.
+    """Base of analyses, which read attention weights layer by layer and keep sums of numbers in metrics (submodules).
 
-    Subclasses have a `name` and fill `begin`, `update` or `end`, and `result`. Memory does not grow with the number of
-    inputs.
+    Subclasses have a `name` and implement `begin`, `update` or `end`, and `result`. Memory does not grow with the
+    number of inputs.
 
     Attributes:
         name: name of the analysis, unique in a run.
-        needs: names of the analyses that must stand before it, as `result` reads them.
-        compares: True if it compares the given encoder with the encoder before its fine-tuning. Before `end` it then
-            gets all layers of the given encoder, and all layers of the other one, for the same inputs; `batch.encoder`
-            names the encoder.
+        needs: names of the analyses that must come before it in the list, as `result` reads them.
+        compares: True if the analysis compares the given encoder with the encoder before its fine-tuning. Before `end`
+            it then gets all layers of the given encoder, and all layers of the other one, for the same inputs;
+            `batch.encoder` names the encoder.
     """
 
     name: ClassVar[str]
@@ -43,27 +43,46 @@ class Analysis(nn.Module):
     compares: ClassVar[bool] = False
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        """Make the states for this encoder; raise a UserError for texts or an encoder that do not fit."""
+        """Create the metrics for this encoder, before the first batch.
+
+        Args:
+            data: the texts.
+            encoder: encoder whose attention is read.
+
+        Raises:
+            UserError: texts or encoder are unsuitable for the analysis.
+        """
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        """Read the weights of a 0-based layer, `[batch, heads, from, to]`, which are valid only during the call.
+        """Add the attention of one layer on a batch to the metrics.
 
-        Every row sums to one, and the columns of the padding are zero. The rows of the padding have no meaning.
+        Args:
+            batch: the inputs.
+            layer: the layer, from 0.
+            weights: `[batch, heads, from, to]`, valid only during the call. Every row sums to one, and the columns of
+                the padding are zero. The rows of the padding have no meaning.
         """
 
     def end(self, batch: SegmentBatch) -> None:
         """Finish a batch after its last layer."""
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
-        """Return numbers of each head for the atlas; every process takes part."""
+        """Return numbers of each head, `[layers, heads]` by name, for the atlas; every process must call it."""
         return {}
 
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return the class of each head, layer by layer, for columns of the atlas; every process takes part."""
+        """Return classes of each attention head, layer by layer, by the name of their column in the atlas.
+
+        Every process must call it.
+        """
         return {}
 
     def result(self, others: Mapping[str, "Analysis"]) -> Result:
-        """Return scores, tables and figures; every process takes part. `others` are the earlier analyses by name."""
+        """Return scores, tables and figures over all batches; every process must call it.
+
+        Args:
+            others: earlier analyses by name.
+        """
         raise NotImplementedError(f"{type(self).__name__}.result")
 
 
@@ -71,9 +90,9 @@ class AttentionAnalyses(Experiment[TextDataModule]):
     """Runs the given analyses of attention in one pass over some texts.
 
     Run it with `python train.py test`. Nothing is trained, and no attention is stored. With `random_init` of the data
-    every analysis also reads an encoder with random weights; its results are called `random_init.<name>`. With
-    `before` every analysis also reads the encoder before its fine-tuning; its results are called `before.<name>`, and
-    the tables `differences` and `differences_by_quantity` compare the two encoders.
+    every analysis also reads an encoder with random weights; its results are called `random_init.<name>`. With `before`
+    every analysis also reads the encoder before its fine-tuning; its results are called `before.<name>`, and the tables
+    `differences` and `differences_by_quantity` compare the two encoders.
 
     Args:
         analyses: the analyses.
@@ -106,7 +125,7 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
 
     def prepare(self) -> None:
-        """Begin every analysis for every encoder."""
+        """Create the metrics of every analysis for every encoder."""
         if self._of:
             return
         for name, corpora in self.corpora.items():
@@ -188,7 +207,7 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         return whole
 
     def restrict(self, corpora: Mapping[str, Sequence[str]]) -> None:
-        """Keep the analyses that are named, each on these corpora."""
+        """Keep only the analyses that are keys of `corpora`; each reads only the corpora named there."""
         for name in self.names:
             if name not in corpora:
                 del self._given[name]
@@ -196,7 +215,10 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         self.corpora = {name: list(names) for name, names in corpora.items()}
 
     def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
-        """Return numbers and classes of each head of an encoder, for the atlas; every process takes part."""
+        """Return numbers `[layers, heads]` and classes of the heads of an encoder, both by name, for the atlas.
+
+        Every process must call it.
+        """
         numbers, classes = dict[str, HeadNumbers](), dict[str, Sequence[Any]]()
         for analysis in self._of[which].values():
             numbers |= analysis.by_head()

@@ -1,4 +1,4 @@
-"""Numbers of heads: means over inputs, and the tables, maps and scores that are made of them."""
+"""Numbers of attention heads: means over inputs, and the tables, maps and scores that are made of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
@@ -15,24 +15,26 @@ from metrics.moments import Means, Moments
 from results import Estimate, Floats, Unit
 
 HeadNumbers: TypeAlias = Means | Estimate[Floats]
-"""A number of every head, `[layers, heads]`: means over inputs whose groups are halves in turn, or an estimate."""
+"""Number of every attention head, `[layers, heads]`: means over two groups of inputs (halves), or an estimate."""
 
 
 def without_interval(values: Floats, unit: Unit) -> Estimate[Floats]:
-    """Wrap numbers whose intervals are unknown: nan."""
+    """Return an `Estimate` of numbers without known intervals: both ends are nan."""
     missing = np.full(values.shape, np.nan)
     return Estimate(values, missing, missing, unit=unit)
 
 
 class HeadMeans(nn.Module):
-    """Means over inputs of named numbers: of every head, of every layer (mean of its heads), and of the whole model.
+    """Means over inputs of named numbers: of every attention head, every layer (mean of its heads), and the model.
+
+    For every batch call `add` once for each layer, and then `close`.
 
     Args:
-        encoder: encoder with the heads.
+        encoder: encoder with the attention heads.
         units: unit of each number by name.
         bounds: lowest and highest possible value; see `Moments`.
-        groups: number of groups of inputs; by default the inputs of even and of odd number.
-        scale: bits behind the point; see `Moments`.
+        groups: number of groups of inputs; by default two, the inputs with an even and with an odd index.
+        scale: number of binary digits after the point; see `Moments`.
     """
 
     def __init__(
@@ -53,11 +55,18 @@ class HeadMeans(nn.Module):
         self._layers: list[Tensor] = []
 
     def add(self, numbers: Tensor) -> None:
-        """Keep the numbers of the next layer, `[batch, heads, numbers]`, until `close`."""
+        """Keep the numbers of the next layer of a batch, `[batch, heads, numbers]`, until `close`.
+
+        A number that an input lacks is nan.
+        """
         self._layers.append(numbers)
 
     def close(self, group: Tensor) -> None:
-        """Sum the numbers of all layers of a batch; `group` is the group of each input, int64 `[batch]`."""
+        """End a batch: sum the numbers of its layers, given by `add`, into the group of each input.
+
+        Args:
+            group: int64 `[batch]`, group of each input.
+        """
         found = torch.stack(self._layers, 1).double()
         self._layers.clear()
         for moments, numbers in zip(
@@ -66,18 +75,31 @@ class HeadMeans(nn.Module):
             moments.update(group, numbers)  # type: ignore[operator]
 
     def means(self, level: Literal["heads", "layers", "model"] = "heads") -> Means:
-        """Return the sums of a level, `[groups, layers, heads, numbers]` for `heads`; every process takes part."""
+        """Return the collected sums of each group, from which `Means.over` makes means; every process must call it.
+
+        Args:
+            level: `heads` for sums `[groups, layers, heads, numbers]`, `layers` for `[groups, layers, numbers]`,
+                `model` for `[groups, numbers]`.
+        """
         found: Means = self._moments[level].compute()  # type: ignore[operator]
         return found
 
     def over(
         self, level: Literal["heads", "layers", "model"] = "heads", groups: Sequence[int] | slice = slice(None)
     ) -> dict[str, Estimate[Floats]]:
-        """Return means over some groups by name, `[layers, heads]`, `[layers]` or `[]`; every process takes part."""
+        """Return the mean of each number with its interval, over the inputs of some groups; every process must call it.
+
+        Args:
+            level: `heads` for means `[layers, heads]`, `layers` for `[layers]`, `model` for `[]`.
+            groups: indices of the groups; by default all.
+
+        Returns:
+            Estimates by the name of the number.
+        """
         return by_name(self.means(level), list(self.units), groups)
 
     def by_head(self, prefix: str = "") -> dict[str, Means]:
-        """Return the numbers of every head as `<prefix><name>`; every process takes part."""
+        """Return the sums of each number for every attention head, by `<prefix><name>`; every process must call it."""
         means = self.means()
         return {prefix + name: means.at(place) for place, name in enumerate(self.units)}
 
@@ -85,14 +107,27 @@ class HeadMeans(nn.Module):
 def by_name(
     means: Means, names: Sequence[str], groups: Sequence[int] | slice = slice(None)
 ) -> dict[str, Estimate[Floats]]:
-    """Return the means over some groups by the names of the last axis."""
+    """Return the mean of each number with its interval, over the inputs of some groups.
+
+    Args:
+        means: sums `[groups, …, numbers]`.
+        names: names of the numbers, the last axis.
+        groups: indices of the groups; by default all.
+
+    Returns:
+        Estimates `[…]` by the name of the number.
+    """
     return {name: means.at(place).over(groups) for place, name in enumerate(names)}
 
 
 def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
-    """Make a row for each head, layer by layer: `layer`, `head`, `constant` columns and `columns` `[layers, heads]`.
+    """Return a row for each attention head, layer by layer, with `layer` and `head` from 1, `constant` and `columns`.
 
-    An estimate becomes the columns `<name>`, `<name>.low` and so on. Columns `[layers]` make a row for each layer.
+    An estimate becomes the columns `<name>`, `<name>.low` and so on.
+
+    Args:
+        columns: columns by name, each `[layers, heads]`; or each `[layers]`, for a row for each layer.
+        constant: columns with one value in all rows.
     """
     first = next(iter(columns.values()))
     places = np.indices((first.value if isinstance(first, Estimate) else first).shape)
@@ -105,10 +140,16 @@ def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **c
 
 
 def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "class") -> pd.DataFrame:
-    """Make a row for each class and head of estimates `[layers, heads]` by class; or for each class and layer.
+    """Stack estimates of several classes into one table, a row for each class and head, or for each class and layer.
 
-    Columns are `layer`, `head`, the class, its value, `low`, `high`, and the number of `inputs` under the mean. Without
-    a class the table has these columns and no rows.
+    Args:
+        found: estimates by class, each `[layers, heads]`, or each `[layers]`.
+        value: name of the column of values.
+        label: name of the column of classes.
+
+    Returns:
+        Columns `layer`, `head`, the class, its value, `low`, `high`, and the number of `inputs` under the mean; no rows
+        for no class.
     """
     frames = [head_rows({value: each, "inputs": each.inputs}, **{label: name}) for name, each in found.items()]
     if not frames:
@@ -118,9 +159,12 @@ def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "cl
 
 
 def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
-    """Return the 0-based layer and head of the highest mean `[layers, heads]`, the first of equals, and its estimate.
+    """Return the 0-based layer and head of the highest mean, the first of equals, and its estimate.
 
     The interval ignores that the head was chosen on the same inputs.
+
+    Args:
+        values: estimates `[layers, heads]`.
     """
     layer, head = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
     place = int(layer), int(head)
@@ -128,5 +172,5 @@ def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
 
 
 def best_audit(best: Mapping[str, tuple[tuple[int, int], Estimate]]) -> dict[str, str]:
-    """Return `best_<name>` → `layer-head`, from 1, for the audit."""
+    """Return the names `layer-head`, from 1, of heads found by `best_head`, as entries `best_<name>` of the audit."""
     return {f"best_{name}": head_name(*place) for name, (place, _) in best.items()}

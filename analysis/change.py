@@ -24,10 +24,10 @@ _FORMULAS = map_cosines, map_divergences
 class Change(Analysis):
     """Difference between each head's attention and the attention of the same head before fine-tuning.
 
-    The encoder before fine-tuning is `before` of the data. The measures of an input are the cosine of both maps,
-    flattened, and the mean Jensen–Shannon divergence of their rows, over real tokens with delimiters. The number of a
-    layer is the mean of its heads; intervals are over inputs. The weights of a batch stay in memory until both encoders
-    have read it: at most 4 bytes for each head and each cell of `max_cells`.
+    The datamodule's option `before` names the encoder before fine-tuning. The measures of an input are the cosine of
+    both maps, flattened, and the mean Jensen–Shannon divergence of their rows, over real tokens with delimiters. The
+    value of a layer is the mean of its heads; intervals are over inputs. The weights of a batch stay in memory until
+    both encoders have read it: at most 4 bytes for each head and each cell of `max_cells`.
 
     Raises:
         UserError: the data have no encoder `before`.

@@ -1,4 +1,4 @@
-"""Distances between heads, a map of them on a plane, and clusters (Clark et al. 2019, §6)."""
+"""Distances between attention heads, a map of them on a plane, and clusters (Clark et al. 2019, §6)."""
 
 from collections.abc import Mapping
 
@@ -27,10 +27,10 @@ PERMUTATIONS = 1000
 
 
 class Clusters(Analysis):
-    """Distances between heads: the Jensen–Shannon divergence of their rows, averaged over tokens.
+    """Distances between attention heads: the Jensen–Shannon divergence of their rows, averaged over tokens.
 
     A permutation test compares distances within a layer with distances between layers, and a plane shows all heads.
-    Memory grows with the square of the number of heads, and not with the texts; it is logged first.
+    Memory grows with the square of the number of heads, and not with the texts; its size is logged at the start.
     """
 
     name = "clusters"
@@ -67,11 +67,11 @@ class Clusters(Analysis):
         self._rows = []
 
     def distances(self) -> Floats:
-        """Return the distances between all heads, in nats, `[all heads, all heads]`; every process takes part."""
+        """Return the distances between all heads, in nats, `[all heads, all heads]`; every process must call it."""
         return self._sums.compute()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """Return the number of each head's cluster."""
+        """Return the cluster of each attention head, numbered from 1, as the column `cluster`."""
         return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
@@ -106,13 +106,13 @@ class Clusters(Analysis):
 
 
 def tree_of(distances: Floats) -> Floats:
-    """Return scipy's hierarchy of heads by average linkage, from distances `[heads, heads]`."""
+    """Return the hierarchy of heads by average linkage, in the format of scipy, from distances `[heads, heads]`."""
     tree: Floats = linkage(squareform(distances, checks=False), "average")
     return tree
 
 
 def cut(tree: Floats) -> NDArray[np.int64]:
-    """Return the cluster of each head, from 1, after cutting the tree into `CLUSTERS`.
+    """Return the cluster of each head, int64 `[heads]` from 1, after cutting a hierarchy of `tree_of` into `CLUSTERS`.
 
     Equal distances make fewer clusters, and an encoder has at most one cluster for every three heads.
     """
@@ -121,7 +121,7 @@ def cut(tree: Floats) -> NDArray[np.int64]:
 
 
 def places(distances: Floats) -> Floats:
-    """Return a point for each head, `[heads, 2]`, by multidimensional scaling of the distances."""
+    """Return coordinates of heads, `[heads, 2]`, by multidimensional scaling of distances `[heads, heads]`."""
     if not distances.any():
         return np.zeros((len(distances), 2))  # the scaling divides by their sum
     scaling = MDS(2, metric="precomputed", init="classical_mds", n_init=1, random_state=0)

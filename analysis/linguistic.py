@@ -28,7 +28,7 @@ _FREE = (("nouns", "pronouns"),)
 
 @dataclass(frozen=True)
 class TokenClass:
-    """Class of words by part of speech, by relation to the head, or by form; one of the three suffices.
+    """Class of words by part of speech, by relation to the syntactic head, or by form; one of the three suffices.
 
     Args:
         upos: universal parts of speech.
@@ -44,7 +44,7 @@ class TokenClass:
         check_values(self, **vars(self))
 
     def holds(self, upos: str, relation: str, word: str) -> bool:
-        """Return True if a word is in the class."""
+        """Return True if a word with this part of speech, relation to its head, and form is in the class."""
         plain = relation.partition(":")[0]
         return upos in self.upos or not {relation, plain}.isdisjoint(self.relations) or word.lower() in self.words
 
@@ -62,10 +62,10 @@ CLASSES: Mapping[str, TokenClass] = {
 class Linguistic(Analysis):
     """Attention to classes of words, and between pairs of classes, beside uniform attention; means over segments.
 
-    A token receives the sum of its column ÷ the number of tokens; the attention to a class is the maximum over its
-    tokens. The attention between two classes is the largest weight from a token of the first to a token of the second.
-    Subjects and objects are paired with the verb that is their head, other classes with any word of the segment. A
-    decoder gives 0 where all tokens of the second class come later.
+    The attention that a token receives is the mean of its column over the tokens of the segment; the attention to a
+    class is the maximum over its tokens. The attention between two classes is the largest weight from a token of the
+    first to a token of the second. Subjects and objects are paired with the verb that is their syntactic head, other
+    classes with any word of the segment. A decoder gives 0 where all tokens of the second class come later.
 
     Args:
         classes: classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The delimiters are
@@ -171,7 +171,7 @@ class Linguistic(Analysis):
         return found.nan_to_num(0.0) if self.missing == "zero" else found
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the attention to each class."""
+        """Return the mean attention of each attention head to each class, by `to_<class>`."""
         found = self._numbers.by_head()
         return {f"to_{name}": found[name] for name in self._columns}
 

@@ -31,9 +31,14 @@ _UNITS: Mapping[str, Unit] = dict.fromkeys(PATTERNS, "fraction")
 
 
 class GalleryMap(NamedTuple):
-    """A map in the gallery, `[tokens, tokens]`.
+    """An attention map of one head on one input, for the gallery.
 
-    Maps are sorted by `order`: minus the distance to the nearest threshold of the rules; input, layer, head.
+    Attributes:
+        order: sort key, clearest map first: minus the distance to the nearest threshold of the rules; input; layer;
+            head.
+        pattern: index of the pattern in `NAMES`.
+        corpus: name of the corpus of the input.
+        weights: `[tokens, tokens]`, from × to.
     """
 
     order: tuple[float, int, int, int]
@@ -43,12 +48,12 @@ class GalleryMap(NamedTuple):
 
     @property
     def head(self) -> tuple[int, int]:
-        """Layer and head, from 0."""
+        """Layer and attention head of the map, from 0."""
         return self.order[2:]
 
 
 def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
-    """Return the first `EXAMPLES` maps of different heads in their order; the order of the argument does not matter."""
+    """Return the first `EXAMPLES` maps, sorted by `order`, with at most one map of each attention head."""
     by_head: dict[tuple[int, int], GalleryMap] = {}
     for one in sorted(maps, key=lambda one: one.order):
         by_head.setdefault(one.head, one)
@@ -56,7 +61,7 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
 
 
 class Patterns(Analysis):
-    """Shares of five patterns among the maps of all inputs and heads: by layer, by head and by corpus.
+    """Shares of five patterns among the attention maps of all inputs and heads: by layer, by head and by corpus.
 
     `metrics.patterns` has the rules. Intervals are over inputs. The gallery shows the maps that the rules assign most
     clearly.
@@ -104,16 +109,16 @@ class Patterns(Analysis):
         self._numbers.close(2 * self._corpora.index(batch.corpus) + batch.index % 2)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the share of the inputs in which a head shows each pattern."""
+        """Return the share of the inputs in which each attention head shows a pattern, by pattern."""
         return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return the most frequent pattern of each head; the first of equals."""
+        """Return the most frequent pattern of each attention head, the first of equals, as the column `pattern`."""
         shares = self._numbers.means().over().value
         return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return tables by corpus and layer (`patterns`), by corpus, and by head; the gallery."""
+        """Return tables by corpus and layer (`patterns`), by corpus, and by head; and figures with the gallery."""
         groups = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}
         model, layers = self._numbers.over("model"), self._numbers.over("layers")
         heads = head_rows(self._numbers.over())
@@ -202,7 +207,7 @@ class RawMaps(Analysis):
     """Attention weights of all layers and heads in one input, without padding; it keeps these weights, and no sums.
 
     Args:
-        input: number of the input among all inputs of the run, from 0.
+        input: index of the input among all inputs of the run, from 0.
     """
 
     name = "maps"
@@ -223,7 +228,11 @@ class RawMaps(Analysis):
             self._found.append((layer, text, weights[place, :, :length, :length].float().cpu().numpy().copy()))
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return the figure `maps`, layers × heads; raise a UserError if there is no such input."""
+        """Return the figure `maps`, the attention of every layer and head in the chosen input.
+
+        Raises:
+            UserError: the texts have fewer inputs.
+        """
         found = sorted(gathered(self._found), key=lambda one: one[0])
         if len(found) != self._layers:
             raise UserError(

@@ -41,7 +41,12 @@ MAX_ELEMENT, MIN_DISTANCE = 3, 2
 class Cells:
     """Cells of the attention maps of a batch; each belongs to one of several owners, for instance a label of a segment.
 
-    Every tensor is int64 `[cells]`.
+    Attributes:
+        owners: number of owners.
+        owner: int64 `[cells]`, owner of each cell.
+        segment: int64 `[cells]`, index of its segment in the batch.
+        source: int64 `[cells]`, token position that attends.
+        target: int64 `[cells]`, token position that is attended to.
     """
 
     owners: int
@@ -57,7 +62,11 @@ class Cells:
         return cls(owners, *torch.from_numpy(np.ascontiguousarray(columns)).to(device))
 
     def largest(self, weights: Tensor) -> Tensor:
-        """Return the largest weight of each owner, `[owners, heads]` of `[batch, heads, from, to]`; nan without one."""
+        """Return the largest weight among the cells of each owner, `[owners, heads]`; nan for an owner without cells.
+
+        Args:
+            weights: attention weights `[batch, heads, from, to]`.
+        """
         found = weights[self.segment, :, self.source, self.target]
         blank = weights.new_full((self.owners, weights.size(1)), torch.nan)
         owner = self.owner[:, None].expand_as(found)
@@ -65,7 +74,7 @@ class Cells:
 
 
 def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
-    """Return the positions of the tokens of each word of each segment."""
+    """Return, for each segment and each of its words, the positions of the tokens of the word."""
     found = []
     for words, passages in zip(batch.words.tolist(), batch.passages, strict=True):
         tokens: list[list[int]] = [[] for passage in passages for _ in passage.words]
@@ -77,7 +86,13 @@ def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
 
 
 def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return all pairs of a token of the source words and a token of the target words."""
+    """Return all pairs of a token of the source words and a token of the target words, as positions in a segment.
+
+    Args:
+        tokens: positions of the tokens of each word of the segment.
+        sources: indices of the source words.
+        targets: indices of the target words.
+    """
     starts, ends = ([place for word in words for place in tokens[word]] for words in (sources, targets))
     return list(product(starts, ends))
 
@@ -86,12 +101,12 @@ class Relations(Analysis):
     """Largest weight between the words of the links of a passage, by label and over all labels; means over passages.
 
     Linked words have all pairs of their tokens. In a treebank without links they are the arcs of the trees, each from
-    the dependent to its head and labelled with its relation. Links with more than `MAX_ELEMENT` words on one side, or
-    with sides less than `MIN_DISTANCE` words apart, are left out, as in the paper. The audit counts links that are left
-    out, over all texts of the corpus.
+    the dependent to its syntactic head and labelled with its relation. Links with more than `MAX_ELEMENT` words at one
+    end, or with ends less than `MIN_DISTANCE` words apart, are left out, as in the paper. The audit counts links that
+    are left out, over all texts of the corpus.
 
     Args:
-        max_words: most words of a passage, 12 in the paper; None reads passages of any length.
+        max_words: largest number of words of a passage, 12 in the paper; None reads passages of any length.
 
     Raises:
         UserError: the texts have no links, or none within the bounds; or, at the end, no segment has one.
@@ -180,7 +195,7 @@ class Relations(Analysis):
         return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return attention along the links of all labels, the larger of both directions."""
+        """Return the mean attention of each head along the links of all labels, in the larger of both directions."""
         return {"relations": self._numbers.means().select(slice(2)).at(0)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:

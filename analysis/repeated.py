@@ -27,7 +27,7 @@ _BATCH = 10  # sequences of one pass
 
 
 def role_patterns(tokens: Tensor) -> Tensor:
-    """Return the attention of a perfect head of each of `ROLES`.
+    """Return the attention of a perfect head of each of `ROLES` on some token sequences.
 
     A previous-token head attends to the token before; a duplicate-token head to all earlier tokens that equal this one;
     an induction head to the token after each of them.
@@ -36,7 +36,7 @@ def role_patterns(tokens: Tensor) -> Tensor:
         tokens: int64 `[batch, tokens]`.
 
     Returns:
-        float32 `[batch, roles, from, to]`.
+        float32 `[batch, roles, from, to]`, 1 where the head attends, else 0.
     """
     length = tokens.size(1)
     previous = torch.ones(length, length, device=tokens.device).tril(-1).triu(-1).expand(len(tokens), -1, -1)
@@ -46,15 +46,15 @@ def role_patterns(tokens: Tensor) -> Tensor:
 
 
 def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
-    """Score how well heads fit patterns.
+    """Return two scores of how well each attention head fits the pattern of each role.
 
     Args:
-        weights: `[batch, heads, from, to]`.
-        patterns: `[batch, roles, from, to]`.
+        weights: attention weights `[batch, heads, from, to]`.
+        patterns: patterns of `role_patterns`, `[batch, roles, from, to]`.
 
     Returns:
-        float64 `[batch, heads, SCORES]`. `<role>` is the mass on the pattern as a share of all mass, 0–1;
-        `<role>_abs` is 1 − the mean over rows of Σ |weights − pattern|, from −1 to 1.
+        float64 `[batch, heads, SCORES]`. `<role>` is the mass on the pattern as a share of all mass, 0–1; `<role>_abs`
+        is 1 − the mean over rows of Σ |weights − pattern|, from −1 to 1.
     """
     weights, patterns = weights.double()[:, :, None], patterns.double()[:, None]
     on_pattern = (weights * patterns).sum((-2, -1)) / weights.sum((-2, -1))
@@ -63,7 +63,7 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
 
 
 class RepeatedSequences(Analysis):
-    """Scores of every head as a previous-token, a duplicate-token and an induction head.
+    """Scores of every attention head as a previous-token, a duplicate-token and an induction head.
 
     The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the same
     sequence. A head of an encoder that is not causal can also attend from the first copy to the second, so its scores
@@ -71,7 +71,7 @@ class RepeatedSequences(Analysis):
 
     Args:
         sequences: number of sequences, at least 2.
-        length: tokens of each sequence before it is repeated, at least 2.
+        length: number of tokens of each sequence before it is repeated, at least 2.
 
     Raises:
         UserError: an option is out of range, or the input is longer than the encoder allows.
@@ -85,7 +85,11 @@ class RepeatedSequences(Analysis):
         self.sequences, self.length = sequences, length
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        """Read the sequences; each process takes whole passes in turn, so that sums do not depend on their number."""
+        """Run the encoder on the sequences and collect the scores.
+
+        The processes of a distributed run share the passes, each of whole batches, so that the sums do not depend on
+        the number of processes.
+        """
         bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
         self._numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
         for tokens in torch.split(self.tokens(encoder), _BATCH)[data.ranks.rank :: data.ranks.world]:
@@ -99,7 +103,7 @@ class RepeatedSequences(Analysis):
             self._numbers.close(torch.arange(len(tokens)) % 2)
 
     def tokens(self, encoder: Encoder) -> Tensor:
-        """Return the sequences, int64 `[sequences, tokens]`, on the device of the encoder."""
+        """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder."""
         drawn = np.random.default_rng(run_seed(None)).choice(encoder.ordinary, (self.sequences, self.length))
         first = encoder.tokenizer("a")["input_ids"][0]
         starts = [np.full((self.sequences, 1), first)] if first in encoder.tokenizer.all_special_ids else []
@@ -112,7 +116,7 @@ class RepeatedSequences(Analysis):
         return torch.from_numpy(tokens).to(encoder.device)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the shares of mass by role; the halves are halves of the sequences."""
+        """Return the mean mass of each head on the pattern of each role, by role; groups are halves of the inputs."""
         found = self._numbers.by_head()
         return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}
 

@@ -61,7 +61,7 @@ _LABELS = {
 
 
 class Surface(Analysis):
-    """Target and breadth of each head's attention: the `STATISTICS` of `metrics.attention_mass`.
+    """Targets and breadth of each head's attention: the `STATISTICS` of `metrics.attention_mass`.
 
     Tables show them beside the same statistics of uniform attention over the positions that each token may attend to in
     the layer.
@@ -104,11 +104,14 @@ class Surface(Analysis):
         return {name: found[name] for name in PLAIN} | {"broad_from": without_interval(bound, "nats")}
 
     def statistics(self) -> Mapping[str, Means]:
-        """Return every statistic of `metrics.attention_mass`, with and without sinks; every process takes part."""
+        """Return the sums of every statistic of `metrics.attention_mass` for every attention head, by name.
+
+        Every process must call it.
+        """
         return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """Return the behaviour of each head, by the thresholds of the colours in the paper's figure 6."""
+        """Return the behaviour of each attention head, by the thresholds of the colours in the paper's figure 6."""
         means = self._numbers.over()
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
         for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts

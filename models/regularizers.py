@@ -115,7 +115,7 @@ class Tying(Regularizer):
     """The term `weight · (1/T) Σ_t ‖h_t − e_t‖²` over the T words of a text, averaged over the texts.
 
     h is the encoder's output, before transforms. This is the paper's formula; the authors' later code leaves out the
-    square and counts padding. The paper gives no default weight.
+    square and counts padding. The default weight is a choice of this package.
 
     Args:
         weight: δ.
@@ -150,7 +150,7 @@ class MaskedLanguageModel(Regularizer):
     By default every chosen word is masked, so that no word is predicted from its own embedding. BERT (Devlin et al.
     2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked` .15 all words of a text are
     predicted, and 15 % of them masked; a lower `share` predicts a sample of them, with the same expectation. The
-    default share is BERT's; no paper gives the default weight.
+    default share is BERT's, and the default weight a choice of this package.
 
     Args:
         weight: η.

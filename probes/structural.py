@@ -527,9 +527,9 @@ class StructuralDistanceProbe(StructuralProbe):
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """Return −ln p(gold head | word) over the n + 1 candidate heads, nats `[batch, n]`; 0 in the padding.
 
-        The paper has no such code. Distances do not rank ROOT and the word itself, which get 1/(n+1) each, as in the
-        uniform code; the other words share the rest by `p(j|i) ∝ exp(−d(i, j))`. Equal distances give the uniform code,
-        so that all compression is due to the probe.
+        This code is a definition of this package. Distances do not rank ROOT and the word itself, which get 1/(n+1)
+        each, as in the uniform code; the other words share the rest by `p(j|i) ∝ exp(−d(i, j))`. Equal distances give
+        the uniform code, so that all compression is due to the probe.
 
         Raises:
             UserError: there are several pairs of layer and rank, which would have a code each.
