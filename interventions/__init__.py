@@ -1,4 +1,4 @@
-"""Interventions on heads: ablation, causal check, importance and pruning, over scores of a model on texts."""
+"""Interventions on attention heads: ablation, causal check, importance and pruning, by scores of a model on texts."""
 
 from interventions.ablation import HeadAblation
 from interventions.causal import CausalCheck

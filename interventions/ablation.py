@@ -36,23 +36,23 @@ _MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
 
 
 class TaskExperiment(Experiment[CorpusDataModule[Any]]):
-    """Scores a model with heads ablated. Run it with `python train.py test`; nothing is trained.
+    """Base of experiments that score a model with attention heads ablated; nothing is trained.
 
-    With a checkpoint the task is the classification it was trained for, and `--data` defaults to its texts. Without a
-    checkpoint the task is language modelling, on texts (`TextDataModule`). An interrupted run keeps the batches that it
-    has scored.
+    Run them with `python train.py test`. With a checkpoint the task is the classification it was trained for, and
+    `--data` defaults to its texts. Without a checkpoint the task is language modelling, on texts (`TextDataModule`). An
+    interrupted run keeps the batches that it has scored.
 
-    Subclasses fill two holes: `sets` and `summary`.
+    Subclasses implement `sets` and `summary`.
 
     Args:
         checkpoint: checkpoint of a `TransformerClassifier`; None for language modelling.
         split: split of labelled texts that is scored.
-        score: score on labelled texts; by default the score of the data.
-        seed: seed of random draws; by default the seed of the run.
+        score: score on labelled texts; None for the score of the data.
+        seed: seed of random draws; None for the seed of the run.
 
     Attributes:
         kept_batches: number of batches that an earlier attempt at the run had scored; known after the last batch.
-        references: description of the texts for `mean` and `resample`.
+        references: description of the texts that replacements `mean` and `resample` come from.
     """
 
     takes = CorpusDataModule
@@ -69,7 +69,16 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
     @classmethod
     def data_of(cls, arguments: Namespace) -> Namespace | None:
-        """Return the settings of the data that the checkpoint was trained on, for a command line without `--data`."""
+        """Return the data settings stored in the checkpoint; None without a checkpoint.
+
+        They are used if the command line has no `--data`.
+
+        Args:
+            arguments: arguments of the constructor.
+
+        Raises:
+            UserError: the checkpoint belongs to another class of models.
+        """
         if arguments.checkpoint is None:
             return None
         path = checkpoint_file(arguments.checkpoint)
@@ -84,12 +93,16 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
     @property
     def task(self) -> Task:
-        """The model and its score, once the data are set up."""
+        """Model and its score, known once the data are set up."""
         assert self._task is not None
         return self._task
 
     def prepare(self) -> None:
-        """Load the model; refuse data that do not fit it."""
+        """Load the model and choose its score.
+
+        Raises:
+            UserError: model and data do not fit, or the model has no such score.
+        """
         self._task = self._task_of(self.trainer.datamodule)  # type: ignore[attr-defined]
         if self.wanted_score is not None:
             self.task.choose(self.wanted_score)
@@ -119,15 +132,15 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         )
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Return the sets of heads of each ablation; the model is on its device."""
+        """Return, for each ablation, the sets of heads to ablate; the model is on its device."""
         raise NotImplementedError(f"{type(self).__name__}.sets")
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Return the result, from the outputs for all texts with each set of heads replaced."""
+        """Return the result of the experiment, from the outputs for all texts with each set of heads ablated."""
         raise NotImplementedError(f"{type(self).__name__}.summary")
 
     def drawn(self, split: Split, most: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most `most` random texts of a split, the same on every rank."""
+        """Return inputs of at most `most` random texts of a split, as batches, the same in every process."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(self.task, Classification):
             return self.task.drawn(data, split, most, self.seed)
@@ -139,7 +152,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         return self.task.drawn(data, split if there else None, most, self.seed)
 
     def on_test_start(self) -> None:
-        """Make the sets of heads and the metric of their outputs."""
+        """Determine the sets of heads to ablate, and create the metric of the model's outputs."""
         self._sets_of = self.sets()
         self._rows = ItemRows(self.task.columns(self._sets_of)).to(self.device)
         self._identity = self._digest()
@@ -175,13 +188,13 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
 @dataclass(frozen=True)
 class HeadSet:
-    """Heads that are ablated together: a row of a table.
+    """Attention heads that are ablated together; their score becomes one row of `table`.
 
     Attributes:
         table: name of the table.
         columns: columns that identify the row.
         heads: the heads.
-        random: random sets of as many heads of the same layers.
+        random: random sets for comparison, with as many heads of the same layers.
     """
 
     table: Literal["ablation", "layers", "sets"]
@@ -380,9 +393,14 @@ class HeadAblation(TaskExperiment):
 
 
 def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
-    """Return the mean score over orders of heads, and its difference to the whole model under the same resamples.
+    """Return the mean of a score over several random orders of pruning, and its difference to the whole model.
 
-    The columns are `score, low, high, sd, difference, difference.low, difference.high, p`.
+    Args:
+        found: the score under each order (one for a fixed order), with its bootstrap draws.
+        whole: score of the whole model under the same draws.
+
+    Returns:
+        Columns `score, low, high, sd, difference, difference.low, difference.high, p` of a table row.
     """
     score = pooled(found)
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
@@ -393,7 +411,16 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
 def table_bars(
     title: str, frame: pd.DataFrame, category: str, series: Mapping[str, str], label: str, unit: Unit
 ) -> Bars:
-    """Draw a bar with its interval for each series and category; `series` gives the column of each series."""
+    """Return a bar chart of columns of a table with their intervals, a bar for each series and category.
+
+    Args:
+        title: title of the figure.
+        frame: the table, with columns `<column>.low` and `<column>.high` beside each column that is drawn.
+        category: column of the categories.
+        series: column of each series, by the name of the series.
+        label: label of the values.
+        unit: unit of the values.
+    """
     return Bars(
         title=title,
         categories=tuple(frame[category].astype(str)),
@@ -408,12 +435,23 @@ def table_bars(
 
 
 def draws_for(tests: int, texts: int) -> int:
-    """Return the number of bootstrap draws needed for `tests` Holm-corrected p-values, capped by memory."""
+    """Return the number of bootstrap draws needed for `tests` Holm-corrected p-values, capped by memory.
+
+    Args:
+        tests: number of p-values.
+        texts: number of texts that are resampled.
+    """
     return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
 
 
 def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
-    """Draw as many heads of each layer as `like` has, and other heads as long as the layer has enough."""
+    """Return a random set with as many heads of each layer as `like`; other heads as long as the layer has enough.
+
+    Args:
+        like: the set to imitate, as pairs of 0-based layer and head.
+        heads: number of heads of each layer.
+        random: random generator.
+    """
     found: set[tuple[int, int]] = set()
     for layer in sorted({layer for layer, _ in like}):
         own = {head for of, head in like if of == layer}

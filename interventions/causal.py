@@ -1,4 +1,4 @@
-"""Causal check of the heads that find a relation: they are ablated, beside random heads of the same layers."""
+"""Causal check of the attention heads that find a relation: ablation, beside random heads of the same layers."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,12 +54,13 @@ _GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vec
 
 @dataclass(frozen=True)
 class RelationHeads:
-    """Heads of a relation that are ablated.
+    """Attention heads that are ablated for one relation.
 
     Attributes:
         relation: name of the relation.
-        number: its number in the datamodule.
-        sets: the empty set, the best heads on dev below the layers of the probe, and random sets of as many heads.
+        number: id of the relation in the datamodule.
+        sets: sets of attention heads: the empty set, the best heads on dev below the layers of the probe, and random
+            sets of as many heads.
         heads: names of the best heads, best first.
         best_of_all: name of the best head of all layers.
     """
@@ -72,13 +73,13 @@ class RelationHeads:
 
     @property
     def random_among_best(self) -> int:
-        """Number of heads of the random sets that are among the best: layers may have too few others."""
+        """Number of heads of the random sets that are among the best heads; layers may have too few others."""
         _, best, *random = self.sets
         return sum(len(heads & best) for heads in random)
 
     @property
     def random_drawn_twice(self) -> int:
-        """Number of random sets that repeat an earlier one."""
+        """Number of random sets that are equal to an earlier one."""
         random = self.sets[2:]
         return len(random) - len(set(random))
 
@@ -88,7 +89,17 @@ WordsOf = tuple[int, NDArray[np.int64]]
 
 
 class Sentences:
-    """Sentences of a split in pieces of an encoder; sentences of several windows are left out."""
+    """Sentences of a split, cut into pieces of an encoder; sentences of several windows are left out.
+
+    Args:
+        data: the treebank.
+        split: the split.
+        encoder: encoder with the tokenizer.
+
+    Attributes:
+        pieces: pieces of each sentence (of its first window, if it has several).
+        whole: bool `[sentences]`, True for sentences of one window.
+    """
 
     def __init__(self, data: DependencyDataModule, split: Split, encoder: Encoder) -> None:
         path = data.files()[split]
@@ -97,7 +108,12 @@ class Sentences:
         self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
 
     def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
-        """Return each sentence with words in a relation, and these words."""
+        """Return each sentence of one window that has words in a relation, with the positions of these words.
+
+        Args:
+            gold: gold arcs of the split.
+            relation: id of the relation in the datamodule.
+        """
         found = []
         for item in np.flatnonzero(self.whole).tolist():
             words = np.flatnonzero(gold.relations(item) == relation) + 1
@@ -107,9 +123,14 @@ class Sentences:
 
 
 def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> Iterator[list[int]]:
-    """Yield the batches of this process, as places of inputs; `lengths` counts their pieces.
+    """Yield the batches that this process reads, as indices of inputs.
 
     All processes make the same batches, and each reads some.
+
+    Args:
+        lengths: number of pieces of each input.
+        device: device of the model, which bounds the size of a batch.
+        ranks: this process among all.
     """
     most = PIECES.get(device.type, PIECES["cuda"]) // _PARTS
     sizes = np.asarray(lengths, np.int64)
@@ -118,15 +139,16 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
 
 
 class ProbeAccuracy(Task):
-    """Heads of some words by a probe that reads the upper layers of an encoder.
+    """Task of predicting the syntactic heads of given words by a probe of the upper layers.
 
-    Gold is the number of words, and the output the number of words whose head is right.
+    The gold number of a sentence is its number of given words, and the output the number of those whose syntactic head
+    is right.
 
     Args:
         probe: probe that reads attention.
-        encoder: encoder whose heads are ablated below the layers of the probe.
-        sentences: the texts.
-        arcs: gold heads, hidden states and word vectors of the same sentences.
+        encoder: encoder whose attention heads are ablated below the layers of the probe.
+        sentences: the sentences in pieces.
+        arcs: gold syntactic heads, hidden states and word vectors of the same sentences.
         layers: number of upper layers that the probe reads.
         from_pieces: reduction of weights from pieces to weights from words.
     """
@@ -179,7 +201,15 @@ class ProbeAccuracy(Task):
 
 
 class WordLoss(LanguageModelling):
-    """Loss of a language model on the pieces of some words, all of them masked, or as next pieces."""
+    """Task of language modelling on the pieces of given words only.
+
+    The pieces are all masked at once, or predicted as next pieces by a causal model.
+
+    Args:
+        encoder: encoder whose files hold a head for language modelling.
+        seed: seed of `LanguageModelling`; unused, as no mask is random.
+        sentences: the sentences in pieces.
+    """
 
     def __init__(self, encoder: Encoder, seed: int, sentences: Sentences) -> None:
         super().__init__(encoder, seed)
@@ -204,13 +234,13 @@ class WordLoss(LanguageModelling):
 
 @dataclass(frozen=True, eq=False)
 class AblatedScore:
-    """A score of a model with the heads of a relation ablated.
+    """A score of a model with the attention heads of a relation ablated.
 
     Attributes:
         task: the model and its score.
-        ablation: replacement of the outputs of heads.
-        words: function from the number of a relation to the words that are scored.
-        lengths: pieces of each sentence or text.
+        ablation: replacement of the outputs of attention heads.
+        words: function from the id of a relation to the words that are scored.
+        lengths: number of pieces of each sentence or text.
         read: function that makes inputs of the task from some words.
         label: name of the score in figures.
         on: end of the title of the figure.
@@ -225,10 +255,15 @@ class AblatedScore:
     on: str = ""
 
     def row(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
-        """Return the numbers of a relation for the table, and the estimate of `beyond`; every process takes part.
+        """Return the numbers of a relation for the table, and the estimate of `beyond`; every process must call it.
 
         The numbers are the count `n` of words or texts, the score of the `intact` model, its change with the `best`
         heads ablated, its mean change over `random` sets, and the difference of both changes, `beyond`.
+
+        Args:
+            chosen: relation and its sets of heads.
+            device: device of the model.
+            ranks: this process among all.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
         gathered = ItemRows(self.task.columns(sets)).to(device)
@@ -256,33 +291,34 @@ class AblatedScore:
 
 
 class CausalCheck(NestedExperiment):
-    """Ablates the heads that are best at a relation, beside random heads of the same layers.
+    """Ablates the attention heads that are best at a relation, beside random heads of the same layers.
 
-    The best heads are chosen on dev, as by `SingleHeads`, below the `upper` last layers. Heads are `needed` for the
-    relation if a score changes more than with random sets of as many heads of the same layers ablated. The scores are:
+    The best heads are chosen on dev, as by `SingleHeads`, below the `upper` last layers. Attention heads are `needed`
+    for the relation if a score changes more than with random sets of as many heads of the same layers ablated. The
+    scores are:
 
     - probe: accuracy on the words of the relation in test, by a probe of the upper layers. It is trained on the intact
       encoder, and then reads the encoder with ablated heads.
-    - task: score on dev of a fine-tuned transformer whose heads of the same numbers are ablated.
+    - task: score on dev of a fine-tuned transformer whose heads of the same names are ablated.
     - loss: loss of the language model on the words of the relation in test: all pieces of one word are masked at a
       time, or predicted as the next pieces if the encoder is causal. Only if the encoder's files hold the head for it.
 
     Intervals and p-values are of the paired bootstrap over sentences or texts, for the random sets of this run.
     P-values are adjusted over the relations of each score (Holm 1979).
 
-    The other options are those of `NestedExperiment`; `seed` also draws the random sets.
+    The other options are those of `NestedExperiment`; `seed` is also the seed of the random sets.
 
     Args:
-        probe: probe of heads, from attention.
-        relations: relations whose heads are ablated.
+        probe: probe of syntactic heads, from attention.
+        relations: relations whose attention heads are ablated.
         checkpoint: checkpoint of a `TransformerClassifier` made of the same encoder, which is scored on dev of its
             training data; None for no task.
-        heads: number of best heads that are ablated together.
+        heads: number of best attention heads that are ablated together.
         random: number of random sets. They take other heads than the best as long as there are enough; the audit counts
             random heads among the best, and random sets that repeat another.
         upper: number of last layers for the probe; heads are ablated below them.
-        kind: replacement of the outputs of heads. `mean` (over dev) removes only what depends on the sentence; `zero`
-            also shifts all later layers.
+        kind: replacement of the outputs of attention heads. `mean` (over dev) removes only what depends on the
+            sentence; `zero` also shifts all later layers.
 
     Raises:
         UserError: during setup: there are no such relations, layers or heads, or the probe reads no attention.
@@ -339,13 +375,13 @@ class CausalCheck(NestedExperiment):
         self._dev = ArcRows(heads=2 * layers * len(data.heads))
 
     def update(self, batch: AttentionBatch) -> None:
-        """Gather the predictions of every head on dev."""
+        """Collect the predictions of every attention head on a batch of dev."""
         if batch.split == "dev":
             predicted = most_attended(batch.attention, batch.lengths).flatten(2)
             self._dev.add(batch, heads=predicted)
 
     def outcome(self) -> Result:
-        """Select heads, train the probe, ablate the heads, and return the result."""
+        """Select attention heads, train the probe, ablate the heads, and return the result."""
         chosen = self._chosen()
         upper = self.data.variant(lowest=len(self.data.layers) - self.upper)
         [(probe, best)] = self.trained_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
@@ -484,7 +520,13 @@ class CausalCheck(NestedExperiment):
 
 
 def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Figure:
-    """Draw the change of a score with the best heads ablated beside the change with random heads ablated."""
+    """Return bars of the change of a score with the best heads ablated, beside its change with random heads ablated.
+
+    Args:
+        table: frame of the table `causal`.
+        name: name of the score in the table.
+        measure: the score.
+    """
     series = {"best heads off": "best", "random heads of the same layers off": "random"}
     rows, label = table[table["measure"] == name], f"change of the {measure.label}"
     return table_bars(f"Heads of a relation off{measure.on}", rows, "relation", series, label, measure.task.unit)

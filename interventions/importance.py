@@ -33,10 +33,17 @@ _BITS = 48  # gradients are tiny; their sum over half of the inputs may reach 2�
 
 
 def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return loss and accuracy of each text, `[batch]`, and the derivative of the loss by the weights of each layer.
+    """Return the gradient of the loss by the attention weights of each layer, with the loss itself.
 
-    The derivatives are `[batch, heads, from, to]`. Each weight is a free variable, not bound by the softmax, and later
-    layers depend on it as in the model.
+    Each weight is a free variable, not bound by the softmax, and later layers depend on it as in the model.
+
+    Args:
+        task: the model and its loss.
+        inputs: inputs of a batch, from `Task.inputs`.
+
+    Returns:
+        Loss of each text `[batch]`; accuracy of each text `[batch]`; and for each layer the derivatives of the loss by
+        its weights, `[batch, heads, from, to]`.
     """
     weights: list[Tensor] = []
 
@@ -52,13 +59,13 @@ def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tenso
 
 
 def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor) -> Tensor:
-    """Return mean |gradient| by class: over the weights from real tokens to tokens of the class.
+    """Return mean |gradient| over the weights from real tokens to the tokens of each class.
 
     Args:
         gradient: `[batch, heads, from, to]`.
-        real: bool `[batch, tokens]`.
-        classes: bool `[batch, classes, tokens]`.
-        allowed: bool `[batch, 1, from, to]`; weights behind a mask are left out.
+        real: bool `[batch, tokens]`, True for tokens other than padding.
+        classes: bool `[batch, classes, tokens]`, tokens of each class.
+        allowed: bool `[batch, 1, from, to]`, weights that no attention mask hides; the others are left out.
 
     Returns:
         Float64 `[batch, heads, classes]`, nan where an input has no token of the class.
@@ -70,14 +77,14 @@ def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor
 
 
 def class_masks(batch: SegmentBatch) -> Tensor:
-    """Mark the tokens of each of `CLASSES`, bool `[batch, classes, time]`."""
+    """Return the tokens of each of `CLASSES`, bool `[batch, classes, time]`."""
     named = [batch.start, batch.end, batch.punctuation]
     rest = batch.mask & ~torch.stack(named).any(0)
     return torch.stack([*named, rest], 1)
 
 
 class Importance(Analysis):
-    """Mean |∂L/∂α| of every head and layer, by the class of the token that receives the attention.
+    """Mean |∂L/∂α| of every attention head and layer, by the class of the token that receives the attention.
 
     L is the loss of each input as a language model, if the encoder's files hold a head for it: the mean over masked
     tokens (15 %), or over the next tokens. Without such a head the texts must have labels, and L is the cross-entropy
@@ -150,7 +157,7 @@ class Importance(Analysis):
         self._losses.update(group, torch.stack([losses, accuracies], 1))
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return mean |∂L/∂α| of the weights to each class."""
+        """Return mean |∂L/∂α| of each attention head over the weights to each class, by `importance_<class>`."""
         return self._numbers.by_head("importance_")
 
     def result(self, others: Mapping[str, Analysis]) -> Result:

@@ -1,4 +1,4 @@
-"""Score of a classifier as heads are pruned, least important first, and importance of heads (Michel et al. 2019)."""
+"""Score of a classifier as attention heads are pruned, least important first (Michel et al. 2019)."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +44,15 @@ Ranking = Literal["importance", "confidence", "random"]
 def head_derivatives(
     losses: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], off: Heads = frozenset()
 ) -> Tensor:
-    """Return ∂L/∂ξ for every text and head, `[batch, layers, heads]`, where ξ multiplies the output of a head.
+    """Return ∂L/∂ξ for every text and attention head, `[batch, layers, heads]`; ξ multiplies a head's output.
 
-    ξ is 1, and 0 for heads that are `off`. Each of the `losses`, `[batch]`, depends on one text alone, so that one
-    backward pass gives the derivatives of all (Michel et al. 2019, §4.1).
+    ξ is 1, and 0 for heads that are `off`. One backward pass gives the derivatives of all texts (Michel et al. 2019,
+    §4.1).
+
+    Args:
+        losses: function from inputs to the loss of each text, `[batch]`; each loss depends on one text alone.
+        inputs: inputs of a batch.
+        off: heads that are pruned, as pairs of 0-based layer and head.
     """
     factors: list[Tensor] = []
 
@@ -64,9 +69,16 @@ def head_derivatives(
 
 
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the largest weight from every word to a word, `[batch, pieces, layers, heads]`; nan for delimiters.
+    """Return each head's largest attention weight from a word to a word; nan for delimiters.
 
     Voita et al. (2019, §4) leave out the end of the sentence in the same way.
+
+    Args:
+        run: function that runs the model on inputs.
+        inputs: inputs of a batch, with `words`, bool `[batch, pieces]`.
+
+    Returns:
+        `[batch, pieces, layers, heads]`, for each piece that attends.
     """
     words, found = inputs["words"], list[Tensor]()
 
@@ -81,7 +93,7 @@ def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapp
 
 
 def normalised(importance: Floats) -> Floats:
-    """Divide importance `[layers, heads]` by the ℓ2 norm of its layer (Michel et al. 2019, §4.1)."""
+    """Return importance `[layers, heads]` divided by the ℓ2 norm of its layer (Michel et al. 2019, §4.1)."""
     norm = np.sqrt(np.square(importance).sum(1, keepdims=True))
     shares: Floats = np.divide(importance, norm, out=np.zeros_like(importance), where=norm > 0)
     return shares
@@ -95,14 +107,14 @@ class Pruning(TaskExperiment):
     (Voita et al. 2019). The third order is random. A layer may lose all its heads, as by default in the released code
     of Michel et al.
 
-    The score is computed with zeros in the place of pruned heads. `seconds` are measured on a model without these
+    The score is computed with zeros as the outputs of pruned heads. `seconds` are measured on a model without these
     heads, see `attention.modeling_pruned.prune`.
 
     Args:
         checkpoint: checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was trained on.
         rankings: rankings of the heads.
         normalise: divide importance by the ℓ2 norm of its layer.
-        exact: estimate importance again after each step, with the pruned heads off.
+        exact: estimate importance again after each step, with the heads pruned so far off.
         texts: number of random texts of train for importance and confidence.
         seeds: number of random orders, whose scores are averaged.
         split: split that is scored.
@@ -157,12 +169,12 @@ class Pruning(TaskExperiment):
 
     @property
     def classification(self) -> Classification:
-        """The task, a classification."""
+        """Task of the run, which is always a classification."""
         assert isinstance(self.task, Classification)
         return self.task
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Rank the heads, and return the sets that are off together."""
+        """Rank the heads, and return the sets of heads that are pruned together, under the ablation `zero`."""
         total = self.task.layers * self.task.heads
         self._counts = [total * step // _STEPS for step in range(_STEPS + 1)]
         # Every process has the same batches, and sums some of them.
@@ -218,7 +230,7 @@ class Pruning(TaskExperiment):
         return order
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Measure the models without heads, compute the result, and save a model if asked to."""
+        """Time the models without heads, return the result, and save a model if the option `save` is given."""
         removed: dict[Heads, dict[str, float]] = self._remove() if self.trainer.is_global_zero else {}
         removed = self.trainer.strategy.broadcast(removed)  # every process has the same result
         if self.folder is not None and self.trainer.is_global_zero:

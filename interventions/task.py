@@ -1,4 +1,4 @@
-"""Score of a model on texts: its inputs, its outputs for each text, and the loss and the score of these outputs."""
+"""Tasks: models that are scored on texts, with their inputs, outputs for each text, losses and scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,21 +42,21 @@ _C = 0.01  # of 1, .1, .01, .001 and .0003 the value with the lowest loss on dev
 
 
 class Task(ABC):
-    """A model that is scored on texts.
+    """Base of tasks: a model that is scored on texts.
 
     Attributes:
         name: name of the prediction, in the audit.
-        model: model whose attention goes through the registered function.
+        model: model of transformers whose attention can be captured and replaced.
         layers: number of attention layers.
-        heads: number of heads of each layer.
+        heads: number of attention heads of each layer.
         width: number of outputs of each text.
         vocabulary: number of logits of each token; 0 for a model without a vocabulary.
-        labels: labels of the outputs, if these are logits.
+        labels: names of the classes, if the outputs are their logits.
         scores: names of the scores to choose from; the first is the default.
         score: name of the chosen score.
         unit: unit of the score.
         loss_unit: unit of the losses.
-        lower_is_better: True for a loss.
+        lower_is_better: True if the score is a loss.
     """
 
     name: str
@@ -74,47 +74,66 @@ class Task(ABC):
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
-        """Return the inputs of a batch by name, each `[batch, …]`: `index`, `input_ids`, `attention_mask` and more."""
+        """Return the model's inputs by name, each `[batch, …]`: `index`, `input_ids`, `attention_mask` and more."""
 
     @abstractmethod
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the gold number of each text, `[batch]`."""
+        """Return the gold number of each text, `[batch]`, for instance its label."""
 
     @abstractmethod
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the model's outputs for each text, `[batch, width]`, with gradients of the attention."""
+        """Return the model's outputs for each text, `[batch, width]`, with gradients by the attention."""
 
     @abstractmethod
     def statistic(self) -> Statistic:
-        """Return the score as a function of rows `[texts, 1 + width]`, gold before outputs."""
+        """Return the function that computes the score of each bootstrap draw, `[draws]`.
+
+        Its arguments are rows `[texts, 1 + width]`, gold before outputs, and weights `[draws, texts]`, how often each
+        text counts.
+        """
 
     def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
-        """Return the loss of each text, `[batch]`; nan where there is nothing to predict."""
+        """Return the loss of each text, `[batch]`; nan for a text without anything to predict.
+
+        Args:
+            outputs: outputs of the model, `[batch, width]`.
+            gold: gold number of each text, `[batch]`.
+        """
         raise TypeError(f"{type(self).__name__} has no loss.")
 
     def accuracies(self, outputs: Tensor, gold: Tensor) -> Tensor:
-        """Return the share of right predictions of each text, `[batch]`; nan where there is nothing to predict."""
+        """Return the share of right predictions of each text, `[batch]`; nan for a text without anything to predict.
+
+        Args:
+            outputs: outputs of the model, `[batch, width]`.
+            gold: gold number of each text, `[batch]`.
+        """
         raise TypeError(f"{type(self).__name__} has no accuracy.")
 
     def choose(self, score: str) -> None:
-        """Choose another score; raise a UserError if there is no such score."""
+        """Choose another score of the task; raise a UserError if there is no such score."""
         if score not in self.scores:
             raise UserError(f"--model.init_args.score: there is no {score}; give {' or '.join(self.scores)}.")
         self.score = score
 
     @cached_property
     def ablated(self) -> AblatedModel:
-        """The model with ablated heads; its passes share the layers below these heads."""
+        """Runner of the model with ablated heads; its passes share the layers below these heads."""
         return AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
 
     def columns(self, sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, int | None]:
-        """Return the columns of `rows` with their widths, for `metrics.rows.ItemRows`."""
+        """Return the names and widths of the columns of `rows`, for a metric `metrics.rows.ItemRows`."""
         return {"gold": None, **{ablation.kind: self.width * len(some) for ablation, some in sets.items()}}
 
     def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
-        """Return `gold`, `[batch]`, and by kind of ablation the outputs with each set of heads replaced.
+        """Run the model with each set of heads ablated, in single precision under any precision of the trainer.
 
-        The outputs are `[batch, sets × width]`, in single precision under any precision of the trainer.
+        Args:
+            inputs: inputs of a batch, from `inputs`.
+            sets: sets of heads of each ablation.
+
+        Returns:
+            `gold`, `[batch]`; and, by kind of ablation, the outputs `[batch, sets × width]`.
         """
         index = inputs["index"]
         with torch.autocast(index.device.type, enabled=False):
@@ -127,11 +146,11 @@ class Task(ABC):
 
 @dataclass(frozen=True, eq=False)
 class TaskOutputs:
-    """Outputs of a task for all texts, by set of replaced heads.
+    """Outputs of a task for all texts, by set of ablated heads.
 
     Attributes:
         task: the task.
-        gold: `[texts]`.
+        gold: `[texts]`, gold number of each text.
         outputs: `[texts, width]`, by kind of ablation and set of heads.
     """
 
@@ -141,7 +160,13 @@ class TaskOutputs:
 
     @classmethod
     def from_rows(cls, task: Task, rows: Mapping[str, Floats], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
-        """Split the rows of all texts, the columns of `Task.rows`."""
+        """Return the outputs from the columns of `Task.rows`, gathered over all texts.
+
+        Args:
+            task: the task.
+            rows: columns of all texts, by name.
+            sets: sets of heads of each ablation, as given to `Task.rows`.
+        """
         outputs: dict[tuple[Kind, Heads], Floats] = {}
         for ablation, some in sets.items():
             by_set = rows[ablation.kind].reshape(-1, len(some), task.width)
@@ -152,7 +177,12 @@ class TaskOutputs:
         return len(self.gold)
 
     def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
-        """Return the score with a set of heads replaced, under resamples of the texts.
+        """Return the score with a set of heads ablated, and its interval by bootstrap over the texts.
+
+        Args:
+            kind: kind of the ablation.
+            heads: the set; empty for the intact model.
+            draws: number of bootstrap draws.
 
         Raises:
             UserError: an output is NaN.
@@ -166,7 +196,7 @@ class TaskOutputs:
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
     def warn_of_one_label(self, kind: Kind) -> None:
-        """Warn if the intact model, among the sets of this kind, predicts one label for every text."""
+        """Warn if the intact model predicts one label for every text; its outputs stand under this kind of ablation."""
         found = np.unique(self.outputs[kind, frozenset()].argmax(1))
         if len(self.task.labels) > 1 and len(found) == 1:
             rank_zero_warn(
@@ -178,10 +208,16 @@ class TaskOutputs:
 def make_ablation(
     kind: Kind, run: RunModel, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int
 ) -> Ablation:
-    """Make an ablation of the model that `run` runs; `mean` and `resample` read outputs of heads in batches of `texts`.
+    """Return an ablation of the heads of a model.
+
+    Args:
+        kind: replacement of the outputs of heads.
+        run: function that runs the model on inputs.
+        texts: function that returns batches of inputs; `mean` and `resample` take replacements from their head outputs.
+        seed: seed of `resample`.
 
     Raises:
-        UserError: there is one text, and no other to resample from.
+        UserError: `resample` has only one text to draw from.
     """
     if kind in ("zero", "uniform"):
         return Ablation(kind)
@@ -192,7 +228,12 @@ def make_ablation(
 
 
 class LabelTask(Task):
-    """Labels of texts, with logits as outputs; or numbers, with one output."""
+    """Base of tasks that predict labels of texts, with logits as outputs; or numbers, with one output.
+
+    Attributes:
+        positive: index of the positive class of F1; None without one.
+        regression: True if gold and outputs are numbers.
+    """
 
     scores = SCORES[False]
     score = "accuracy"
@@ -231,14 +272,15 @@ class LabelTask(Task):
 
 
 class Classification(LabelTask):
-    """Labels by a fine-tuned transformer.
+    """Task of predicting labels of texts by a fine-tuned transformer.
 
     Args:
         checkpoint: checkpoint of a `TransformerClassifier`.
         device: device of the model.
 
     Attributes:
-        classifier: the model under its head.
+        classifier: the transformer under its classification head.
+        pieces: vocabulary of the model's tokenizer.
 
     Raises:
         TrainingError: the file is damaged, or a checkpoint of another class.
@@ -257,7 +299,11 @@ class Classification(LabelTask):
 
     @classmethod
     def from_data(cls, checkpoint: Path, data: ClassificationDataModule, device: torch.device) -> Self:
-        """Load a classifier to score it on texts; raise a UserError if labels or pieces of the texts differ."""
+        """Load a classifier to score it on the texts of a datamodule.
+
+        Raises:
+            UserError: labels or pieces of the texts are not the classifier's.
+        """
         task = cls(checkpoint, device)
         if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
             raise UserError(
@@ -270,7 +316,11 @@ class Classification(LabelTask):
 
     @classmethod
     def from_encoder(cls, checkpoint: Path, encoder: Encoder) -> Self:
-        """Load a classifier of the encoder that reads the texts; raise a UserError for another encoder."""
+        """Load a classifier that was fine-tuned from the encoder that reads the texts.
+
+        Raises:
+            UserError: the classifier belongs to another encoder.
+        """
         task = cls(checkpoint, encoder.device)
         pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(task.pieces.words))))
         if (task.layers, task.heads) != (encoder.layers, encoder.heads) or task.pieces.words != tuple(
@@ -300,7 +350,7 @@ class Classification(LabelTask):
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
     def drawn(self, data: ClassificationDataModule, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most `most` random texts of a split, the same on every rank."""
+        """Return inputs of at most `most` random texts of a split, as batches, the same in every process."""
         texts, device = data.splits[split], next(self.model.parameters()).device
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
         bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
@@ -311,14 +361,14 @@ class Classification(LabelTask):
 
 
 class MeanStateClassification(LabelTask):
-    """Labels by a logistic regression on the mean of the last hidden states, delimiters included.
+    """Task of predicting labels by a logistic regression on the mean of the last hidden states, delimiters included.
 
     Args:
         encoder: encoder of the hidden states.
         train: labelled texts to fit the regression to.
 
     Attributes:
-        texts: number of these texts.
+        texts: number of texts that the regression was fitted to.
 
     Raises:
         UserError: a text has no label, or all labels are equal.
@@ -384,13 +434,14 @@ def lacks_language_modelling(encoder: Encoder) -> str | None:
 
 
 class LanguageModelling(Task):
-    """Masked tokens by a language model; next tokens if the encoder is causal.
+    """Task of predicting masked tokens by a language model; next tokens if the encoder is causal.
 
-    Gold is the number of tokens to predict; the outputs are the sum of their losses and the number of right tokens.
+    The gold number of a text is its number of tokens to predict; the outputs are the sum of their losses and the number
+    of right predictions.
 
     Args:
         encoder: encoder whose files hold a head for language modelling.
-        seed: seed of the masks, together with the number of each text.
+        seed: seed of the masks, together with the index of each text.
 
     Raises:
         UserError: the encoder's files hold no such head, or its tokenizer has no mask.
@@ -460,12 +511,24 @@ class LanguageModelling(Task):
         return first_output_per_gold
 
     def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most `most` random texts of a split, or of all test data; the same on every rank."""
+        """Return inputs of at most `most` random texts as batches, the same in every process.
+
+        Args:
+            data: the texts.
+            split: split of the texts; None for all test data.
+            most: largest number of texts.
+            seed: seed of the choice.
+        """
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 
 def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
-    """Return the sum of the first output over the sum of gold, of rows `[texts, 1 + width]`."""
+    """Return the sum of the first output divided by the sum of gold, for each bootstrap draw, `[draws]`.
+
+    Args:
+        values: rows `[texts, 1 + width]`, gold before outputs.
+        weights: `[draws, texts]`, how often each text counts.
+    """
     gold, outputs = values[:, 0], values[:, 1:]
     return ratio(weights @ outputs[:, 0], weights @ gold)
 
