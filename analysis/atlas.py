@@ -115,7 +115,7 @@ class HeadSummary:
 def outside(
     given: Mapping[str, Estimate[Floats]], random: Mapping[str, Estimate[Floats]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Mark heads whose interval lies outside the range of all heads with random weights.
+    """Return the heads whose interval lies outside the range of all heads with random weights.
 
     The range goes from the lowest to the highest end of all their intervals.
 
@@ -141,7 +141,7 @@ def _range(random: Estimate[Floats]) -> tuple[float, float]:
 
 
 def control_table(given: HeadSummary, random: HeadSummary) -> Table:
-    """Compare each number of the heads of an encoder with random weights.
+    """Return a comparison of each quantity of the heads with random weights, a row for each quantity.
 
     Args:
         given: heads of the given encoder.
@@ -174,7 +174,7 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
 
 
 def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
-    """Compare each number of the heads between two halves of the inputs.
+    """Return a comparison of each quantity of the heads between two halves of the inputs, a row for each.
 
     Returns:
         Table with columns `statistic, correlation, difference`: Pearson's correlation over heads, and the mean
@@ -244,7 +244,7 @@ class Atlas(Experiment[TextDataModule]):
 
     It runs the analyses, `SingleHeads` on the treebank, and `AntecedentHeads` on the documents; without a treebank or
     documents it leaves them out. The same table for random weights, a table of differences between both, and a table of
-    the stability of each number over two halves of the texts stand beside it. Run it with `python train.py test`.
+    the stability of each quantity over two halves of the texts stand beside it. Run it with `python train.py test`.
 
     Args:
         analyses: analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out without one;

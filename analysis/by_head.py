@@ -121,13 +121,11 @@ def by_name(
 
 
 def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
-    """Return a row for each attention head, layer by layer, with `layer` and `head` from 1, `constant` and `columns`.
+    """Return a row for each attention head, layer by layer, with `layer` and `head` from 1 and the given columns.
 
-    An estimate becomes the columns `<name>`, `<name>.low` and so on.
-
-    Args:
-        columns: columns by name, each `[layers, heads]`; or each `[layers]`, for a row for each layer.
-        constant: columns with one value in all rows.
+    `columns` are arrays or estimates by name, each `[layers, heads]`; columns `[layers]` make a row for each layer.
+    Further keyword arguments are columns with one value in all rows. An estimate becomes the columns `<name>`,
+    `<name>.low` and so on.
     """
     first = next(iter(columns.values()))
     places = np.indices((first.value if isinstance(first, Estimate) else first).shape)

@@ -30,7 +30,7 @@ _FREE = (("nouns", "pronouns"),)
 class TokenClass:
     """Class of words by part of speech, by relation to the syntactic head, or by form; one of the three suffices.
 
-    Args:
+    Attributes:
         upos: universal parts of speech.
         relations: relations of the word to its head, with all subtypes: `nsubj` includes `nsubj:pass`.
         words: lower-cased forms.

@@ -57,7 +57,7 @@ class Cells:
 
     @classmethod
     def from_rows(cls, owners: int, rows: Iterable[tuple[int, int, int, int]], device: torch.device) -> Self:
-        """Make cells from rows of owner, segment, source and target."""
+        """Return cells from rows of owner, segment, source and target; `owners` is the number of owners."""
         columns = np.array(list(rows), np.int64).reshape(-1, 4).T
         return cls(owners, *torch.from_numpy(np.ascontiguousarray(columns)).to(device))
 

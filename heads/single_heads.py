@@ -505,9 +505,9 @@ _WORDS = range(8, 19)
 
 @dataclass(frozen=True)
 class AttentionDrawing:
-    """A sentence of the scored split whose attention is drawn (Clark et al. 2019, Fig. 5).
+    """A sentence of the scored split whose attention is shown as a figure (Clark et al. 2019, Fig. 5).
 
-    Args:
+    Attributes:
         head: name of the attention head, `layer-head`, both from 1.
         sentence: id of the sentence in the corpus.
         relation: relation of the coloured arcs; None colours all arcs.
@@ -641,8 +641,8 @@ class SingleHeads(DependencyExperiment):
         permutations: number of permutations under `p`.
         ensemble: largest number of heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
         minimum: least number of words on dev of a relation that counts for ensembles and for the roles of heads.
-        maps: number of relations, the most frequent first, whose accuracies are drawn as maps of layers and heads.
-        drawings: sentences whose attention is drawn; by default one for the best head of each of three relations.
+        maps: number of relations, the most frequent first, whose accuracies are shown as maps of layers and heads.
+        drawings: sentences whose attention is shown; by default one for the best head of each of three relations.
         seed: seed of bootstrap and permutations.
         relations: relations in tables and figures, in this order, beside all words; by default all of them. The roles
             of heads always count all relations.

@@ -71,7 +71,7 @@ def head_derivatives(
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
     """Return each head's largest attention weight from a word to a word; nan for delimiters.
 
-    Voita et al. (2019, §4) leave out the end of the sentence in the same way.
+    Voita et al. (2019, §4) also leave out the end of the sentence.
 
     Args:
         run: function that runs the model on inputs.

@@ -367,7 +367,7 @@ class StructuralProbe(MatrixSweep):
 
     @abstractmethod
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Compare the predictions of k matrices with the gold trees.
+        """Return what the predictions of k matrices find of the gold trees.
 
         Args:
             predicted: distances `[batch, k, n, n]`, or depths `[batch, k, n]`.
@@ -508,7 +508,7 @@ class StructuralDistanceProbe(StructuralProbe):
         return trees.distance_losses(predicted, trees.tree_distances(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Compare the distances predicted by k matrices, `[batch, k, n, n]`, with the gold trees.
+        """Return the edges that distances of k matrices, `[batch, k, n, n]`, find, and their correlations.
 
         Returns:
             For each sentence, the number of gold edges without punctuation `[batch]`, the number of them in the
@@ -573,7 +573,7 @@ class StructuralDepthProbe(StructuralProbe):
         return trees.depth_losses(predicted, trees.tree_depths(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Compare the depths predicted by k matrices, `[batch, k, n]`, with the gold trees.
+        """Return the roots that depths of k matrices, `[batch, k, n]`, find, and their correlations.
 
         Returns:
             Bool `[batch]`, True if the sentence has a word other than punctuation; bool `[batch, k]`, True if the word
