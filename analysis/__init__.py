@@ -1,4 +1,4 @@
-"""Observations of attention: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
+"""Analyses of attention: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
 
 from analysis.atlas import Atlas
 from analysis.attention_analyses import Analysis, AttentionAnalyses

@@ -27,7 +27,7 @@ from training.experiment import Experiment
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""
 REPEATS = 0.4
-"""Share of attention on repeated tokens above which a head is an induction or a duplicate-token head; our choice."""
+"""Share of attention on repeated tokens above which a head is an induction or a duplicate-token head; from no paper."""
 
 Row = Mapping[str, Any]
 

@@ -64,7 +64,7 @@ class Analysis(nn.Module):
         """
 
     def end(self, batch: SegmentBatch) -> None:
-        """Finish a batch after its last layer."""
+        """Finish a batch after `update` has got its last layer."""
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
         """Return numbers of each head, `[layers, heads]` by name, for the atlas; every process must call it."""

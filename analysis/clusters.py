@@ -130,7 +130,9 @@ def places(distances: Floats) -> Floats:
 
 
 def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple[float, float, float]:
-    """Test if heads of one layer are nearer to each other than heads of different layers.
+    """Return mean distances between heads of one layer and of different layers, and the p-value of a permutation test.
+
+    The test asks if heads of one layer are nearer to each other than heads of different layers.
 
     Args:
         distances: `[heads, heads]`.
@@ -139,8 +141,8 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
 
     Returns:
         The mean distance of pairs within a layer; the mean distance of pairs of different layers; and the p-value: the
-        share of `PERMUTATIONS` of the layers over the heads, with the observed order, whose first mean is no greater.
-        A mean without pairs, and its p-value, is nan.
+        share of `PERMUTATIONS` random assignments of the layers to the heads, with the observed one, whose first mean
+        is no greater. A mean without pairs, and its p-value, is nan.
     """
     one, other = np.triu_indices(len(layers), 1)
     found = distances[one, other]

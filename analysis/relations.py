@@ -34,7 +34,7 @@ _ANSWER = ("label", "layer", "head", "attention", "uniform")
 PERCENTILE = 99
 """Heads above this percentile of their label are listed (Kovaleva et al. 2019, §4.2)."""
 MAX_ELEMENT, MIN_DISTANCE = 3, 2
-"""Most words on one side of a link, and least distance between its sides, 1 for neighbours (ibid.)."""
+"""Largest number of words at one end of a link, and least distance between its ends, 1 for neighbours (ibid.)."""
 
 
 @dataclass(frozen=True)

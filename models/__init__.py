@@ -1,4 +1,4 @@
-"""Text classifiers whose attention can be read, and replaced by another."""
+"""Text classifiers whose attention can be read, and replaced by other weights."""
 
 from models.classifiers import AttentionClassifier, HierarchicalClassifier
 from models.layers import (

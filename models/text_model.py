@@ -187,7 +187,10 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         self.bind(TextSizes.from_data(data), data.identity)
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """Return the origin of the parameters and the class of every part, as some parts have no parameters."""
+        """Return the model's part of a checkpoint: the origin of the parameters, and the class of every submodule.
+
+        Classes are stored because some submodules have no parameters.
+        """
         return {**super().checkpoint_part(), "modules": _modules(self)}
 
     def sizes_from(self, part: Mapping[str, Any]) -> TextSizes:

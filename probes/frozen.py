@@ -63,7 +63,7 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         return {}
 
     def on_train_epoch_end(self) -> None:
-        """Log `train_loss`, nats per word or link."""
+        """Log `train_loss`, the mean loss of the epoch in nats per word or link."""
         self.log("train_loss", self._loss.take())
 
     def bind_to(self, data: AttentionDataModule[Any], reads: Collection[Field], sizes: Sizes | None = None) -> None:
