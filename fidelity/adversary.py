@@ -1,4 +1,4 @@
-"""Adversarial attention: attention far from a classifier's own that leaves the output nearly as it is."""
+"""Adversarial attention: attention that differs much from a classifier's and hardly changes its output."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +25,20 @@ PAIRS = 2**20  # most pairs of positions compared together
 
 
 class Adversary(FidelityTest):
-    """Search for adversarial attention for every text (Jain & Wallace 2019, §4.2.2), all texts of a batch at once.
+    """Search adversarial attention for every text (Jain & Wallace 2019, §4.2.2), all texts of a batch at once.
 
-    Adversarial attention is far from the text's own in Jensen–Shannon divergence, while the output stays within ε of
-    the text's own in total variation distance. The ε-max JSD of a text, at most ln 2, is the largest divergence found;
-    the text's own attention, with divergence 0, is always accepted. Several heads are searched together, and their
-    divergence is their mean. The published search finds less than plain draws from its own start distribution, so
-    `best` takes the largest divergence of four searches:
+    Adversarial attention is as far as possible from the classifier's attention on the text, in Jensen–Shannon
+    divergence (JSD), while the output stays within ε of the original output, in total variation distance (TVD). The
+    ε-max JSD of a text, at most ln 2, is the largest divergence found; it is 0 if no other attention is accepted. If
+    the model has several heads, their attention is searched together, and the divergence is their mean. The published
+    search finds smaller divergences than random draws from the distribution of its initial logits, so `best` takes the
+    largest divergence of four searches:
 
-    - the published search: `copies` of AMSGrad, evaluated after the last step;
-    - `draws` from its start distribution;
-    - gradient ascent from the best draws, for `epsilon` and for `tolerance`; every step is a candidate;
-    - with two labels, every pair of positions, weighted so that the output lies at the edge of the accepted distance;
-      and every position alone.
+    - the published search: AMSGrad on `copies` attention distributions per text, evaluated after the last step;
+    - `draws` random distributions from the distribution of the initial logits;
+    - gradient ascent from the best random distributions, for `epsilon` and for `tolerance`; every step is a candidate;
+    - for two classes: every position alone, and every pair of positions, weighted so that the output lies at the edge
+      of the accepted distance.
 
     The last search is exact if the logits are linear in the weights, as in every classifier here but the transformer:
     the accepted attention is then a polytope whose corners have weight on at most two positions, and the divergence,
@@ -54,13 +55,13 @@ class Adversary(FidelityTest):
 
     Args:
         search: `best`, or `published` for the search of the released code alone.
-        copies: number of copies for every text, K.
+        copies: number K of attention distributions that a published search optimises together for each text.
         steps: number of steps of AMSGrad.
-        epsilon: distance of the outputs that is not penalised.
-        tolerance: distance of the outputs that is accepted.
-        starts: number of published searches for every text, with `copies` each; the best of all copies counts. The
-            copies of all starts are kept in memory.
-        draws: number of draws for every text; used by `best`.
+        epsilon: TVD of the output up to which the loss has no penalty.
+        tolerance: TVD of the output up to which attention is accepted.
+        starts: number of published searches for each text, each on `copies` distributions; the best of all counts. The
+            distributions of all starts are kept in memory.
+        draws: number of random distributions for each text; used by `best`.
     """
 
     name = "adversary"
@@ -105,7 +106,7 @@ class Adversary(FidelityTest):
         return (*self._divergences, "tvd", "max_attention", *map(_at, self.epsilons))
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Return the columns; highlight the attention chosen for `max_jsd`."""
+        """Return the columns of a batch; the attention chosen for `max_jsd` colours the example texts."""
         require_one_distribution(classified, self.name)
         farthest = Farthest(classified, [*self.epsilons, self.epsilon, self.tolerance], self.tolerance)
         farthest.offer(self.published(classified))
@@ -130,7 +131,11 @@ class Adversary(FidelityTest):
         return Measurements(numbers, {"adversary": farthest.weights.mean(0)})
 
     def published(self, classified: ClassifiedBatch) -> Tensor:
-        """Return the copies of all starts after the last step, `[starts × copies, heads, batch, positions]`."""
+        """Run the published search from every start; return the attention after the last step.
+
+        Returns:
+            Attention `[starts × copies, heads, batch, positions]`.
+        """
         # One after the other, so that the memory of a step does not grow with their number.
         starts = self.start(classified).tensor_split(self.starts)
         return torch.cat([self._search(classified, start) for start in starts])
@@ -145,17 +150,18 @@ class Adversary(FidelityTest):
         return logits.detach().softmax(-1)
 
     def start(self, classified: ClassifiedBatch) -> Tensor:
-        """Return the first logits of the published searches, `[starts × copies, heads, batch, positions]`.
+        """Return the random initial logits of the published searches, `[starts × copies, heads, batch, positions]`.
 
         The logits of a start do not depend on later starts.
         """
         return self.drawn(classified, self.name, self.starts * self.copies)
 
     def drawn(self, classified: ClassifiedBatch, purpose: str, count: int) -> Tensor:
-        """Return random logits, `[count, heads, batch, positions]`.
+        """Return random attention logits, `[count, heads, batch, positions]`.
 
-        They are log(1/L) + spread · N(0, 1) for a text of L positions, drawn for each text and purpose by itself.
-        Outside the mask they are the lowest number, so weights and gradients are 0.
+        Logits are log(1/L) + spread · N(0, 1) for a text of L positions, and the lowest float outside the mask, so that
+        weights and gradients are 0 there. They depend on the seed, the text and `purpose`, which separates independent
+        draws.
         """
         noise = classified.noise(purpose, count * len(classified.weights))
         # A uniform draw becomes a normal one; 0 would become -∞.
@@ -166,7 +172,15 @@ class Adversary(FidelityTest):
         return drawn.view(count, *classified.weights.shape)
 
     def loss(self, classified: ClassifiedBatch, weights: Tensor) -> Tensor:
-        """Return the loss of the published search for copies `[copies, heads, batch, positions]`, summed over texts."""
+        """Return the loss of the published search, a scalar: the sum over the texts.
+
+        The loss of a text sums a penalty on output distances above `epsilon`, minus the divergences from the
+        classifier's attention, minus the mean divergence between pairs of copies.
+
+        Args:
+            classified: the texts, with the classifier's attention.
+            weights: attention of the copies, `[copies, heads, batch, positions]`.
+        """
         own = classified.weights
         distance = tvd(classified.decide(weights), classified.probabilities)
         entropies = entropy(weights)
@@ -180,9 +194,11 @@ class Adversary(FidelityTest):
         return loss
 
     def draw(self, classified: ClassifiedBatch, farthest: "Farthest") -> Mapping[float, Tensor]:
-        """Offer all draws; return the logits of the best draws by limit, `[ascents, heads, batch, positions]`.
+        """Draw random attention and offer it to `farthest`; return the logits of the best draws, where ascents start.
 
-        Accepted draws with the largest divergence come first, then the others with the smallest distance.
+        Returns:
+            For `epsilon` and `tolerance`, logits `[ascents, heads, batch, positions]`: first the draws within this
+            output distance, the largest divergence first, then the others, the smallest distance first.
         """
         kept: dict[float, tuple[Tensor, Tensor]] = {}
         for first in range(0, self.draws, DRAWN):
@@ -215,7 +231,7 @@ class Adversary(FidelityTest):
         return means(self._divergences, "nats") | means(["tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return `adversary`, ε-max JSD by the highest weight, and `adversary.curve`, its mean by accepted distance."""
+        """Return `adversary`, the ε-max JSD by the highest weight of the text, and `adversary.curve`, its mean by ε."""
         curves = [
             pd.DataFrame(
                 {"checkpoint": one.name, "epsilon": self.epsilons, "max_jsd": self._curve(one.columns(self.name))}
@@ -229,7 +245,10 @@ class Adversary(FidelityTest):
         }
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return `adversary`, violins by the highest weight, and `adversary.curve`, a line for each variant."""
+        """Return `adversary`, violins of the ε-max JSD by the highest weight of the text, and `adversary.curve`.
+
+        The curve is the mean ε-max JSD by accepted output distance, a line for each variant.
+        """
         seeds = over_seeds(results, self.name)
         lines = {variant: (self.epsilons, self._curve(values)) for variant, values in seeds.items()}
         values = by_max_attention(results, self.name, "max_jsd")
@@ -241,7 +260,10 @@ class Adversary(FidelityTest):
         }
 
     def audit(self) -> Mapping[str, object]:
-        """Return the evaluations of the classifier for each text by search, and `each_position` for each position."""
+        """Return `evaluations`, the number of times that the classifier decides on one text, by search.
+
+        The entry `each_position` counts evaluations for each position of the text.
+        """
         counts = {"published": self.starts * self.copies * (self.steps + 1)}  # and one after the last step
         if self.search == "best":
             ascents = min(self.ascents, self.draws)
@@ -266,9 +288,10 @@ def _at(epsilon: float) -> str:
 
 
 class Farthest:
-    """Largest divergence of every text so far, for several bounds on the distance of the output.
+    """Candidate attention with the largest divergence so far for each text, for several bounds on the output distance.
 
-    The first candidate is the text's own attention.
+    Divergence is the JSD of the attention from the classifier's, distance the TVD of the output. The first candidate is
+    the classifier's attention, with divergence 0.
 
     Args:
         classified: the texts.
@@ -288,10 +311,10 @@ class Farthest:
 
     @torch.no_grad()
     def offer(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Offer candidates `[candidates, heads, batch, positions]`.
+        """Classify under candidate attention `[candidates, heads, batch, positions]`, and keep the best candidates.
 
         Returns:
-            Distance and divergence, each `[candidates, batch]`.
+            Distance of the output and divergence of the attention, each `[candidates, batch]`.
         """
         classified = self._classified
         distance = tvd(classified.decide(weights), classified.probabilities)
@@ -300,7 +323,13 @@ class Farthest:
         return distance, divergence
 
     def keep(self, weights: Tensor, distance: Tensor, divergence: Tensor) -> None:
-        """Keep the best of evaluated candidates; candidates with nan as distance or divergence do not count."""
+        """Update the best candidates by attention that has been evaluated; nan as distance or divergence is skipped.
+
+        Args:
+            weights: candidate attention, `[candidates, heads, batch, positions]`.
+            distance: distance of the output, `[candidates, batch]`.
+            divergence: divergence of the attention, `[candidates, batch]`.
+        """
         # With weights that sum to a little more than one, rounding may exceed ln 2.
         divergence = divergence.clamp(max=math.log(2))
         for bound, before in self.divergence.items():
@@ -314,11 +343,16 @@ class Farthest:
 
 
 def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -> Iterator[Tensor]:
-    """Yield attention to one position, and to the best pair of positions for each bound, with two labels.
+    """Yield candidate attention for a classifier with two classes, `[candidates, heads, batch, positions]`.
 
-    If the logits are linear in the weights, the weights of a pair bring the output to either edge of the accepted
-    distance, minus a margin, a share of the bound. Candidates are `[candidates, heads, batch, positions]`, equal in all
-    heads.
+    Candidates have all weight on one position; then, for each bound and each direction of the output, on the pair of
+    positions that is farthest from the classifier's attention. The weights of a pair move the output by the bound,
+    exactly if the logits are linear in the weights. All heads have the same weights.
+
+    Args:
+        classified: the texts.
+        bounds: accepted output distances.
+        margin: share of a bound that is left as room for rounding.
     """
     heads, texts, size = classified.weights.shape
     single = torch.eye(size, dtype=classified.weights.dtype, device=classified.mask.device)[:, None, None]

@@ -1,4 +1,4 @@
-"""Trained classifiers from their checkpoints, and their variants: checkpoints that differ only in the seed."""
+"""Trained classifiers from checkpoints, grouped into variants: checkpoints that differ only in the seed."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -26,25 +26,36 @@ TRAINING = ("max_epochs", "max_steps", "precision", "limit_train_batches", *OPTI
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A trained classifier."""
+    """A trained classifier.
+
+    Attributes:
+        path: checkpoint file.
+        digest: SHA-256 of the file.
+        config: configuration of the training run.
+        name: unique name, for instance `tying, seed 1`.
+        variant: name shared by checkpoints that differ only in the seed, for instance `tying`.
+        model: the classifier in evaluation mode; its parameters have no gradients.
+    """
 
     path: Path
-    digest: str  # SHA-256 of the file
-    config: Config  # configuration of its run
+    digest: str
+    config: Config
     name: str
-    """Unique name, for instance `tying, seed 1`."""
     variant: str
-    """Name shared by checkpoints that differ only in the seed, for instance `tying`."""
     model: TextClassifier
-    """The classifier in evaluation mode; its parameters have no gradients."""
 
     @property
     def seed(self) -> int:
-        """Seed of the training; -1 if unknown."""
+        """Seed of the training run; -1 if unknown."""
         return seed_of(self.config)
 
     def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
-        """Return an untrained classifier of the same configuration, drawn from a seed, on the CPU."""
+        """Return an untrained classifier with the checkpoint's configuration, on the CPU.
+
+        Args:
+            data: datamodule that gives the vocabulary and the labels.
+            seed: seed of the random initial parameters.
+        """
         with isolate_rng():
             torch.manual_seed(seed)
             model = classifier_of(self.path, self.config)
@@ -53,14 +64,18 @@ class Checkpoint:
 
 
 def seed_of(config: Config) -> int:
-    """Return the seed of a run; -1 if unknown."""
+    """Return the seed in the configuration of a run; -1 if unknown."""
     seed = config["seed_everything"]
     # `true` draws a seed that the run does not record; `false` sets none.
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else -1
 
 
 def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
-    """Return the configuration of a checkpoint's run, and the file's content; a UserError if it is no classifier."""
+    """Read a checkpoint; return the configuration of its training run and the content of the file.
+
+    Raises:
+        UserError: the file is not a checkpoint of a text classifier, or has no configuration.
+    """
     content = read_checkpoint(path)
     if TextClassifier.checkpoint_key not in content or "config" not in content:
         raise UserError(
@@ -75,13 +90,17 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
 
 
 def classifier_of(path: Path, config: Config) -> TextClassifier:
-    """Return the classifier of a configuration, without parameters."""
+    """Create the classifier of a configuration, before `make_for` creates its parameters; errors name `path`."""
     # The parser changes the lists of its argument.
     return instantiate(TextClassifier, path, deepcopy(config["model"]))  # type: ignore[type-abstract]
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the checkpoint itself, or all checkpoints below a folder; a UserError if there is none."""
+    """Return `path` if it is a file, or all checkpoints (`*.ckpt`) below it if it is a folder, sorted.
+
+    Raises:
+        UserError: there is no such file or folder, or the folder has no checkpoint.
+    """
     if not path.exists():
         raise UserError(
             f"{path}: there is no such checkpoint. Training writes them to checkpoints/ of its run; name them with "
@@ -95,14 +114,18 @@ def files_of(path: Path) -> list[Path]:
 
 
 def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoint]:
-    """Return the classifiers of files, and of all checkpoints below folders, for data that are set up.
+    """Load the classifiers of checkpoint files, and of all checkpoints below folders.
 
     Checkpoints are sorted by variant, then by seed. Variants have the order of their first files in `paths`; variants
     of one folder are sorted by name.
 
+    Args:
+        paths: checkpoint files and folders.
+        data: datamodule with the data of the training, set up.
+
     Raises:
-        UserError: a file is damaged, no classifier, named twice, trained on other data, or of the same training as
-            another.
+        UserError: a file is damaged, is not a text classifier, is named twice, was trained on other data, or comes from
+            the same training as another file.
     """
     files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
     digests: dict[str, Path] = {}

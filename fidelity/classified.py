@@ -1,4 +1,4 @@
-"""Decisions of a classifier on a batch of texts, also under other attention and on texts with fewer words."""
+"""A batch of texts with a classifier's decisions, which can be repeated with other attention or with fewer words."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -25,36 +25,48 @@ Texts = TypeVar("Texts", TextBatch, Output, Level)
 class ClassifiedBatch:
     """Texts of at least two words each, with the output of one classifier.
 
-    The tested levels of attention are replaced together: the words of a flat model; the sentences of a hierarchical
-    model, or its words by option; all heads of a transformer that are levels. A *position* is a token or a sentence
-    that may get weight.
+    A *position* is a token or a sentence that may get attention weight. The attention of all tested levels is replaced
+    together. The levels are: the words of a flat model; the sentences of a hierarchical model, or its words by option;
+    the heads of a transformer, each a level.
+
+    Attributes:
+        checkpoint: the classifier.
+        batch: the texts.
+        output: output of the classifier, without gradients.
+        names: names of the tested levels.
+        seed: seed of all random numbers.
+        pad: id of the padding in the vocabulary.
     """
 
     checkpoint: Checkpoint
     batch: TextBatch
-    output: Output  # without gradients
-    names: tuple[str, ...]  # names of the tested levels
-    seed: int  # seed of everything that is drawn
-    pad: int  # id of the padding in the vocabulary
+    output: Output
+    names: tuple[str, ...]
+    seed: int
+    pad: int
 
     @cached_property
     def weights(self) -> Tensor:
-        """Attention `[heads, batch, positions]`, one head for each tested level."""
+        """Attention of the classifier, `[heads, batch, positions]`, one head for each tested level."""
         return torch.stack([self.output.levels[name].weights for name in self.names])
 
     @cached_property
     def attention(self) -> Tensor:
-        """Mean of the attention over the heads, `[batch, positions]`."""
+        """Attention of the classifier, averaged over the heads, `[batch, positions]`."""
         return self.weights.mean(0)
 
     @property
     def mask(self) -> Tensor:
-        """Positions that may get weight, bool `[batch, positions]`."""
+        """Bool `[batch, positions]`, True for positions that may get weight."""
         return self.output.levels[self.names[0]].mask
 
     @cached_property
     def groups(self) -> Tensor:
-        """Group of each position, int64 `[batch, positions]`; weights sum to one over a group; -1 outside the mask."""
+        """Index of the distribution that each position belongs to, int64 `[batch, positions]`; -1 outside the mask.
+
+        The weights of one group sum to one. A group is the whole text, or one sentence at the word level of a
+        hierarchical model.
+        """
         groups = self.output.levels[self.names[0]].groups
         return (~self.mask).long().neg() if groups is None else groups
 
@@ -65,49 +77,71 @@ class ClassifiedBatch:
 
     @cached_property
     def words(self) -> Tensor:
-        """Positions with a word, bool `[batch, positions]`: only they can be removed from a text."""
+        """Bool `[batch, positions]`, True for positions that contain a word: only these can be removed from a text."""
         return self.to_positions(torch.ones_like(self.token_to_position, dtype=torch.float32)) > 0
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """Probabilities of the classes, `[batch, classes]`."""
+        """Probabilities of the classes for the unchanged texts, `[batch, classes]`."""
         return self.output.logits.softmax(-1)
 
     @cached_property
     def predicted(self) -> Tensor:
-        """Class with the highest probability, int64 `[batch]`."""
+        """Class predicted for each unchanged text, int64 `[batch]`."""
         return self.probabilities.argmax(-1)
 
     @cached_property
     def confidence(self) -> Tensor:
-        """Probability of the predicted class, `[batch]`."""
+        """Probability of the predicted class for each unchanged text, `[batch]`."""
         return self.of_predicted(self.probabilities)
 
     def of_predicted(self, probabilities: Tensor) -> Tensor:
-        """Return the probability `[..., batch]` of the class of the whole text, from `[..., batch, classes]`."""
+        """Pick from `[..., batch, classes]` the probability of the class that is predicted for the unchanged text.
+
+        Returns:
+            Probabilities `[..., batch]`.
+        """
         places = self.predicted[:, None].expand(*probabilities.shape[:-1], 1)
         return probabilities.gather(-1, places).squeeze(-1)
 
     def to_positions(self, values: Tensor) -> Tensor:
-        """Return values of tokens `[batch, time]` summed over the tokens of each position, `[batch, positions]`."""
+        """Sum values of tokens `[batch, time]` over the tokens of each position; return `[batch, positions]`."""
         there = self.token_to_position >= 0
         sums = values.new_zeros(self.mask.shape)
         return sums.scatter_add(1, self.token_to_position.clamp(min=0), values.masked_fill(~there, 0))
 
     def decide(self, weights: Tensor) -> Tensor:
-        """Return probabilities `[..., batch, classes]` under other attention; see `logits`."""
+        """Return the class probabilities if attention is replaced by `weights`.
+
+        Args:
+            weights: attention of the tested levels, `[..., heads, batch, positions]`; hidden states stay.
+
+        Returns:
+            Probabilities `[..., batch, classes]`.
+        """
         return self.logits(weights).softmax(-1)
 
     def logits(self, weights: Tensor) -> Tensor:
-        """Return logits `[..., batch, classes]` with weights `[..., heads, batch, positions]` and the same states."""
+        """Return the logits if attention is replaced, as `decide` does before the softmax.
+
+        Args:
+            weights: attention `[..., heads, batch, positions]`, in the order of `names`.
+
+        Returns:
+            Logits `[..., batch, classes]`.
+        """
         imposed = {name: weights[..., head, :, :] for head, name in enumerate(self.names)}
         return self.checkpoint.model.decide(self.output, imposed)
 
     @torch.no_grad()
     def reread(self, keep: Tensor) -> Tensor:
-        """Return probabilities `[copies, batch, classes]` of texts with fewer words, which are encoded again.
+        """Encode and classify the texts again with fewer words, for several choices of words per text.
 
-        The words of `keep`, bool `[copies, batch, positions]`, and delimiters stay; nan if no word stays.
+        Args:
+            keep: bool `[copies, batch, positions]`, True for words that stay in each copy; delimiters always stay.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`, nan for copies without a word.
         """
         copies, texts = keep.shape[:2]
         tokens = to_tokens(keep, self.token_to_position)
@@ -121,9 +155,10 @@ class ClassifiedBatch:
         return found.view(copies, texts, -1)
 
     def noise(self, purpose: str, draws: int) -> Tensor:
-        """Return random numbers in [0, 1), float64 `[draws, batch, positions]`; 2 at positions outside the mask.
+        """Return uniform random numbers in [0, 1), float64 `[draws, batch, positions]`; 2 outside the mask.
 
-        They depend on the seed, the purpose and the index of the text in its split, and not on the batch.
+        The numbers of a text depend on the seed, on `purpose`, which separates independent draws, and on the index of
+        the text in its split, not on the batch.
         """
         found = np.full((draws, *self.mask.shape), OUTSIDE)
         rows = zip(self.batch.index.tolist(), self.mask.cpu().numpy(), strict=True)
@@ -134,7 +169,10 @@ class ClassifiedBatch:
 
 
 def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:
-    """Raise UserError if a text has several distributions, one for each sentence of a hierarchical model."""
+    """Raise a UserError if the texts have one distribution for each sentence; `test` is the name of the test.
+
+    Only the word level of a hierarchical model has such attention.
+    """
     if bool((classified.groups > 0).any()):
         raise UserError(
             f"{test} compares one distribution a text, and {classified.checkpoint.name} has one for each sentence at "
@@ -144,13 +182,25 @@ def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:
 
 
 def to_tokens(values: Tensor, token_to_position: Tensor) -> Tensor:
-    """Return values `[..., batch, positions]` copied to the tokens of each position, `[..., batch, time]`, else 0."""
+    """Copy the value of each position to its tokens.
+
+    Args:
+        values: `[..., batch, positions]`.
+        token_to_position: position of each token, int64 `[batch, time]`; -1 for none.
+
+    Returns:
+        Values of the tokens `[..., batch, time]`, 0 for tokens without a position.
+    """
     places = token_to_position.clamp(min=0).expand(*values.shape[:-1], token_to_position.size(1))
     return values.gather(-1, places).masked_fill(token_to_position < 0, 0)
 
 
 def token_to_position(batch: TextBatch, level: str) -> Tensor:
-    """Return the position of each token at a level, int64 `[batch, time]`; -1 for delimiters and padding."""
+    """Return the position of each token at a level of attention, int64 `[batch, time]`.
+
+    A position is the index of the sentence at the level `sentence`, else the index of the token; -1 for delimiters and
+    padding.
+    """
     if level == SENTENCE:
         return batch.sentences
     places = torch.arange(batch.tokens.size(1), device=batch.tokens.device)
@@ -158,7 +208,15 @@ def token_to_position(batch: TextBatch, level: str) -> Tensor:
 
 
 def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
-    """Return the tested levels: the wanted one; by default sentences, or all levels of a model without sentences."""
+    """Return the names of the attention levels to test.
+
+    Args:
+        output: output of the classifier, with its levels.
+        wanted: name of a level; None for the sentence level, or for all levels if the model has none.
+
+    Raises:
+        UserError: the model has no level of this name.
+    """
     if wanted is None:
         return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
     if wanted not in output.levels:
@@ -169,7 +227,19 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
 def classify(
     checkpoint: Checkpoint, batch: TextBatch, level: str | None, *, seed: int, pad: int
 ) -> tuple[Output, ClassifiedBatch | None]:
-    """Return the output for all texts, and a batch of the texts with at least two words, or sentences if tested."""
+    """Classify a batch; return the output for all texts, and the texts that can be tested.
+
+    Args:
+        checkpoint: the classifier.
+        batch: the texts.
+        level: level of attention to test; None for the default of `levels_of`.
+        seed: seed of all random numbers of the tests.
+        pad: id of the padding in the vocabulary.
+
+    Returns:
+        The output, and the texts with at least two positions, words or, at that level, sentences; None if there are
+        none.
+    """
     with torch.no_grad():
         output: Output = checkpoint.model(batch)
     names = levels_of(output, level)
@@ -183,7 +253,7 @@ def classify(
 
 
 def select_texts(texts: Texts, rows: Tensor) -> Texts:
-    """Return some texts of a batch or of an output, chosen by index int64 `[rows]` or by bool `[batch]`."""
+    """Return some texts of a `TextBatch`, an `Output` or a `Level`; `rows` is int64 `[rows]` or bool `[batch]`."""
     chosen: dict[str, Any] = {}
     for field in fields(texts):
         value = getattr(texts, field.name)
@@ -195,7 +265,14 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
 
 
 def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
-    """Return texts, by index int64 `[rows]`, with the tokens `keep`, bool `[rows, time]`; empty sentences vanish."""
+    """Return texts with only some of their tokens; sentences left empty are dropped.
+
+    Args:
+        batch: the texts.
+        rows: indices of the texts to return, int64 `[rows]`; an index may occur several times.
+        keep: bool `[rows, time]`, True for tokens that stay.
+        pad: id of the padding in the vocabulary.
+    """
     lengths = keep.sum(1)
     time = int(lengths.max())
     places = (~keep).to(torch.int8).argsort(dim=1, stable=True)[:, :time]
@@ -221,7 +298,13 @@ def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBat
 
 
 def passes(lengths: Tensor) -> Iterator[Tensor]:
-    """Yield indices of texts of these lengths, longest first, in passes of at most `PASS` tokens or of one text."""
+    """Divide texts into passes of similar length; yield the indices of each pass, int64 `[texts]`, longest first.
+
+    A pass has at most `PASS` tokens, padding included, or one text.
+
+    Args:
+        lengths: number of tokens of each text, `[texts]`.
+    """
     order = lengths.argsort(dim=0, descending=True, stable=True)
     while len(order):
         size = max(PASS // max(int(lengths[order[0]]), 1), 1)
@@ -230,7 +313,15 @@ def passes(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def renormalised(weights: Tensor, groups: Tensor) -> Tensor:
-    """Return weights `[..., batch, positions]` scaled to sum to one in each group; a group without weight stays 0."""
+    """Scale weights so that they sum to one in each group; a group without weight stays 0.
+
+    Args:
+        weights: attention `[..., batch, positions]`.
+        groups: index of the group of each position, int64 `[batch, positions]`; -1 for none.
+
+    Returns:
+        Scaled weights `[..., batch, positions]`.
+    """
     count = int(groups.max()) + 1
     if count <= 1:
         sums = weights.sum(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Results of a test for each checkpoint, and tables that compare variants over texts and seeds."""
+"""Results of the fidelity tests for each checkpoint, and tables that compare variants over texts and seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,29 +12,38 @@ from results import Estimate, Table, Unit, numbers
 
 @dataclass(frozen=True, eq=False)
 class CheckpointResult:
-    """Measurements and scores of one checkpoint; for name, variant and seed see `Checkpoint`."""
+    """Measurements and scores of one checkpoint.
+
+    Attributes:
+        name: name of the checkpoint, as in `Checkpoint`.
+        variant: name shared by checkpoints that differ only in the seed.
+        seed: seed of the training run; -1 if unknown.
+        classes: number of classes.
+        positive: class whose F1 is reported; None for the mean over the classes.
+        values: one row per test text, by its index in the split; columns are `<test>.<column>`, nan for skipped texts.
+        scores: estimates by `<test>.<score>`.
+    """
 
     name: str
     variant: str
     seed: int
-    classes: int  # number of labels
-    positive: int | None  # the class whose F1 is reported; None for the mean over the classes
+    classes: int
+    positive: int | None
     values: pd.DataFrame
-    """A row for each test text, by its index in the split; columns are `<test>.<column>`; nan for skipped texts."""
-    scores: Mapping[str, Estimate]  # by `<test>.<score>`
+    scores: Mapping[str, Estimate]
 
     def columns(self, test: str) -> pd.DataFrame:
-        """Return the columns of a test, named `<column>`."""
+        """Return the measurements of a test, one row per text; columns are named without the prefix `<test>.`."""
         return self.values.filter(regex=rf"^{test}\.").rename(columns=lambda column: column.removeprefix(f"{test}."))
 
     @property
     def tested(self) -> "pd.Series[bool]":
-        """Texts with a number from any test; the classifier's own columns have no dot in their names."""
+        """Bool for each text, True if any test has a number for it."""
         return self.values.filter(like=".").notna().any(axis=1)
 
 
 def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[CheckpointResult]]:
-    """Return the checkpoints of each variant; variants and checkpoints keep the order of `results`."""
+    """Group results by variant; variants and checkpoints keep the order of `results`."""
     variants: dict[str, list[CheckpointResult]] = {}
     for result in results:
         variants.setdefault(result.variant, []).append(result)
@@ -42,12 +51,12 @@ def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[Checkpoint
 
 
 def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.DataFrame]:
-    """Return the columns of a test for each variant, with the rows of all its seeds."""
+    """Return the measurements of a test by variant: the rows of all its seeds in one frame."""
     return {variant: pd.concat([one.columns(test) for one in ours]) for variant, ours in by_variant(results).items()}
 
 
 def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return a row for each checkpoint: counts of tested and skipped texts, and every score, nan if missing."""
+    """Return one row per checkpoint: the number of tested and of skipped texts, and every score, nan if missing."""
     rows = []
     for result in results:
         texts = int(result.tested.sum())
@@ -59,11 +68,12 @@ def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
 
 
 def comparison_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return a row for each score and variant.
+    """Return one row per score and variant: its mean over seeds, and its difference from the first variant.
 
     `mean`, `low`, `high` and `sd` are over the `seeds` of the variant. `difference` from the first variant, its
-    interval and `p` use the same resamples of the texts for both; `p_holm` is adjusted for the variants of the score.
-    The first variant has nan there. Intervals and p-values describe the variation over texts, `sd` over seeds.
+    interval and `p` use the same resamples of the texts for both; `p_holm` is Holm-corrected over the variants of the
+    score. The first variant has nan there. Intervals and p-values describe the variation over texts, `sd` the variation
+    over seeds.
     """
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
@@ -83,9 +93,9 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
 
 
 def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()) -> Table:
-    """Return a row for each score, those in `first` before the others, and a column for each variant.
+    """Return one row per score and one column per variant: the mean over seeds, with its interval.
 
-    A column has the mean over the seeds; its interval is in `<variant>.low` and `<variant>.high`.
+    The interval is in the columns `<variant>.low` and `<variant>.high`. Scores in `first` come before the others.
     """
     scores = by_score(results)
     found = {name: scores[name] for name in dict.fromkeys((*first, *scores))}
@@ -99,7 +109,7 @@ def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
-    """Return the mean over the seeds of every score; names begin with the variant, but for the first variant."""
+    """Return the mean over seeds of every score, by `<variant>.<score>`; the first variant has no prefix."""
     found = by_score(results)
     scores: dict[str, Estimate] = {}
     for variant in by_variant(results):
@@ -109,7 +119,7 @@ def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
 
 
 def by_score(results: Sequence[CheckpointResult]) -> dict[str, dict[str, list[Estimate]]]:
-    """Return, by score and variant, the seeds with a defined score; all seeds if none has one."""
+    """Return the estimates of the seeds, by score and variant, without nan unless all are nan."""
     found: dict[str, dict[str, list[Estimate]]] = {}
     for variant, ours in by_variant(results).items():
         for name in dict.fromkeys(name for result in ours for name in result.scores):

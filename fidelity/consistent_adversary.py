@@ -53,15 +53,17 @@ ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
 class ConsistentAdversary(FidelityTest):
     """Distance in attention between a checkpoint and models trained to make its decisions with other attention.
 
-    Trains one adversary for each λ on TVD − λ · KL over train, by the recipe of the checkpoint and from other initial
-    weights (in a transformer only the classification head is drawn). On test, each adversary is a point of a curve: the
-    mean TVD of the decisions and the mean JSD of the attention. The curve begins at the checkpoint itself, (0, 0).
-    `area` is the area under the curve, `max_jsd` its highest point. Two comparisons accompany the curve: other seeds of
-    the variant, to show the effect of a new training alone, and a checkpoint with uniform attention, which has no
-    adversary itself.
+    Trains one adversary for each λ on TVD − λ · KL over train. TVD is the total variation distance between the two
+    outputs, KL the divergence between the two attention distributions. Training follows the checkpoint's configuration,
+    from other random initial weights (in a transformer only the classification head is random). On test, each adversary
+    is a point of a curve: the mean TVD of the outputs and the mean JSD of the attention. The curve begins at the
+    checkpoint itself, (0, 0). `area` is the area under the curve, `max_jsd` its highest point. Two other models are
+    compared too: other seeds of the variant, to show the effect of a new training alone, and a checkpoint with uniform
+    attention, which has no adversary itself.
 
     Tests the attention over sentences of a hierarchical classifier, and the mean over the heads of a transformer.
-    Adversaries are kept in `adversaries/` of the datamodule's cache; a run that is started again trains the rest.
+    Adversaries are kept in `adversaries/` of the datamodule's cache; a run that is started again trains only the
+    missing ones.
 
     Args:
         strengths: values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so λ is twice
@@ -125,7 +127,11 @@ class ConsistentAdversary(FidelityTest):
         return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return a row for each checkpoint and `other` model: mean `tvd`, `jsd`, and its `f1`, `accuracy`, `epochs`."""
+        """Return one row for each checkpoint and model it is compared with: itself, adversaries, another seed, uniform.
+
+        Columns: `other`, the name of that model; mean `tvd` of the outputs and mean `jsd` of the attention; its `f1`,
+        `accuracy` and training `epochs`.
+        """
         rows = []
         for result in results:
             values = result.columns(self.name)
@@ -147,7 +153,8 @@ class ConsistentAdversary(FidelityTest):
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Return mean TVD against mean JSD: a line for each checkpoint with adversaries, points for other models.
 
-        With several seeds, `consistent_adversary.seeds` shows the JSD to the first seed by the highest weight.
+        With several seeds, `consistent_adversary.seeds` shows the JSD to the first seed by the highest weight of the
+        text.
         """
         lines: dict[str, tuple[list[float], list[float]]] = {}
         points: dict[str, tuple[list[float], list[float]]] = {}
@@ -182,7 +189,7 @@ class ConsistentAdversary(FidelityTest):
         return {label: other for label, other in others.items() if other is not checkpoint}
 
     def audit(self) -> Mapping[str, object]:
-        """Return the number of adversaries, and of adversaries cut off by max_epochs."""
+        """Return the number of adversaries, and `cut_off`, the number whose training reached `max_epochs`."""
         found = [adversary.best for each in self._adversaries.values() for adversary in each.values()]
         return {"adversaries": len(found), "cut_off": sum(not best.stopped for best in found)}
 
@@ -218,10 +225,18 @@ def _highest(values: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Training of models by the recipe of a checkpoint; finished trainings are kept as files.
+    """Trains other models as a checkpoint was trained, and keeps finished trainings as files.
 
-    Optimiser, learning rate, clipping and batch size are the ones of the checkpoint's run. Training ends after
-    `max_epochs`, or `patience` epochs without improvement. All random numbers depend on the seed and the checkpoint.
+    Optimiser, learning rate, clipping and batch size are the checkpoint's. A training ends after `max_epochs` epochs,
+    or after `patience` epochs without improvement. All random numbers depend on `seed` and the checkpoint.
+
+    Attributes:
+        checkpoint: checkpoint whose configuration is used.
+        data: datamodule of the run, set up.
+        device: device of the trainings.
+        max_epochs: largest number of epochs.
+        patience: epochs without improvement before a training ends.
+        seed: seed of the run.
     """
 
     checkpoint: Checkpoint
@@ -233,12 +248,12 @@ class Recipe:
 
     @cached_property
     def training_seed(self) -> int:
-        """Seed of the trainings, different for each checkpoint."""
+        """Seed of the trainings by this recipe, different for each checkpoint."""
         return int(digest(f"{self.seed} {self.checkpoint.digest}".encode())[:8], 16)
 
     @cached_property
     def own_data(self) -> ClassificationDataModule:
-        """The same splits with the batch size of the recipe, for trainers of its own."""
+        """Datamodule with the splits of `data` and the batch size of the checkpoint's training."""
         own = copy(self.data)
         own.trainer, own.seed = None, self.training_seed
         own.batch_size = self.checkpoint.config["data"].get("init_args", {}).get("batch_size", own.batch_size)
@@ -251,7 +266,15 @@ class Recipe:
         mode: Literal["min", "max"],
         **texts: Any,  # noqa: ANN401
     ) -> Best:
-        """Return the best epoch of a module trained on `texts`; for the arguments see `train_nested`."""
+        """Train a module by this recipe; return its best epoch.
+
+        Keywords name the data as in Lightning's `Trainer.fit`, `train_dataloaders` or `datamodule`.
+
+        Args:
+            module: the module to train.
+            monitor: logged value that decides which epoch is best.
+            mode: `min` or `max`, the direction in which this value improves.
+        """
         progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
         run = self.checkpoint.config.get("trainer", {})
         return train_nested(
@@ -272,14 +295,14 @@ class Recipe:
     def training(
         self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best], before: int = 0
     ) -> Training:
-        """Return a training whose outcome is kept for later runs.
+        """Describe a training whose outcome is kept as a file for later runs.
 
         Args:
             kind: folder in the datamodule's cache; the name of the file is a digest of recipe and options.
-            options: everything else that the outcome depends on.
-            name: name for the log.
-            train: trains.
-            before: epochs of another training that `train` begins with.
+            options: everything apart from the recipe that the outcome depends on.
+            name: name of the training in the log.
+            train: function that trains and returns the best epoch.
+            before: largest number of epochs of another training that `train` runs first.
         """
         path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
         return Training(f"{name} of {self.checkpoint.name}", path, train, before + self.max_epochs)
@@ -294,25 +317,34 @@ class Recipe:
 
     @cached_property
     def train_outputs(self) -> "TrainOutputs":
-        """Outputs of the checkpoint on train."""
+        """Outputs of the checkpoint for all texts of train."""
         return collect_outputs(self.checkpoint.model.to(self.device), self.data, self.device)
 
 
 class TrainOutputs(NamedTuple):
-    """Outputs of a classifier on train."""
+    """Outputs of a classifier for all texts of train.
 
-    probabilities: Tensor  # [texts, classes]
-    weights: Sequence[Tensor]  # for each text [positions, heads]
+    Attributes:
+        probabilities: probabilities of the classes, `[texts, classes]`.
+        weights: attention for each text, `[positions, heads]`.
+    """
+
+    probabilities: Tensor
+    weights: Sequence[Tensor]
 
     def padded(self, texts: Tensor, positions: int) -> tuple[Tensor, Tensor]:
-        """Return probabilities `[batch, classes]`, attention `[heads, batch, positions]` of texts int64 `[batch]`."""
+        """Return the outputs for a batch of texts, given by index int64 `[batch]`, padded to `positions`.
+
+        Returns:
+            Probabilities `[batch, classes]`, and attention `[heads, batch, positions]`.
+        """
         weights = pad_sequence([self.weights[text] for text in texts.tolist()], batch_first=True)
         return self.probabilities[texts], pad(weights, (0, 0, 0, positions - weights.size(1))).permute(2, 0, 1)
 
 
 @torch.no_grad()
 def collect_outputs(model: TextClassifier, data: ClassificationDataModule, device: torch.device) -> TrainOutputs:
-    """Return the outputs of a classifier on train."""
+    """Classify all texts of the train split; return the outputs."""
     probabilities: dict[int, Tensor] = {}
     weights: dict[int, Tensor] = {}
     for batch in data.splits["train"].batches(data.eval_tokens):
@@ -329,20 +361,20 @@ def collect_outputs(model: TextClassifier, data: ClassificationDataModule, devic
 
 
 def attention_of(output: Output) -> Tensor:
-    """Return the weights of the tested levels, `[levels, batch, positions]`."""
+    """Return the attention in an output at the levels that are tested by default, `[levels, batch, positions]`."""
     return torch.stack([output.levels[name].weights for name in levels_of(output, None)])
 
 
 def adversarial_loss(
     probabilities: Tensor, weights: Tensor, base_probabilities: Tensor, base_weights: Tensor, strength: float
 ) -> Tensor:
-    """Return TVD(ŷ_a, ŷ_b) − λ · KL(α_a ‖ α_b), averaged over texts (Wiegreffe & Pinter 2019, §4).
+    """Return TVD(ŷ_a, ŷ_b) − λ · KL(α_a ‖ α_b), averaged over texts, a scalar (Wiegreffe & Pinter 2019, §4).
 
     Args:
-        probabilities: decisions ŷ_a of the adversary, `[batch, classes]`.
+        probabilities: outputs ŷ_a of the adversary, `[batch, classes]`.
         weights: attention α_a of the adversary, `[heads, batch, positions]`; KL is averaged over heads.
-        base_probabilities: decisions ŷ_b of the checkpoint.
-        base_weights: attention α_b of the checkpoint.
+        base_probabilities: outputs ŷ_b of the checkpoint, `[batch, classes]`.
+        base_weights: attention α_b of the checkpoint, `[heads, batch, positions]`.
         strength: λ.
     """
     # Their code takes the TVD of one sigmoid, half the TVD of its two classes: their λ is half of this λ.
@@ -363,7 +395,7 @@ class AdversarialTraining(LightningModule):
         self.model, self.base, self.strength = model, base, strength
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch, which does not depend on the labels."""
+        """Return the adversarial loss of a batch, a scalar; labels are not used."""
         output: Output = self.model(batch)
         weights = attention_of(output)
         base = self.base.padded(batch.index, weights.size(-1))
@@ -376,7 +408,13 @@ class AdversarialTraining(LightningModule):
 
 
 class TrainedAdversary(NamedTuple):
-    """A trained adversary, in evaluation mode and without gradients, and the end of its training."""
+    """A trained adversary.
+
+    Attributes:
+        model: the classifier, in evaluation mode and without gradients.
+        best: its best epoch, and how its training ended.
+        name: name in tables and figures.
+    """
 
     model: TextClassifier
     best: Best
@@ -384,7 +422,7 @@ class TrainedAdversary(NamedTuple):
 
 
 def adversary_training(recipe: Recipe, strength: float) -> Training:
-    """Return the training of the adversary with one λ.
+    """Describe the training of the adversary with one λ, `strength`.
 
     All adversaries of a checkpoint have the same initial weights, not the checkpoint's. The epoch with the lowest
     training loss counts; nothing is chosen on test, where the authors' code chooses the base.
@@ -400,14 +438,14 @@ def adversary_training(recipe: Recipe, strength: float) -> Training:
 
 
 def trained_adversary(recipe: Recipe, best: Best) -> TrainedAdversary:
-    """Return the adversary of a training that has ended."""
+    """Create the adversary with the parameters of its best epoch, on the device of the recipe."""
     model = recipe.checkpoint.untrained(recipe.data, recipe.training_seed)
     model.load_state_dict(best.state)
     return TrainedAdversary(model.to(recipe.device).eval().requires_grad_(False), best)
 
 
 def has_uniform_attention(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint has uniform attention, so that no model of its kind has another."""
+    """Return True if a checkpoint's attention is uniform by construction, so that it can have no adversary."""
     model = checkpoint.model
     if isinstance(model, HierarchicalClassifier):
         return isinstance(model.sentence_attention, UniformAttention)

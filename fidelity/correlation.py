@@ -28,15 +28,15 @@ INCOMPLETENESS = "integrated_gradients.incompleteness"
 
 
 class Correlation(FidelityTest):
-    """Correlation over the words of a text between attention and measures of the importance of each word.
+    """Correlation, over the words of a text, between attention and measures of the importance of each word.
 
     Uses |value| for every measure except leave-one-out, which uses the total variation distance. Kendall's τ is τ-b.
-    The agreement between two measures is a reference. Values that differ only by rounding count as ties: a word that
-    occurs twice in a text may have two values that differ in the last digits, which depend on the batch.
+    The correlation between two measures serves as a reference. Values that differ only by rounding count as ties: a
+    word that occurs twice in a text may have two values that differ in the last digits, which depend on the batch.
 
     Columns: `<measure>.kendall`, `.pearson` and `.spearman` with attention, and `.p`, the p-value of τ; the same for
-    two measures as `<measure>_<measure>.kendall` and so on. They are nan if one side is the same for all words.
-    `words`, the number of words; `integrated_gradients.incompleteness`, see `Saliency.incompleteness`.
+    two measures as `<measure>_<measure>.kendall` and so on. They are nan if attention or a measure is the same for all
+    words. `words`, the number of words; `integrated_gradients.incompleteness`, see `Saliency.incompleteness`.
 
     Scores: means over the texts, and instead of `.p` `<measure>.significant`, the share of texts with p ≤ .05. Texts
     without a coefficient are left out of its mean, and counted in the table `correlation`.
@@ -88,9 +88,9 @@ class Correlation(FidelityTest):
         return scores | means([INCOMPLETENESS] if "integrated_gradients" in self.saliencies else [])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return a row for every checkpoint and pair: mean and deviation of τ over `texts`, and the other means.
+        """Return one row for each checkpoint and pair of measures: mean and standard deviation of τ, and further means.
 
-        `undefined` counts tested texts without a coefficient.
+        `texts` counts the texts with a coefficient, `undefined` the tested texts without one.
         """
         rows = []
         for result, pair in product(results, self._pairs):
@@ -111,7 +111,7 @@ class Correlation(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a histogram of τ with attention for each measure, with a line for each variant."""
+        """Return, for each measure, a histogram over texts of τ with attention, a line for each variant."""
         seeds, figures = over_seeds(results, self.name), {}
         for measure in self.saliencies:
             taus = {variant: values[f"{measure}.kendall"].dropna().to_numpy() for variant, values in seeds.items()}
@@ -130,7 +130,16 @@ def _outline(taus: Floats) -> tuple[list[float], list[float]]:
 
 
 class Agreement(NamedTuple):
-    """Correlations of pairs of sides, each `[pairs]`, and the two-sided p-value of τ-b; nan if a side is constant."""
+    """Correlations between two rankings of the words, for several pairs of rankings; all fields are `[pairs]`.
+
+    Values are nan if one of the two rankings is constant.
+
+    Attributes:
+        kendall: Kendall's τ-b.
+        pearson: Pearson's r.
+        spearman: Spearman's ρ.
+        p: two-sided p-value of τ-b.
+    """
 
     kendall: Floats
     pearson: Floats
@@ -139,7 +148,12 @@ class Agreement(NamedTuple):
 
 
 def agreements(one: Floats, other: Floats) -> Agreement:
-    """Return the correlations of pairs of sides, `[pairs, words]` each, over the words."""
+    """Return the correlations, over the words, between row i of `one` and row i of `other`, for each i.
+
+    Args:
+        one: values of the words, `[pairs, words]`.
+        other: values of the words to correlate with, `[pairs, words]`.
+    """
     tau = [kendalltau(a, b) for a, b in zip(one, other, strict=True)]
     with warnings.catch_warnings():  # they become nan
         warnings.simplefilter("ignore", ConstantInputWarning)
@@ -151,10 +165,14 @@ def agreements(one: Floats, other: Floats) -> Agreement:
 
 
 def without_rounding(values: Floats, tolerance: Floats) -> Floats:
-    """Return values `[..., words]` without rounding differences.
+    """Make values equal that differ only by rounding; return them as `[..., words]`.
 
     In ascending order, a value that exceeds its predecessor by at most its tolerance becomes equal to it; so does a
     chain of such values.
+
+    Args:
+        values: values of the words, `[..., words]`.
+        tolerance: largest rounding difference of each value, `[..., words]`.
     """
     order = values.argsort(axis=-1)
     ascending = np.take_along_axis(values, order, axis=-1)

@@ -25,14 +25,14 @@ FIRST_ROUND = 4  # numbers of erased weights tried in the first round
 
 
 class SingleWeight(FidelityTest):
-    """Decisions without the largest weight, and without a random other weight (Serrano & Smith 2019, §4).
+    """Decisions without the largest attention weight, and without a random other weight (Serrano & Smith 2019, §4).
 
-    One weight is set to zero and the others are scaled to sum to one. The first of equal largest weights is taken.
-    Several heads lose the weight of the same position; the largest weight is the one of their mean.
+    One weight is set to zero and the others are scaled to sum to one. The first of equal largest weights is taken. If
+    the model has several heads, all lose the weight of the same position, the one with the largest mean over heads.
 
-    Scores: `flips_top` and `flips_random`, the share of decisions that change without the largest weight and without
-    the other; `delta_js`, the mean difference of the two changes of the output (JSD, in nats). Columns: the same, and
-    `delta_weight`, the difference of the two weights.
+    Scores: `flips_top` and `flips_random`, the share of decisions that change without the largest and without the
+    random weight; `delta_js`, the mean difference between the two changes of the output (JSD, in nats). Columns: the
+    same, and `delta_weight`, the difference of the two weights.
     """
 
     name = "single_weight"
@@ -61,7 +61,10 @@ class SingleWeight(FidelityTest):
         return means(("flips_top", "flips_random")) | means(["delta_js"], "nats")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the shares of texts whose decision flips without each, one or none of the two weights."""
+        """Return the share of texts whose decision flips without either weight, only without one of them, or never.
+
+        `both` counts decisions that flip without the largest weight and also without the random one, each erased alone.
+        """
         shares = {"both": [1, 1], "top_only": [1, 0], "random_only": [0, 1], "neither": [0, 0]}
         rows = []
         for result in results:
@@ -71,7 +74,10 @@ class SingleWeight(FidelityTest):
         return {f"{self.name}_flips": Table(pd.DataFrame(rows), dict.fromkeys(shares, "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a point for each text, by the two differences, under the first checkpoint of each variant."""
+        """Return a scatter plot of the texts: difference of the two weights against difference of the two JSD.
+
+        It shows the first checkpoint of each variant.
+        """
         first = {variant: ours[0].columns(self.name).dropna() for variant, ours in by_variant(results).items()}
         points = {name: (own["delta_weight"].tolist(), own["delta_js"].tolist()) for name, own in first.items()}
         axes = ("difference of the two weights", "difference of the two JSD (nats)")
@@ -79,7 +85,7 @@ class SingleWeight(FidelityTest):
 
 
 class SetErasure(FidelityTest):
-    """Number of weights that must be erased before the decision flips (Serrano & Smith 2019, §5).
+    """Number of attention weights that must be erased before the decision flips (Serrano & Smith 2019, §5).
 
     Weights are set to zero in the order of a ranking, highest first, and the others are scaled to sum to one. A good
     ranking needs few erased weights. Columns of every text:
@@ -88,18 +94,19 @@ class SetErasure(FidelityTest):
     - `<ranking>.mass`: share of the attention that is erased at the first flip;
     - `<ranking>.never`: 1 if the decision never flips, else 0; fraction and mass are then 1.
 
-    Every draw of `random` has columns of its own, `random.fraction_1` and so on.
+    Every random order of `random` has its own columns, `random.fraction_1` and so on.
 
-    Several heads lose the weights of the same positions. With attention over the words of each sentence, all words of
-    the text have one order, and a sentence without any weight is a zero vector. If all weights are erased, the attended
-    sum is zero. A flat classifier, and a hierarchical one at the level of sentences, then decide by the bias of their
-    last layer; a hierarchical one at the level of words by its states of empty sentences; a transformer by the state of
-    its position from the layers below.
+    If the model has several heads, all lose the weights of the same positions. With attention over the words of each
+    sentence, all words of the text are ranked together, and a sentence without any weight is a zero vector. If all
+    weights are erased, the attended sum is zero. A flat classifier, and a hierarchical one at the level of sentences,
+    then decide by the bias of their last layer; a hierarchical one at the level of words by its hidden states of empty
+    sentences; a transformer by the hidden state of its decision position from the layers below.
 
     Scores for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
-    with `last: erase` also `last_flips`, the share that flip only without any weight; and `below_random`, the median
-    fraction of random orders minus the ranking's own. Both medians of `below_random` are over all texts under either
-    rule, with fraction 1 for a decision that never flips. Scores of random orders are means over the draws.
+    with `last: erase` also `last_flips`, the share that flip only when no weight is left; and `below_random`, the
+    median fraction of random orders minus the median fraction of the ranking. Both medians of `below_random` are over
+    all texts under either rule, with fraction 1 for a decision that never flips. Scores of `random` are means over its
+    orders.
 
     Args:
         rankings: rankings of the weights, each once; see `fidelity.saliency.Ranking`.
@@ -166,7 +173,10 @@ class SetErasure(FidelityTest):
         return medians
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return violins of the fraction for each ranking, over all seeds and draws, and rates of `never`."""
+        """Return violins of the share of weights erased at the first flip, for each ranking, over all seeds and draws.
+
+        Beside them bars show the share of texts whose decision never flips.
+        """
         shown: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}
         for variant, values in over_seeds(results, self.name).items():
@@ -202,8 +212,9 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
 
     Args:
         classified: the texts.
-        rankings: `[orders, batch, positions]`, -inf outside the mask; the highest goes first, and the first of equals.
-        last: whether the last weight of a text is erased too.
+        rankings: sort keys `[orders, batch, positions]`, -inf outside the mask; the highest is erased first, and the
+            first of equals.
+        last: `erase` to erase the last weight of a text too, `keep` to stop before it.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     most = classified.mask.sum(1) - int(last == "keep")

@@ -1,4 +1,4 @@
-"""The experiment that runs fidelity tests over checkpoints, and the interface of a test."""
+"""The experiment that runs fidelity tests over checkpoints, and the base class of a test."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -41,16 +41,25 @@ OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also o
 
 @dataclass(frozen=True)
 class Measurements:
-    """Numbers that a test measures on a batch."""
+    """Numbers that a test measures on a batch.
+
+    Attributes:
+        numbers: values of the texts `[batch]` by column; nan if undefined. Missing columns become nan.
+        highlights: values of the words `[batch, positions]` by name; they colour the words of example texts.
+    """
 
     numbers: Mapping[str, Tensor]
-    """By column `[batch]`; nan if undefined, as are the columns without numbers."""
     highlights: Mapping[str, Tensor] = field(default_factory=dict)
-    """By name `[batch, positions]`, numbers that colour the words of example texts."""
 
 
 class Score(NamedTuple):
-    """A statistic of some columns over the texts."""
+    """A score of a test: a statistic over the texts.
+
+    Attributes:
+        columns: columns of the test that the statistic reads.
+        statistic: function from the values of these columns and resampling weights to the score.
+        unit: unit of the score.
+    """
 
     columns: Sequence[str]
     statistic: Statistic
@@ -58,83 +67,113 @@ class Score(NamedTuple):
 
 
 def means(columns: Iterable[str], unit: Unit = "fraction") -> dict[str, Score]:
-    """Return for each column the score of its name: the mean over the texts."""
+    """Define one score per column, named as the column: its mean over the texts."""
     return {column: Score([column], mean, unit) for column in columns}
 
 
 class FidelityTest(ABC):
-    """One published test: its measurements on every text, and its scores over a test set.
+    """Base class of a fidelity test: its measurements on every text, and its scores over a test set.
 
-    Subclasses fill `columns`, `measure` and `scores`, and optionally `tables` and `figures`, whose names begin with the
-    name of the test. The experiment puts that name before the names of columns and scores.
+    Subclasses implement `columns`, `measure` and `scores`, and optionally `tables` and `figures`, whose names begin
+    with the name of the test. The experiment puts that name before the names of columns and scores.
+
+    Attributes:
+        name: name of the test.
+        headline: ends of the names of the scores that answer the question of the test; by default all scores do.
     """
 
     name: ClassVar[str]
     headline: ClassVar[tuple[str, ...]] = ("",)
-    """Ends of the names of the scores that answer the question of the test; by default all scores do."""
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        """Prepare before the first batch; all random numbers depend on the seed."""
+        """Prepare the test before the first batch, for instance train models.
+
+        Args:
+            checkpoints: classifiers to test.
+            data: datamodule of the run, set up.
+            device: device of the classifiers.
+            seed: seed of all random numbers.
+        """
 
     @abstractmethod
     def columns(self, classes: int) -> Sequence[str]:
-        """Return the names of the columns of `measure`."""
+        """Return the names of the numbers that `measure` gives, for a classifier with this number of classes."""
 
     @abstractmethod
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Return the columns of a batch. Gradients are recorded, but not for parameters; tests share the saliency."""
+        """Measure a batch of texts under one classifier.
+
+        Gradients are recorded, but not for parameters.
+
+        Args:
+            classified: the texts, with attention and output of the classifier.
+            saliency: importance of their words; all tests share it, so that each measure is computed once.
+        """
 
     @abstractmethod
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """Return the scores by name."""
+        """Return the scores of the test by name.
+
+        Args:
+            classes: number of classes.
+            positive: class whose F1 is reported; None for the mean over the classes.
+        """
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return tables by name; none by default."""
+        """Return the tables of the test by name, from the results of all checkpoints; none by default."""
         return {}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return figures by name; none by default."""
+        """Return the figures of the test by name, from the results of all checkpoints; none by default."""
         return {}
 
     def audit(self) -> Mapping[str, object]:
-        """Return counts of omissions and approximations, by name."""
+        """Return counts of what the test left out or approximated, by name; none by default."""
         return {}
 
 
 def check_each_once(test: FidelityTest, **options: Sequence[str]) -> None:
-    """Raise a UserError if an option of a test is an empty list, or a list with a repeated element."""
+    """Raise a UserError if an option of a test, given by keyword, is an empty list or repeats an element."""
     for option, names in options.items():
         if not names or len(set(names)) < len(names):
             raise UserError(f"{test.name}: name one or more {option}, each once, and not {list(names)}.")
 
 
 class Example(NamedTuple):
-    """A text under one classifier."""
+    """A text to show on the example page, under one classifier.
 
-    text: int  # its index in the split
+    Attributes:
+        text: index of the text in the split.
+        checkpoint: name of the classifier.
+        predicted: predicted class.
+        confidence: probability of the predicted class.
+        rows: values of the tokens, `[tokens]`, by name of what they show, for instance `attention`.
+    """
+
+    text: int
     checkpoint: str
     predicted: int
     confidence: float
-    rows: Mapping[str, Sequence[float]]  # by name, a number for each token
+    rows: Mapping[str, Sequence[float]]
 
 
 class Fidelity(Experiment[ClassificationDataModule]):
     """Tests whether attention explains the decisions of trained classifiers.
 
-    Run it with `python train.py test`. Without `--data` the data are the first checkpoint's; the tests read the test
-    split. Texts of fewer than two words are classified, but not tested.
+    Run it with `python train.py test`. Without `--data` the data of the first checkpoint are used; the tests read the
+    test split. Texts of fewer than two words are classified, but not tested.
 
     Args:
-        checkpoints: file or files of trained classifiers; a folder stands for all files below it. Checkpoints that
-            differ only in the seed are one variant; the others are compared with the variant of the first.
+        checkpoints: file or files of trained classifiers; a folder stands for all checkpoints below it. Checkpoints
+            that differ only in the seed are one variant; the other variants are compared with the variant of the first.
         tests: the tests to run.
         level: level of attention that is tested; None for the sentences of a hierarchical classifier, and for all
             levels of other classifiers.
         examples: number of texts on the page of examples, evenly spread over the split; 0 for no page.
-        eval_tokens: bound of a batch, in padded tokens; None for the bound of the data.
-        seed: seed of everything that is drawn; None for the seed of the run.
+        eval_tokens: largest size of a batch, in tokens with padding; None for the datamodule's.
+        seed: seed of all random numbers; None for the seed of the run.
     """
 
     experiment = "fidelity"
@@ -167,7 +206,14 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     @classmethod
     def data_of(cls, arguments: Namespace) -> Namespace | None:
-        """Return the settings of the first checkpoint's data, for a command line without data."""
+        """Return the data settings stored in the first checkpoint, used if the command line has no `--data`.
+
+        Returns:
+            The settings; None if no checkpoint is named.
+
+        Raises:
+            UserError: the file is not a checkpoint of a text classifier.
+        """
         paths = [arguments.checkpoints] if isinstance(arguments.checkpoints, str) else arguments.checkpoints
         if not paths:
             return None
@@ -176,7 +222,11 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     @property
     def data(self) -> ClassificationDataModule:
-        """Datamodule of the run; a UserError if its labels are numbers."""
+        """Datamodule of the run.
+
+        Raises:
+            UserError: its labels are numbers to predict, not classes.
+        """
         data = super().data
         if data.regression:
             raise UserError(
@@ -186,7 +236,11 @@ class Fidelity(Experiment[ClassificationDataModule]):
         return data
 
     def prepare(self) -> None:
-        """Load the classifiers; a UserError for a checkpoint that cannot be used."""
+        """Load the classifiers.
+
+        Raises:
+            UserError: a checkpoint cannot be used, see `fidelity.checkpoints.load`.
+        """
         if self.checkpoints:
             return
         self.checkpoints = load(self.paths, self.data)
@@ -197,7 +251,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self.rows = nn.ModuleList(ItemRows(dict.fromkeys([*OWN, *self._columns])) for _ in self.checkpoints)
 
     def on_test_start(self) -> None:
-        """Prepare the tests; some train models of their own."""
+        """Prepare all tests before the first batch; some of them train models."""
         with recorded_gradients():
             for test in self.tests:
                 test.begin(self.checkpoints, self.data, self.device, self.seed)
@@ -301,9 +355,13 @@ class Fidelity(Experiment[ClassificationDataModule]):
 def examples_of(
     classified: ClassifiedBatch, saliency: Saliency, highlights: Mapping[str, Tensor], chosen: Collection[int]
 ) -> list[Example]:
-    """Return the texts of a batch whose indices in the split are `chosen`.
+    """Return the texts of a batch that are to be shown on the example page.
 
-    Rows are attention, input × gradient, and the highlights, by name `[batch, positions]`.
+    Args:
+        classified: the texts, with the decisions of a classifier.
+        saliency: importance of their words.
+        highlights: further values of the words by name, `[batch, positions]`.
+        chosen: indices, in the split, of the texts to show.
     """
     if not set(chosen).intersection(classified.batch.index.tolist()):
         return []
@@ -322,7 +380,13 @@ def examples_of(
 def example_page(
     found: Sequence[Example], data: ClassificationDataModule, checkpoints: Sequence[Checkpoint]
 ) -> ColouredTexts:
-    """Return one page with every text under the first checkpoint of each variant."""
+    """Return the example page: every chosen text under the first checkpoint of each variant.
+
+    Args:
+        found: texts under classifiers, in any order.
+        data: datamodule with the words and labels of the texts.
+        checkpoints: all checkpoints of the run.
+    """
     first = {one.variant: one for one in reversed(checkpoints)}
     names = {one.name: one.variant for one in checkpoints if first[one.variant] is one}
     order = {name: place for place, name in enumerate(names)}

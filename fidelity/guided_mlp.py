@@ -1,4 +1,4 @@
-"""Token-wise models with imposed attention: is attention useful without context? (Wiegreffe & Pinter 2019, §3.4)."""
+"""Token-wise models with imposed attention: does attention help without context? (Wiegreffe & Pinter 2019, §3.4)."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -34,7 +34,7 @@ ADVERSARY_PATIENCE = 10  # as `patience` of `ConsistentAdversary`
 
 
 class GuidedClassifier(AttentionClassifier):
-    """A flat classifier with the attention of `guide`, another model, which is not trained.
+    """A flat classifier whose attention is that of another model, `guide`, which is not trained.
 
     All other arguments are options of `AttentionClassifier`.
     """
@@ -59,19 +59,20 @@ class GuidedMLP(FidelityTest):
     """F1 of a token-wise MLP that is trained on the labels with imposed attention, for several sources of attention.
 
     The MLP maps each word by itself, so only attention depends on context. Attention that helps the MLP more than
-    uniform attention, and more than attention that it learns itself, carries information about the text beyond its own
-    model, unless an adversary's attention helps as much. Embeddings and optimisation are the checkpoint's, without its
-    regularisers; the epoch is chosen on dev. Hierarchical classifiers and transformers have no single distribution over
-    words, and are left out.
+    uniform attention, and more than attention that it learns itself, carries information about the text beyond the
+    classifier it comes from, unless an adversary's attention helps as much. Embeddings and optimisation are the
+    checkpoint's, without its regularisers; the epoch is chosen on dev. Hierarchical classifiers and transformers have
+    no single distribution over words, and are left out.
 
     Args:
-        sources: sources of the imposed attention, each once: `uniform`, `own`, `base` or `adversary`.
+        sources: sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP itself; `base`, the
+            checkpoint's; or `adversary`, its adversary's.
         strength: λ of the adversary; an adversary of `ConsistentAdversary` with the same λ, epochs, patience and seed
             is used again.
-        size: size of the hidden states.
+        size: size of the hidden states of the MLP.
         max_epochs: largest number of epochs of a training.
         patience: epochs without a higher F1 on dev before a training ends.
-        adversary_epochs: `max_epochs` of the adversary.
+        adversary_epochs: largest number of epochs of the adversary's training.
     """
 
     name = "guided_mlp"
@@ -161,7 +162,7 @@ class GuidedMLP(FidelityTest):
         return {f"{source}.f1": Score(("gold", f"predicted_{source}"), f1, "fraction") for source in self.sources}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return F1 for each checkpoint and source of attention."""
+        """Return the F1 of the MLP for each checkpoint and source of attention."""
         rows = [
             {"variant": result.variant, "checkpoint": result.name, "attention": source}
             | result.scores[f"{self.name}.{source}.f1"].named("f1")
@@ -171,6 +172,6 @@ class GuidedMLP(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 
     def audit(self) -> Mapping[str, object]:
-        """Return the number of models, of models cut off by max_epochs, and of checkpoints without models."""
+        """Return the number of trained MLPs, of trainings that reached `max_epochs`, and of checkpoints left out."""
         models = sum(len(models) for models in self._models.values())
         return {"models": models, "cut_off": self._cut_off, "checkpoints_left_out": self._left_out}

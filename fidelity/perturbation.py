@@ -1,4 +1,4 @@
-"""Uniform and shuffled attention at test time, over the same hidden states."""
+"""Uniform and shuffled attention at test time, with unchanged hidden states."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,15 +21,15 @@ BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight o
 
 
 class Perturbation(FidelityTest):
-    """Loss of a classifier when its attention is replaced at test time (Tutek & Šnajder 2020, §5).
+    """Loss of F1 and accuracy of a classifier if its attention is replaced at test time (Tutek & Šnajder 2020, §5).
 
     `uniform` gives every position the same weight; `permuted` shuffles the weights within the text. At the level of
     words of a hierarchical model both happen within each sentence. All heads are shuffled alike.
 
     Scores for each kind: `<kind>_drop` and `<kind>_accuracy_drop`, the loss of F1 and of accuracy; `<kind>_flips`, the
     share of decisions that change. With two classes F1 is the positive class's, else the mean over classes. Columns:
-    `gold`, the label; `own`, the decision under the model's attention; `<kind>_class_<n>`, the share of draws with
-    decision n; `<kind>_flips`, the share of draws with a decision other than `own`.
+    `gold`, the label; `own`, the decision under the model's attention; `<kind>_class_<n>`, the share of shuffles with
+    decision n; `<kind>_flips`, the share of shuffles with a decision other than `own`.
 
     Args:
         permutations: number of shuffles of every text, 1 or more. F1 counts the decisions of all shuffles.
@@ -79,7 +79,7 @@ class Permutation(FidelityTest):
 
     A decision that depends on the weights changes when they are shuffled, at least if one of them is high. Columns:
     `median_tvd`, the median over the shuffles of the total variation distance between the two outputs, in 0–1; and
-    `max_attention`, the highest weight of the text, of the mean over heads. Score: the mean over texts of `median_tvd`.
+    `max_attention`, the highest weight of the text in the mean over heads. Score: the mean over texts of `median_tvd`.
 
     Args:
         permutations: number of shuffles of every text, 1 or more.
@@ -105,20 +105,26 @@ class Permutation(FidelityTest):
         return means(["median_tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return `permutation`: mean and median over the texts of `median_tvd`, by the highest weight."""
+        """Return `permutation`: mean and median over the texts of `median_tvd`, by the highest weight of the text."""
         return {self.name: bin_table(by_max_attention(results, self.name, "median_tvd"), "tvd", "fraction")}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return `permutation`: violins of `median_tvd` by the highest weight (Jain & Wallace's fig. 6)."""
+        """Return `permutation`: violins of `median_tvd` by the highest weight of the text (Jain & Wallace's fig. 6)."""
         values = by_max_attention(results, self.name, "median_tvd")
         return {self.name: violins("Attention shuffled", values, "median TVD of the output")}
 
 
 def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
-    """Return weights `[heads, batch, positions]` shuffled within their groups, `[draws, heads, batch, positions]`.
+    """Shuffle attention weights within their groups; all heads alike.
 
-    All heads are shuffled alike, in the order of the noise, `[draws, batch, positions]`. Positions in no group, -1,
-    keep their weight.
+    Args:
+        weights: attention `[heads, batch, positions]`.
+        noise: random numbers that give the order, `[draws, batch, positions]`.
+        groups: index of the distribution of each position, int64 `[batch, positions]`; positions with -1 keep their
+            weight.
+
+    Returns:
+        Shuffled weights `[draws, heads, batch, positions]`.
     """
     positions = groups.argsort(dim=-1, stable=True).expand(noise.shape)
     by_noise = noise.argsort(-1)
@@ -132,12 +138,16 @@ def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
 
 
 def max_attention(classified: ClassifiedBatch) -> Tensor:
-    """Return the highest weight of every text, `[batch]`."""
+    """Return the highest attention weight of every text, in the mean over heads, `[batch]`."""
     return classified.attention.amax(-1)
 
 
 def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
-    """Return the values of a column for each variant, over all its seeds, in the `BINS` of `max_attention`."""
+    """Return the values of a test's column by variant, over all its seeds, in bins of the text's highest weight.
+
+    Returns:
+        For each variant, the values `[texts]` in each of the `BINS`.
+    """
     found: dict[str, list[Floats]] = {}
     for variant, values in over_seeds(results, test).items():
         pairs = values[["max_attention", column]].dropna().to_numpy(np.float64)
@@ -148,7 +158,13 @@ def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str
 
 
 def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> Table:
-    """Return mean and median of values for each variant and bin with texts."""
+    """Return a table of the mean and median value for each variant and bin with texts.
+
+    Args:
+        values: values `[texts]` of each bin by variant, from `by_max_attention`.
+        what: name of the values in the columns `mean_<what>` and `median_<what>`.
+        unit: unit of the values.
+    """
     rows = [
         (variant, name, len(some), some.mean(), np.median(some))
         for variant, by_bin in values.items()
@@ -161,7 +177,7 @@ def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> 
 
 
 def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> Spreads:
-    """Return one violin for each bin and variant."""
+    """Return a figure with one violin for each bin and variant; `values` are from `by_max_attention`."""
     series = {variant: [some.tolist() for some in by_bin] for variant, by_bin in values.items()}
     return Spreads(title, BINS, series, label, unit="ratio", category_label="highest attention weight of the text")
 

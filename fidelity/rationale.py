@@ -1,4 +1,4 @@
-"""Tests that classify some words of a text: rationales (ERASER, DeYoung et al. 2020) and single words."""
+"""Tests that classify only some words of a text: rationales (ERASER, DeYoung et al. 2020) and single words."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,7 +18,7 @@ COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
 
 
 class Rationale(FidelityTest):
-    """Rationales of the words that a ranking puts first, at several lengths; `random` is the baseline.
+    """Rationales, the words that a ranking puts first, at several lengths; `random` is the baseline.
 
     Let p be the probability of the class predicted for the full text x, and r the words of a rationale.
     Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone), low if r is
@@ -26,9 +26,9 @@ class Rationale(FidelityTest):
     five fractions it is 5/6 of this mean. A rationale has at least one word, and leaves at least one.
 
     Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the area under the
-    precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is the F1 of as many words as are
-    marked. All are nan for texts without marked words. At the level of sentences, a sentence with a marked word is
-    marked.
+    precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is the F1 of as many top-ranked
+    words as are marked. All are nan for texts without marked words. At the level of sentences, a sentence with a marked
+    word is marked.
 
     Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column `gold` counts the
     marked words.
@@ -98,7 +98,7 @@ class Rationale(FidelityTest):
         return means(self._scores)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return plausibility by the number of marked words; no table if the corpus marks none.
+        """Return plausibility by ranking and number of marked words; no table if the corpus marks no words.
 
         Measures of single words miss words that can replace each other, or that decide only together.
         """
@@ -122,7 +122,13 @@ def _by_size(values: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
-    """Return the number of words in each fraction of texts with `words` words `[batch]`, int64 `[fractions, batch]`."""
+    """Return the number of words in the rationale of each text, int64 `[fractions, batch]`.
+
+    Args:
+        words: number of words of each text, int64 `[batch]`.
+        fractions: lengths of the rationales as shares of the words; rounded up, at least one word, and at most all but
+            one.
+    """
     shares = torch.tensor(fractions, dtype=torch.float64, device=words.device)[:, None] * words
     # In floating point .07 · 100 is a little more than 7.
     lengths = (shares - 1e-9).ceil().long().clamp(min=1)
@@ -130,11 +136,16 @@ def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
 
 
 def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Return the area under the precision–recall curve by trapezoids, `[batch]`, as in ERASER; nan without a gold word.
+    """Return the area under the precision–recall curve by trapezoids, `[batch]`, as in ERASER.
 
     The curve begins at recall 0 with precision 1, as in scikit-learn. If all words have one value, the area is the mean
-    of 1 and the share of gold words. For a single gold word in second place it is .25, and `average_precision` .5. All
-    arguments are `[batch, positions]`; words of equal value are one point of the curve.
+    of 1 and the share of gold words. For a single gold word in second place it is .25, and `average_precision` .5.
+    Words of equal value are one point of the curve. The area is nan without a gold word.
+
+    Args:
+        values: scores that rank the positions, `[batch, positions]`.
+        gold: bool `[batch, positions]`, True for marked words.
+        words: bool `[batch, positions]`, True for positions that contain a word; others are ignored.
     """
     order = values.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True)
     # After the last word recall stays 1, so padding adds nothing.
@@ -144,13 +155,28 @@ def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
 
 def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Return the mean over gold words of the precision at each; arguments and result as for `auprc`."""
+    """Return the mean over gold words of the precision at each, `[batch]`; nan without a gold word.
+
+    Args:
+        values: scores that rank the positions, `[batch, positions]`.
+        gold: True for marked words, bool `[batch, positions]`.
+        words: True for positions that contain a word, bool `[batch, positions]`.
+    """
     precision, _ = precision_recall(values, gold, words)
     return torch.where(gold, precision, 0).sum(-1) / gold.sum(-1)
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return precision and recall `[batch, positions]` of the words with at least the value of each position."""
+    """Return precision and recall at each position: of the words whose value is at least that of the position.
+
+    Args:
+        values: scores of the positions, `[batch, positions]`.
+        gold: marked words, bool `[batch, positions]`.
+        words: positions that contain a word, bool `[batch, positions]`.
+
+    Returns:
+        Precision and recall, both float64 `[batch, positions]`.
+    """
     values = values.masked_fill(~words, -torch.inf)
     as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, positions]
     found = (as_high & gold[:, None, :]).sum(-1).double()
@@ -158,14 +184,14 @@ def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tenso
 
 
 class SingleToken(FidelityTest):
-    """Probability of the predicted class with each word of the text alone as input (Tutek & Šnajder 2020).
+    """Probability of the predicted class if the input is one word of the text alone (Tutek & Šnajder 2020).
 
     If hidden states represent their own words, some words alone make the class likely and others do not. If they mix
     the words of the text, every word alone gives a similar probability. Delimiters stay.
 
     Columns and scores: `full`, the probability given the full text; `mean` and `spread`, mean and standard deviation
-    over words of the probability given one word; `agree`, the share of words whose decision alone is the text's.
-    Further columns: `min` and `max` over words.
+    over words of the probability given one word; `agree`, the share of words whose decision alone is the decision for
+    the text. Columns without a score: `min` and `max` over words.
     """
 
     name = "single_token"
@@ -196,7 +222,7 @@ class SingleToken(FidelityTest):
         return means(("spread", "mean", "full", "agree"))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a violin of the spread within a text for each variant, over all its seeds."""
+        """Return violins over texts of `spread`, one for each variant, over all its seeds."""
         spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
         label = "standard deviation of P(class) over the words of a text"
         texts = {"texts": list(spreads.values())}

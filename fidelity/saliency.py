@@ -1,4 +1,4 @@
-"""Importance of each word for a decision: gradients, integrated gradients, and leave-one-out."""
+"""Importance of each word for a decision: gradients, integrated gradients, leave-one-out."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +30,12 @@ TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass ho
 class Saliency:
     """Measures of the importance of each word for the decision, and rankings by them, for a batch of texts.
 
-    p is the probability of the class predicted for the whole text. Measures are computed at first use. They are
-    `[batch, positions]`, summed over the tokens of a position, and 0 at positions without a word.
+    Measures are `[batch, positions]`, summed over the tokens of a position, and 0 at positions without a word. They are
+    computed at first use. In their formulas p is the probability of the class predicted for the unchanged text, e an
+    embedded token and α an attention weight.
+
+    Attributes:
+        classified: the texts, with the decisions of a classifier.
     """
 
     classified: ClassifiedBatch
@@ -47,28 +51,35 @@ class Saliency:
 
     @cached_property
     def input_x_gradient(self) -> Tensor:
-        """`|Σ_d e_d ∂p/∂e_d|` with fixed attention: "gradient" in Jain & Wallace (2019), §4.1 and their code."""
+        """Input × gradient, `|Σ_d e_d ∂p/∂e_d|`, with fixed attention, `[batch, positions]`.
+
+        Jain & Wallace (2019, §4.1) and their code call it gradient.
+        """
         embedded, gradients = self._word_gradients
         return self.classified.to_positions((embedded * gradients).sum(-1)).abs()
 
     @cached_property
     def gradient_norm(self) -> Tensor:
-        """`‖∂p/∂e‖₂` with fixed attention."""
+        """Norm of the gradient, `‖∂p/∂e‖₂`, with fixed attention, `[batch, positions]`."""
         _, gradients = self._word_gradients
         return self.classified.to_positions(gradients.norm(dim=-1))
 
     @property
     def integrated_gradients(self) -> Tensor:
-        """Integrated gradients (Sundararajan et al. 2017); positive for the decision; attention follows the input.
+        """Integrated gradients (Sundararajan et al. 2017), `[batch, positions]`; positive for the decision.
 
         The function is the log-odds, log p/(1 − p), because p hardly changes over most of the path of a confident
-        decision. In the baseline every word is embedded as zeros; delimiters stay, as in `leave_one_out`.
+        decision. Attention is computed anew at each point of the path. In the baseline every word is embedded as zeros;
+        delimiters stay, as in `leave_one_out`.
         """
         return self._integrated[0]
 
     @property
     def incompleteness(self) -> Tensor:
-        """|Σ integrated gradients − (log-odds of the text − log-odds of the baseline)|, `[batch]`."""
+        """Error of the integrated gradients of each text, `[batch]`.
+
+        It is |Σ integrated gradients − (log-odds of the text − log-odds of the baseline)|.
+        """
         return self._integrated[1]
 
     @cached_property
@@ -106,12 +117,15 @@ class Saliency:
 
     @property
     def leave_one_out(self) -> Tensor:
-        """Fall of p when the position is left out; positive for the decision."""
+        """Decrease of p if the words of a position are left out, `[batch, positions]`; positive for the decision."""
         return self._left_out[0]
 
     @property
     def leave_one_out_tvd(self) -> Tensor:
-        """Total variation distance of the output when the position is left out (Jain & Wallace 2019, §4.1)."""
+        """Total variation distance of the output if a position is left out (Jain & Wallace 2019, §4.1).
+
+        The shape is `[batch, positions]`.
+        """
         return self._left_out[1]
 
     @cached_property
@@ -123,27 +137,37 @@ class Saliency:
 
     @cached_property
     def attention_gradient(self) -> Tensor:
-        """∂p/∂α, summed over heads, at all positions with weight (Serrano & Smith 2019, §5)."""
+        """∂p/∂α `[batch, positions]`, summed over heads, with fixed hidden states (Serrano & Smith 2019, §5).
+
+        It is 0 outside the mask.
+        """
         return self._attention_gradients.sum(0)
 
     @cached_property
     def attention_times_gradient(self) -> Tensor:
-        """α ∂p/∂α, summed over heads, at all positions with weight (Serrano & Smith 2019, §5)."""
+        """α ∂p/∂α `[batch, positions]`, summed over heads, with fixed hidden states (Serrano & Smith 2019, §5).
+
+        It has 0 outside the mask.
+        """
         return (self.classified.weights.detach() * self._attention_gradients).sum(0)
 
     def signed(self, measure: Measure) -> Tensor:
-        """Return a measure; measures with a sign are negative if a position speaks against the decision."""
+        """Return the named measure with its sign, `[batch, positions]`.
+
+        Negative values speak against the decision; `input_x_gradient` and `gradient_norm` are never negative.
+        """
         values: Tensor = getattr(self, measure)
         return values
 
     def magnitude(self, measure: Measure) -> Tensor:
-        """Return |measure|, or the total variation distance for `leave_one_out`."""
+        """Return the absolute value of the named measure, `[batch, positions]`; for `leave_one_out` the TVD."""
         return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
 
     def rankings(self, ranking: Ranking, draws: int) -> Tensor:
-        """Return the values that order positions, highest first, `[orders, batch, positions]`; -inf outside the mask.
+        """Return the sort keys of a ranking, `[orders, batch, positions]`; the highest key comes first.
 
-        `random` has `draws` orders, every other ranking one.
+        Keys are -inf outside the mask. `random` has `draws` random orders for each text, every other ranking has one
+        order.
         """
         if ranking == "random":
             values = self.classified.noise("ranking", draws)
@@ -153,7 +177,16 @@ class Saliency:
 
 
 def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tensor) -> Tensor:
-    """Return the gradient of p with respect to the inputs of the logits `[batch, classes]`."""
+    """Return the gradient of p, the probability of the predicted class, with respect to `inputs`.
+
+    Args:
+        classified: the texts; their unchanged output decides which class counts.
+        logits: logits computed from `inputs`, `[batch, classes]`.
+        inputs: tensor with recorded gradients, for instance embedded tokens.
+
+    Returns:
+        The gradient, with the shape of `inputs`.
+    """
     # In double precision: in single, the gradient of a nearly certain decision would be exactly 0.
     probabilities = classified.of_predicted(logits.double().softmax(-1))
     # Texts do not depend on each other, so the gradient of the sum is the gradient of each.
