@@ -28,15 +28,15 @@ TYPES = len(ANTECEDENT_GROUPS) - 1
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The links of one window; U is the number of distinct head words of its mentions.
+    """Links of one window; U is the number of distinct head words of its mentions.
 
     Attributes:
-        heads: `[U]` positions of the head words in the window, 0-based, ascending.
-        mention: `[links]` index of each link's mention in the window, ascending.
-        source: `[links]` index of its head word in `heads`.
-        type: `[links]` 0 pronoun, 1 proper, 2 nominal.
-        candidates: `[links, U]` whether the head word heads an earlier mention and is not the link's own.
-        gold: `[links, U]` whether it is a candidate and heads an earlier mention of the same cluster.
+        heads: positions of the head words in the window, `[U]`, 0-based, ascending.
+        mention: index of each link's mention in the window, `[links]`, ascending.
+        source: index, in `heads`, of the head word of each link's mention, `[links]`.
+        type: mention type of each link, `[links]`: 0 pronoun, 1 proper, 2 nominal.
+        candidates: bool `[links, U]`, True if the head word heads an earlier mention and is not the link's head word.
+        gold: bool `[links, U]`, True if it is a candidate and heads an earlier mention of the same cluster.
     """
 
     heads: Integers
@@ -51,9 +51,14 @@ class Links:
 
 
 def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Links:
-    """Find the links of one window from columns `[mentions]`: position of the head word, cluster, and type.
+    """Find the links of one window: the mentions with an earlier mention of their cluster.
 
     A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word.
+
+    Args:
+        head_words: 0-based position of the head word of each mention, `[mentions]`.
+        clusters: cluster of each mention, `[mentions]`.
+        types: type of each mention, `[mentions]`: 0 pronoun, 1 proper, 2 nominal.
     """
     order = np.arange(head_words.size)[:, None]
     heads, first, own = np.unique(head_words, return_index=True, return_inverse=True)
@@ -76,30 +81,42 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
 
 
 class Choices(NamedTuple):
-    """The choices of every head, bool `[2, layers, heads, links]` each: mention→antecedent, then antecedent→mention."""
+    """Choices of every attention head for every link, bool `[2, layers, heads, links]`.
+
+    The first axis is the direction: mention→antecedent, then antecedent→mention.
+
+    Attributes:
+        right: True if the chosen word is gold.
+        without_weight: True if all candidates have weight zero, as behind a causal mask; False for a link without
+            candidates.
+    """
 
     right: Tensor
     without_weight: Tensor
-    """Whether all candidates have weight zero, as behind a causal mask; False where a link has no candidate."""
 
 
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
-    """Choose, for every head and link, the candidate with the greatest weight; the last of equals wins.
+    """Choose, for every attention head and link, the candidate with the greatest weight; the last of equals wins.
 
-    `weights` `[layers, heads, U, U]` is attention from and to head words, in the order of `links.heads`.
+    Args:
+        weights: attention from and to head words, in the order of `links.heads`, `[layers, heads, U, U]`.
+        links: the links of the window.
+
+    Returns:
+        Right choices, bool `[2, layers, heads, links]`.
     """
     return _hits(weights, weights.mT, links, links.candidates, links.gold)
 
 
 def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Choices:
-    """Choose the word with the greatest weight among all words before the link's head word.
+    """Choose, for every attention head and link, the word with the greatest weight before the link's head word.
 
     A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot be chosen: a
-    link without another one is always wrong.
+    link without another gold candidate is always wrong.
 
     Args:
-        rows: `[layers, heads, U, n]` attention from each head word to the n words of the window.
-        columns: `[layers, heads, U, n]` attention from the n words to each head word.
+        rows: attention from each head word to the n words of the window, `[layers, heads, U, n]`.
+        columns: attention from the n words to each head word, `[layers, heads, U, n]`.
         links: the links of the window.
     """
     words = rows.shape[-1]
@@ -128,7 +145,7 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
 
 
 class AntecedentCounts(ExactMetric):
-    """Integer counts, per document and mention type, of links and of each predictor's right choices.
+    """Counts, by document and mention type, of the links and of the right choices of each predictor.
 
     Keywords give the number of predictors of each kind, by the name of the kind.
 
@@ -146,12 +163,12 @@ class AntecedentCounts(ExactMetric):
             self.add_state(name, default=torch.zeros(*shape, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, document: int, types: Tensor, **right: Tensor) -> None:
-        """Add a window of a document, counted from 0.
+        """Add a window of a document.
 
         Args:
-            document: place of the document.
+            document: index of the document, from 0.
             types: mention type of each link, `[links]`.
-            **right: bool `[predictors, links]` by kind of predictor, True where the choice is right.
+            **right: bool `[predictors, links]` by kind of predictor, True for right choices.
         """
         device = self.links.device
         of_type = types.to(device) == torch.arange(TYPES, device=device)[:, None]
@@ -160,16 +177,29 @@ class AntecedentCounts(ExactMetric):
         self.right[document] += (flags[:, None, :] & of_type).sum(-1)
 
     def compute(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return right choices by kind `[documents, predictors, 3]`, and links `[documents, 3]`, both int64."""
+        """Return the counts of right choices and of links.
+
+        Returns:
+            Right choices by kind of predictor, int64 `[documents, predictors, 3]`, and links, int64 `[documents, 3]`;
+            the last axis is the mention type.
+        """
         parts = torch.split(self.right.clone(), list(self.predictors.values()), dim=1)
         return dict(zip(self.predictors, parts, strict=True)), self.links.clone()
 
 
 def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Estimate[Floats]:
-    """Return accuracies `[..., 4]` of `ANTECEDENT_GROUPS`, nan without a link, with intervals over documents.
+    """Return the accuracy of each predictor on the `ANTECEDENT_GROUPS`, with 95 % intervals over documents.
 
-    The links of one document share its clusters and are not independent. By mention type, `hits` `[documents, ..., 3]`
-    are right choices, and `links` `[documents, 3]` all.
+    The links of one document share its clusters and are not independent.
+
+    Args:
+        hits: right choices by mention type, `[documents, ..., 3]`.
+        links: links by mention type, `[documents, 3]`.
+        draws: number of resamples.
+        seed: seed of the resampling.
+
+    Returns:
+        Accuracies `[..., 4]`, nan for a group without links.
     """
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)

@@ -1,4 +1,4 @@
-"""Attachment scores, baselines without a model, and accuracies by relation.
+"""Attachment scores of dependency heads, baselines without a model, and accuracies by relation.
 
 The arcs of a split are columns with one row per word, so that a formula is a few array operations.
 """
@@ -22,18 +22,17 @@ class Arcs:
     """The gold arcs of whole sentences, one row per word, sorted by (sentence, word); all columns are `[words]`.
 
     Attributes:
-        sentence: Index of the sentence in its split.
+        sentence: index of the sentence in its split.
         word: 1-based position in the sentence.
-        length: Words of the sentence.
-        head: Position of the gold head, 0 for ROOT.
-        relation: Index into a tuple of labels kept elsewhere.
-        punctuation: Whether the word is punctuation.
-        reach: The first and the last word that an encoder's heads may attend to from the word in each of its layers,
-            `[words, layers, 2]`; None where that is always all. It bounds what uniform attention and fixed offsets can
-            find.
+        length: number of words of the sentence.
+        head: position of the gold head, 0 for ROOT.
+        relation: index of the relation in a tuple of labels kept elsewhere.
+        punctuation: True for punctuation.
+        reach: first and last word that the word may attend to in each layer of an encoder, `[words, layers, 2]`; None
+            if it may always attend to all. It bounds what uniform attention and fixed offsets can find.
 
     Raises:
-        ValueError: A sentence is not exactly the words 1 to length in order, or a head lies outside its sentence.
+        ValueError: a sentence is not exactly the words 1 to length in order, or a head lies outside its sentence.
     """
 
     sentence: Integers
@@ -78,16 +77,27 @@ def _check_column(arcs: Arcs, predicted: Integers) -> None:
 
 
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
-    """Return 1.0 for words whose predicted head is gold, else 0.0, `[words]`; the mean without punctuation is UAS."""
+    """Return 1.0 for words whose predicted head is gold, else 0.0, `[words]`.
+
+    The mean without punctuation is the unlabelled attachment score (UAS).
+
+    Args:
+        arcs: gold arcs.
+        predicted: position of the predicted head of each word, `[words]`; 0 for ROOT.
+    """
     _check_column(arcs, predicted)
     return np.where(predicted == arcs.head, 1.0, 0.0)
 
 
 def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
-    """Return 1.0 where the undirected edge between word and gold head is predicted, else 0.0, `[words]`.
+    """Return 1.0 for words whose undirected edge to the gold head is predicted, else 0.0, `[words]`.
 
-    An edge is found when either end predicts the other as its head. Words under ROOT and punctuation have nan, and
+    An edge is found if either end predicts the other as its head. Words under ROOT and punctuation have nan, and
     punctuation predicts no edge. The mean of the others is the UUAS (Hewitt & Manning 2019, §4).
+
+    Args:
+        arcs: gold arcs.
+        predicted: position of the predicted head of each word, `[words]`.
     """
     _check_column(arcs, predicted)
     scored, head_row = _edges(arcs)
@@ -97,18 +107,20 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
 
 
 def uniform_attached(arcs: Arcs) -> Floats:
-    """Return the expected `attached` score of a uniformly drawn head, `[ways, words]`: 1/n for n words.
+    """Return the expected `attached` score of heads drawn uniformly at random, `[ways, words]`.
 
-    A word draws from ROOT and the other words. If the arcs have a reach, it draws from the words that it may attend to,
-    one way per layer, then from the words that may attend to it, one way per layer. Without a reach there is one way.
+    Each row is one way to draw. Without a reach there is one way: from ROOT and all other words, with score 1/n for n
+    words. If the arcs have a reach, there are two ways per layer: from the words that a word may attend to, for all
+    layers, then from the words that may attend to it.
     """
     return _uniform(arcs)[0]
 
 
 def uniform_edges_found(arcs: Arcs) -> Floats:
-    """Return the expected `edges_found` score of the draws of `uniform_attached`, `[ways, words]`.
+    """Return the expected `edges_found` score of heads drawn uniformly at random, `[ways, words]`.
 
-    For draws from all words it is 1 − (1 − 1/n)² if neither end is punctuation, else 1/n.
+    The rows are as in `uniform_attached`. For draws from all words the score is 1 − (1 − 1/n)² if neither end is
+    punctuation, else 1/n.
     """
     scored, head_row = _edges(arcs)
     own, of_head = _uniform(arcs)
@@ -137,11 +149,11 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
 
 
 def offset_heads(arcs: Arcs, k: int) -> Integers:
-    """Predict the word at offset `k` as head, `[words]`; a positive `k` is to the right.
+    """Predict the word at offset `k` as head of every word, `[words]`; a positive `k` is to the right.
 
     A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips it into [0, n]
-    instead, so that a first word may hit ROOT: on UD English EWT that turns 6.6 into 9.2 at k = −1. So does one that no
-    head may look at, nor from: a window hides it in every layer.
+    instead, so that a first word may hit ROOT: on UD English EWT that turns 6.6 into 9.2 at k = −1. A target also
+    becomes −1 if a window hides it in every layer, so that neither word may attend to the other.
     """
     target = arcs.word + k
     inside = (target >= 1) & (target <= arcs.length)
@@ -172,6 +184,13 @@ def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
 
     Ties go to the smaller |k|, then to the positive. The choice for a relation counts its punctuation too; a relation
     without a word gets the overall best. Choose on one split and score on another.
+
+    Args:
+        arcs: gold arcs of the split to choose on.
+        relations: number of relations.
+
+    Returns:
+        The offset, and the offsets by relation, int64 `[relations]`.
     """
     ordered = np.array(sorted(OFFSETS, key=lambda k: (abs(k), -k)), dtype=np.int64)
     hits = np.stack([attached(arcs, offset_heads(arcs, int(k))) for k in ordered])
@@ -205,7 +224,12 @@ def attachment_scores(
 ) -> dict[str, Estimate]:
     """Return `uas` and `uuas` without punctuation, and `uas_with_punctuation`, with 95 % intervals over sentences.
 
-    `attached` is `[words]` from `attached` or `uniform_attached`, `edges` from `edges_found` or `uniform_edges_found`.
+    Args:
+        arcs: gold arcs.
+        attached: score of each word from `attached` or `uniform_attached`, `[words]`.
+        edges: score of each word from `edges_found` or `uniform_edges_found`, `[words]`.
+        prefix: beginning of the names of the scores.
+        seed: seed of the resampling.
     """
     return ratio_scores(sentence_scores(arcs, attached, edges), ATTACHMENT_RATIOS, prefix=prefix, seed=seed)
 
@@ -220,8 +244,12 @@ def ratio_scores(
 ) -> dict[str, Estimate]:
     """Return scores that divide the sums of two columns, with 95 % intervals over the rows; nan if nothing was scored.
 
-    `items` have one row per independently sampled unit, for instance a sentence; `ratios` are columns of numerator and
-    denominator, by score.
+    Args:
+        items: one row per independently sampled unit, for instance a sentence.
+        ratios: columns of numerator and denominator, by name of the score.
+        unit: unit of the scores.
+        prefix: beginning of the names of the scores.
+        seed: seed of the resampling.
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
@@ -230,7 +258,7 @@ def ratio_scores(
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
-    """Return flags `[words]` for each reported group: `ALL`, `PLAIN`, and each relation that occurs.
+    """Return bool `[words]` for each reported group: `ALL`, `PLAIN` (no punctuation), and each relation that occurs.
 
     The relations are ordered by frequency.
     """
@@ -243,7 +271,14 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
 def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
     """Return the accuracy of each group of `groups_of`, with 95 % intervals over sentences.
 
-    `attached` is `[words]`; the columns are `relation, n, accuracy, low, high`.
+    Args:
+        arcs: gold arcs.
+        attached: 1.0 for words with the right head, else 0.0, `[words]`.
+        relations: labels by index.
+        seed: seed of the resampling.
+
+    Returns:
+        A frame with columns `relation, n, accuracy, low, high`.
     """
     groups = groups_of(arcs, relations)
     totals = np.column_stack([count(arcs, words) for words in groups.values()])
@@ -261,7 +296,13 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
 
 
 def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame:
-    """Count words, edges and right predictions by `sentence`: its `words` and the columns of `ATTACHMENT_RATIOS`."""
+    """Return one row per sentence: its `words`, and the numerators and denominators of the attachment scores.
+
+    Args:
+        arcs: gold arcs.
+        attached: score of each word, `[words]`.
+        edges: score of each word's edge, `[words]`, nan for words whose edge does not count.
+    """
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
     return pd.DataFrame(
@@ -278,7 +319,7 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
 
 
 def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
-    """Sum values of words `[words]` over each sentence `[sentences]`."""
+    """Sum the values of words, `[words]`, over each sentence; return `[sentences]`."""
     first = arcs.word == 1
     sums = np.bincount(np.cumsum(first) - 1, weights=of_words.astype(np.float64), minlength=int(first.sum()))
     return sums.astype(np.float64)  # of no words at all bincount makes integers

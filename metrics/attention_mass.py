@@ -1,4 +1,4 @@
-"""Where attention goes, by kinds of tokens, and how broad it is (Clark et al. 2019, §3), with its sink and without."""
+"""Attention by kind of token, and its entropy (Clark et al. 2019, §3), with the attention sink and without."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,14 @@ _SMOOTHING = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class TokenKinds:
-    """The real tokens of some inputs, and the kinds of tokens; bool `[batch, time]`, real tokens first."""
+    """Kinds of the tokens of some inputs, each bool `[batch, time]`; real tokens come before the padding.
+
+    Attributes:
+        real: True for tokens, False for padding.
+        start: True for the start delimiter.
+        end: True for end delimiters.
+        punctuation: True for `.` and `,`.
+    """
 
     real: Tensor
     start: Tensor
@@ -40,19 +47,20 @@ class TokenKinds:
 
 
 def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = False) -> Tensor:
-    """Return the `STATISTICS` of every input and head.
+    """Return the `STATISTICS` of every input and head: mean attention by kind of token, entropies, and sinks.
 
-    A mean is over the real rows of an input; a row that has no such neighbour has no mass on it. Without a sink, the
-    rest of a row is divided by its sum; rows of which nothing is left are left out, such as the first of a decoder.
+    A mean is over the real rows of an input. Rows without a previous or next token count as 0 there. In the variants
+    without a sink a row is rescaled to sum to one; rows with no other weight are skipped, such as the first row of a
+    decoder.
 
     Args:
         weights: float32 `[batch, heads, from, to]`, zero in the columns of the padding.
-        tokens: their kinds.
-        smoothed: take entropies of .9999 α + .0001 / n over n tokens, as the released code does, and not the paper.
+        tokens: kinds of the tokens.
+        smoothed: compute entropies of .9999 α + .0001 / n over n tokens, as the released code does, unlike the paper.
 
     Returns:
-        float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan where an input has no
-        token of a kind, or no row.
+        float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan if an input has no token of
+        a kind, or no row.
     """
     start, end, punctuation, real = (
         kind.to(weights.dtype) for kind in (tokens.start, tokens.end, tokens.punctuation, tokens.real)

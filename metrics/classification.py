@@ -1,7 +1,7 @@
 """Scores of a classifier, accuracy, F1, AUROC and MCC with intervals, and of a regression; a table of the classes.
 
-With a positive class, F1 and AUROC are those of that class; else they are macro means over the classes, for AUROC of
-each class against the rest. The means ignore classes for which the value is undefined. AUROC counts ties half.
+With a positive class, F1 and AUROC are of that class; else they are macro means over the classes, for AUROC of each
+class against the rest. The means ignore classes for which the value is undefined. AUROC counts ties half.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,15 @@ CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "
 
 
 def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> dict[str, Integers]:
-    """Return the columns of `CLASSIFICATION_RATIOS` `[texts]`; F1, 2·right / (gold + predicted), needs `positive`."""
+    """Return numerators and denominators of accuracy and F1, each `[texts]`, by the columns in `CLASSIFICATION_RATIOS`.
+
+    F1 is 2·right / (gold + predicted) of the class `positive`; without one there are no columns for F1.
+
+    Args:
+        gold: gold class of each text, `[texts]`.
+        predicted: predicted class of each text, `[texts]`.
+        positive: class of F1, or None.
+    """
     columns = {"correct": (gold == predicted).astype(np.int64), "scored": np.ones_like(gold)}
     if positive is not None:
         ours, found = gold == positive, predicted == positive
@@ -27,34 +35,45 @@ def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> 
 
 
 def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
-    """Return the confusion matrix, int64 `[gold classes, predicted classes]`."""
+    """Return the confusion matrix of gold and predicted classes, int64 `[gold classes, predicted classes]`.
+
+    Args:
+        gold: class of each text, `[texts]`.
+        predicted: class predicted for each text, `[texts]`.
+        classes: number of classes.
+    """
     return np.bincount(gold * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
 def accuracy(table: NDArray[np.generic]) -> Floats:
-    """Return the accuracy of confusion matrices `[..., classes, classes]`: `[...]`."""
+    """Return the accuracy `[...]` from confusion matrices `[..., gold classes, predicted classes]`."""
     return ratio(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
 
 
 def class_f1(table: NDArray[np.generic]) -> Floats:
-    """Return F1 of each class of confusion matrices `[..., classes, classes]`: `[..., classes]`.
+    """Return the F1 of each class `[..., classes]` from confusion matrices `[..., gold classes, predicted classes]`.
 
-    2·right / (gold + predicted); nan for a class that is neither gold nor predicted anywhere.
+    F1 is 2·right / (gold + predicted); nan for a class that is neither gold nor predicted anywhere.
     """
     return ratio(2 * np.diagonal(table, axis1=-2, axis2=-1), table.sum(axis=-1) + table.sum(axis=-2))
 
 
 def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
-    """Return F1 of the class `positive`, or macro F1 if it is None, of confusion matrices `[..., classes, classes]`."""
+    """Return F1 `[...]` from confusion matrices: of the class `positive`, or macro F1 if it is None.
+
+    Args:
+        table: confusion matrices `[..., gold classes, predicted classes]`.
+        positive: the class, or None.
+    """
     each = class_f1(table)
     return each[..., positive] if positive is not None else _mean(each)
 
 
 def matthews(table: NDArray[np.generic]) -> Floats:
-    """Return the Matthews correlation of confusion matrices `[..., classes, classes]`: R_K (Gorodkin 2004).
+    """Return the Matthews correlation R_K (Gorodkin 2004), `[...]`, from confusion matrices `[..., classes, classes]`.
 
-    The correlation of gold and predicted classes as indicators, from −1 to 1. It is 0 where all of either are of one
-    class, as in scikit-learn, by which GLUE is scored; nan without any text.
+    It is the correlation of gold and predicted classes as indicators, from −1 to 1. It is 0 if all gold or all
+    predicted classes are the same, as in scikit-learn, by which GLUE is scored; nan without any text.
     """
     golds, found = table.sum(axis=-1).astype(np.float64), table.sum(axis=-2).astype(np.float64)
     total = golds.sum(axis=-1)
@@ -65,10 +84,16 @@ def matthews(table: NDArray[np.generic]) -> Floats:
 
 
 def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats) -> Floats:
-    """Return the area under the ROC curve of `positive`, or if it is None the mean over classes against the rest.
+    """Return the area under the ROC curve of `positive`; if it is None, the mean of each class against the rest.
 
-    Of `gold` `[texts]`, `probabilities` `[texts, classes]`, or other numbers that rank the texts, and `weights`
-    `[draws, texts]`, how often each text counts: `[draws]`; nan where it is undefined for every class.
+    Args:
+        gold: gold class of each text, `[texts]`.
+        probabilities: probabilities of the classes, `[texts, classes]`, or other numbers that rank the texts.
+        positive: the class, or None for the mean over classes.
+        weights: how often each text counts, `[draws, texts]`.
+
+    Returns:
+        Areas `[draws]`; nan if undefined for every class.
     """
     classes = range(probabilities.shape[1]) if positive is None else [positive]
     return _mean(np.stack([_area(gold == one, probabilities[:, one], weights) for one in classes], axis=-1))
@@ -89,7 +114,10 @@ def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Float
 
 
 def f1_score(positive: int | None, classes: int) -> Statistic:
-    """Return the statistic F1 of the columns gold and predicted class: of `positive`, or macro F1 if it is None."""
+    """Return a statistic for `resample`: F1 of the class `positive`, or macro F1 if it is None.
+
+    The statistic reads the columns gold class and predicted class.
+    """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
         gold, predicted = values.astype(np.int64).T
@@ -99,7 +127,7 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
 
 
 def mcc_score(classes: int) -> Statistic:
-    """Return the statistic Matthews correlation of the columns gold and predicted class; see `matthews`."""
+    """Return a statistic for `resample`: the Matthews correlation of the columns gold class and predicted class."""
 
     def statistic(values: Floats, weights: Floats) -> Floats:
         gold, predicted = values.astype(np.int64).T
@@ -109,10 +137,11 @@ def mcc_score(classes: int) -> Statistic:
 
 
 def f1_drop(positive: int | None, classes: int) -> Statistic:
-    """Return the statistic F1 minus F1 of changed decisions: of `positive`, or macro F1 if it is None.
+    """Return a statistic for `resample`: F1 minus the F1 of changed decisions.
 
     The columns are gold class, predicted class, and for each class the share of changed decisions that predict it. The
-    F1 of changed decisions is computed on their confusions together.
+    F1 of changed decisions is computed on their confusions together. F1 is that of `positive`, or macro F1 if it is
+    None.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
@@ -124,7 +153,13 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
 
 
 def accuracy_drop(values: Floats, weights: Floats) -> Floats:
-    """Return accuracy minus accuracy of changed decisions, `[draws]`; columns as for `f1_drop`."""
+    """Return accuracy minus the accuracy of changed decisions, `[draws]`.
+
+    Args:
+        values: columns `[texts, 2 + classes]`: gold class, predicted class, and for each class the share of changed
+            decisions that predict it.
+        weights: how often each text was drawn, `[draws, texts]`.
+    """
     gold, predicted = values[:, :2].astype(np.int64).T
     shares = values[np.arange(len(values)), 2 + gold]
     return mean(((gold == predicted) - shares)[:, None], weights)
@@ -133,10 +168,17 @@ def accuracy_drop(values: Floats, weights: Floats) -> Floats:
 def classification_scores(
     gold: Integers, probabilities: Floats, positive: int | None, *, prefix: str = "", draws: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return `accuracy`, `f1`, `auroc` and `mcc` with 95 % intervals over texts.
+    """Return `accuracy`, `f1`, `auroc` and `mcc` with 95 % intervals over texts, by name.
 
-    `gold` is `[texts]`, `probabilities` are `[texts, classes]`; the prediction is the first maximum. Intervals are nan
-    for fewer than two texts or without draws.
+    Intervals are nan for fewer than two texts or without draws.
+
+    Args:
+        gold: gold class of each text, `[texts]`.
+        probabilities: probabilities of the classes, `[texts, classes]`; the first maximum is the prediction.
+        positive: class of F1 and AUROC; None for macro means.
+        prefix: beginning of the names of the scores.
+        draws: number of resamples.
+        seed: seed of the resampling.
     """
 
     def auroc_of(values: Floats, weights: Floats) -> Floats:
@@ -160,9 +202,16 @@ def classification_scores(
 def regression_scores(
     gold: Floats, predicted: Floats, *, prefix: str = "", draws: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return `pearson`, `spearman` and the mean squared error `mse` with 95 % intervals over texts.
+    """Return `pearson`, `spearman` and the mean squared error `mse` with 95 % intervals over texts, by name.
 
-    `gold` and `predicted` are numbers `[texts]`. Intervals are nan for fewer than two texts or without draws.
+    Without draws, or for fewer than two texts, intervals are nan.
+
+    Args:
+        gold: gold number of each text, `[texts]`.
+        predicted: predicted number of each text, `[texts]`.
+        prefix: beginning of the names of the scores.
+        draws: number of resamples.
+        seed: seed of the resampling.
     """
     both = np.column_stack([gold, predicted])
     options = {"draws": draws, "seed": seed}
@@ -174,14 +223,26 @@ def regression_scores(
 
 
 def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> dict[str, Estimate]:
-    """Return `majority.accuracy` and `majority.f1` of always predicting the most frequent training class."""
+    """Return `majority.accuracy` and `majority.f1`, the scores of always predicting the most frequent class of train.
+
+    Args:
+        train_counts: number of texts of each class in train, `[classes]`.
+        gold: gold class of each test text, `[texts]`.
+        positive: class of F1; None for macro F1.
+    """
     table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
     scores = {"majority.accuracy": accuracy(table), "majority.f1": f1(table, positive)}
     return {name: Estimate(float(score), unit="fraction") for name, score in scores.items()}
 
 
 def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> Table:
-    """Return one row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1."""
+    """Return one row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1.
+
+    Args:
+        gold: gold class of each text, `[texts]`.
+        predicted: predicted class of each text, `[texts]`.
+        labels: names of the classes.
+    """
     classes = len(labels)
     table = confusion(gold, predicted, classes)
     right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)

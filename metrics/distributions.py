@@ -1,7 +1,8 @@
-"""Distances of distributions, and of the attention of two heads or of one head in two encoders.
+"""Distances between distributions, between two attention heads, and between one head in two encoders.
 
-The first functions reduce the last axis and broadcast the others. Logarithms are natural. A weight of exactly 0, as in
-the padding, adds exactly 0 to the value and gets a gradient of exactly 0 through the logarithms; nothing becomes nan.
+Functions of distributions reduce the last axis and broadcast the others. Logarithms are natural. A weight of exactly 0,
+as in the padding, adds exactly 0 to the value and gets a gradient of exactly 0 through the logarithms; nothing becomes
+nan.
 
 Two heads are compared by the Jensen–Shannon divergence of their rows (Clark et al. 2019, §6). One head before and after
 fine-tuning is compared by that divergence and by the cosine of its maps (Kovaleva et al. 2019, §4.3).
@@ -21,17 +22,17 @@ _SCALE = 2.0**32  # of the integer sums: room for 2³¹ nats
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
-    """Return the total variation distance ½ Σ |p − q|, in 0–1: `[..., positions]` twice → `[...]`."""
+    """Return the total variation distance ½ Σ |p − q| of distributions `[..., positions]`, `[...]` in 0–1."""
     return (p - q).abs().sum(-1) / 2
 
 
 def entropy(p: Tensor) -> Tensor:
-    """Return the entropy − Σ p log p in nats: `[..., positions]` → `[...]`."""
+    """Return the entropy − Σ p log p of distributions `[..., positions]`, `[...]` in nats."""
     return -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """Return the Kullback–Leibler divergence Σ p log(p / q) in nats: `[..., positions]` twice → `[...]`.
+    """Return the Kullback–Leibler divergence Σ p log(p / q) of distributions `[..., positions]`, `[...]` in nats.
 
     q is clamped to the smallest normal number of its precision: where p has weight and q has none, the divergence is
     large but finite, and q gets no gradient.
@@ -44,10 +45,10 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:
-    """Return the Jensen–Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = ½ (p + q), in nats.
+    """Return the Jensen–Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = ½ (p + q), `[...]` in nats.
 
-    It is symmetric, 0 for equal distributions and ln 2 for disjoint ones: `[..., positions]` twice → `[...]`.
-    `scipy.spatial.distance.jensenshannon` is its square root.
+    The distributions are `[..., positions]`. The divergence is symmetric, 0 for equal distributions and ln 2 for
+    disjoint ones. `scipy.spatial.distance.jensenshannon` is its square root.
     """
     # Without this a weight of 0 would get a gradient through the mixture.
     p, q = torch.where(p > 0, p, 0.0), torch.where(q > 0, q, 0.0)
@@ -56,19 +57,19 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
-    """Return the area under the curve of the change of attention (JSD) over the change of the decision (TVD).
+    """Return the area under the curve of the change of attention (JSD) over the change of the output (TVD).
 
     The curve begins at (0, 0), the model itself, and joins the points by straight lines in the order of their TVD. Each
     point counts with the highest JSD up to it, so the curve never falls; after the last point it is flat up to TVD = 1.
-    The area lies in 0 – ln 2 and is high where attention could change much while the decisions stayed the same.
-    Wiegreffe & Pinter (2019, Figure 5) draw such curves; the area is ours.
+    The area lies in 0 – ln 2 and is high if attention can change much while the decisions stay the same. Wiegreffe &
+    Pinter (2019, Figure 5) draw such curves, but do not compute the area.
 
     Args:
         tvd: `[..., points]`, in 0–1 and any order.
         jsd: `[..., points]`, in nats.
 
     Returns:
-        `[...]`, nan where a point is nan.
+        Areas `[...]`, nan if a point is nan.
     """
     x, y = np.asarray(tvd, np.float64), np.asarray(jsd, np.float64)
     order = np.lexsort((y, x), axis=-1)  # of equal TVD the lower JSD first, whatever order they came in
@@ -81,29 +82,29 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
 
 
 def scaled_rows(weights: Tensor, out: Tensor) -> None:
-    """Write the input of `summed_divergences`, n/2 · (.999 α + .001/n) as in the paper's code, into `out`.
+    """Write n/2 · (.999 α + .001/n), the input of `summed_divergences` as in the paper's code, into `out`.
 
     Args:
-        weights: `[heads, n, n]`, those of real tokens.
-        out: float32 `[heads, n · n]`, contiguous.
+        weights: attention between the n real tokens of an input, `[heads, n, n]`.
+        out: float32 `[heads, n · n]`, contiguous; overwritten.
     """
     n = weights.size(-1)
     torch.mul(weights, (1 - _SMOOTHING) * n / 2, out=out.view_as(weights)).add_(_SMOOTHING / 2)
 
 
 def summed_divergences(rows: Tensor, n: int) -> Tensor:
-    """Sum the divergence between the rows of every two heads over the tokens of an input, in nats.
+    """Return the Jensen–Shannon divergence between every two heads, in nats, summed over the rows of an input.
 
-    With a and b the scaled rows of p and q, JSD(p, q) = H((p + q)/2) - (H(p) + H(q))/2
-    = Σ (a ln 2a + b ln 2b - (a + b) ln(a + b)) / n: one logarithm for a pair instead of four, and none of numbers far
-    from 1 where attention is near uniform, where entropies would differ by less than they are rounded.
+    With a and b the scaled rows of p and q, JSD(p, q) = H((p + q)/2) - (H(p) + H(q))/2 = Σ (a ln 2a + b ln 2b - (a + b)
+    ln(a + b)) / n: one logarithm for a pair instead of four, and none of numbers far from 1 where attention is near
+    uniform, where entropies would differ by less than they are rounded.
 
     Args:
-        rows: float32 `[heads, n · n]`, by `scaled_rows`.
-        n: tokens.
+        rows: attention scaled by `scaled_rows`, float32 `[heads, n · n]`.
+        n: number of tokens.
 
     Returns:
-        float64 `[heads, heads]`, of each pair where the second head is not before the first; zeros elsewhere.
+        float64 `[heads, heads]`, zeros for pairs whose second head is before the first.
     """
     heads = len(rows)
     sums = rows.new_zeros(heads, heads, dtype=torch.float64)
@@ -122,7 +123,7 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
 
 
 class HeadDistances(ExactMetric):
-    """Mean divergence between the rows of every two heads, over the tokens of all inputs.
+    """Mean Jensen–Shannon divergence between the attention of every two heads, over the tokens of all inputs.
 
     The sums are of integers, so that they are the same in any order and on any number of devices.
     """
@@ -136,12 +137,15 @@ class HeadDistances(ExactMetric):
         self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, divergences: Tensor, tokens: int) -> None:
-        """Add the `summed_divergences` of an input with this number of tokens."""
+        """Add an input of `tokens` tokens, with its divergences `[heads, heads]` from `summed_divergences`."""
         self.sums += (divergences * _SCALE).round().long()
         self.tokens += tokens
 
     def compute(self) -> Floats:
-        """Return the distances in nats, `[heads, heads]`, symmetric, zeros on the diagonal; nan without an input."""
+        """Return the mean divergence of every two heads, in nats, `[heads, heads]`.
+
+        The matrix is symmetric with zeros on the diagonal; nan without an input.
+        """
         sums, tokens = self.sums.cpu().double(), float(self.tokens)
         # The released code sums over the tokens and never divides.
         distances = (sums / (_SCALE * tokens if tokens else torch.nan)).clamp_min(0)
@@ -152,12 +156,12 @@ def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
     """Return the cosine of two attention maps, each flattened to one vector of the weights between real tokens.
 
     Args:
-        first: `[batch, heads, from, to]`, as `second`; the columns of the padding are zero.
-        second: of other heads, or of the same heads in another encoder.
-        real: bool `[batch, tokens]`, where there is no padding.
+        first: attention `[batch, heads, from, to]`, zero in the columns of the padding.
+        second: attention of other heads, or of the same heads in another encoder, `[batch, heads, from, to]`.
+        real: bool `[batch, tokens]`, True for tokens, False for padding.
 
     Returns:
-        Float64 `[batch, heads]`, in 0–1.
+        float64 `[batch, heads]`, in 0–1.
     """
     # The released code keeps the rows of the padding, which are alike in both and bring every cosine nearer to 1.
     rows = real[:, None, :, None]
@@ -169,9 +173,15 @@ def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
 
 
 def map_divergences(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
-    """Return the mean Jensen–Shannon divergence, in nats, of the rows of real tokens; arguments as of `map_cosines`.
+    """Return the mean Jensen–Shannon divergence, in nats, of the rows of real tokens.
 
-    Float64 `[batch, heads]`, from 0 for equal maps to ln 2.
+    Args:
+        first: attention `[batch, heads, from, to]`, zero in padded columns.
+        second: attention to compare with, of the same shape.
+        real: True for tokens, False for padding, bool `[batch, tokens]`.
+
+    Returns:
+        float64 `[batch, heads]`, from 0 for equal maps to ln 2.
     """
     rows = real[:, None].double()
     return (jsd(first.double(), second.double()) * rows).sum(-1) / rows.sum(-1)

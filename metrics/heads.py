@@ -1,8 +1,8 @@
-"""Predictions of single attention heads and their significance, for all heads at once.
+"""Syntactic heads predicted by single attention heads, and their significance, for all attention heads at once.
 
-Clark et al. (2019, §4.2) let a head predict one word per word, in two directions: the word it attends to most
-(`dependent→head`), or the word that attends to it most (`head→dependent`, the transpose). A *predictor* is a head with
-a direction; L layers of H heads make K = 2LH predictors, in the order direction, layer, head.
+Clark et al. (2019, §4.2) let an attention head predict one word per word, in two directions: the word it attends to
+most (`dependent→head`), or the word that attends to it most (`head→dependent`, the transpose). A *predictor* is an
+attention head with a direction; L layers of H heads make K = 2LH predictors, in the order direction, layer, head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,16 @@ _ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
 
 
 def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
-    """Return the other word that each word attends to most, and the other word that attends to it most.
+    """Return, for each word, the other word that it attends to most, and the other word that attends to it most.
 
     Args:
-        attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, delimiters before and behind the words, zeros
-            in the padding.
-        lengths: `[batch]`.
+        attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, with delimiters before and after the n words,
+            zero in the padding.
+        lengths: number of words of each sentence, `[batch]`.
 
     Returns:
-        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 where all other words have
-        weight zero, as behind a causal mask. Delimiters and the word itself are never chosen. Values in the padding are
+        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 if all other words have weight
+        zero, as behind a causal mask. Delimiters and the word itself are never chosen. Values in the padding are
         arbitrary.
     """
     if not lengths.numel():  # the batch of a device to which no sentence falls
@@ -67,9 +67,9 @@ def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
 
 
 class RowPeaks(ExactMetric):
-    """Confidence of every head: the mean over words of the largest weight in a word's row (Voita et al. 2019, §4).
+    """Confidence of every attention head: the mean over words of the largest weight in a word's row.
 
-    Delimiters do not count; Voita et al. leave out the end of the sentence only. The states are integers.
+    As in Voita et al. (2019, §4), but delimiters do not count; Voita et al. leave out the end of the sentence only.
     """
 
     peaks: Tensor
@@ -81,7 +81,12 @@ class RowPeaks(ExactMetric):
         self.add_state("words", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, attention: Tensor, lengths: Tensor) -> None:
-        """Add a batch: attention `[batch, layers, heads, n+2, n+2]` and the lengths of its sentences `[batch]`."""
+        """Add a batch of sentences.
+
+        Args:
+            attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the n words.
+            lengths: number of words of each sentence, `[batch]`.
+        """
         if not lengths.numel():  # the batch of a device to which no sentence falls
             return
         rows = _between_words(attention, lengths).amax(-1)  # [batch, layers, heads, n]; zeros in the padding
@@ -89,21 +94,31 @@ class RowPeaks(ExactMetric):
         self.words += lengths.sum()
 
     def compute(self) -> Tensor:
-        """Return the means as float64 `[layers, heads]`."""
+        """Return the confidence of every attention head, float64 `[layers, heads]`."""
         return self.peaks.cpu().double() / _FIXED / self.words.cpu()
 
 
 def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
-    """Count right predictions in each group, `[groups, K]`, of predicted positions `[words, K]`."""
+    """Return the number of right predictions of each predictor in each group, int64 `[groups, K]`.
+
+    Args:
+        arcs: gold arcs.
+        predicted: positions that the predictors choose as heads, `[words, K]`.
+        groups: bool `[words]` by group, True for its words.
+    """
     hits = predicted == arcs.head[:, None]
     return np.stack([np.count_nonzero(hits[words], axis=0) for words in groups.values()]).astype(np.int64)
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
-    """Return each predictor's most frequent offset and its share of the words, `[K]` (Voita et al. 2019, §5.1).
+    """Return each predictor's most frequent offset and its share of the words, both `[K]` (Voita et al. 2019, §5.1).
 
     The share is over words that are not alone in their sentence; Voita et al. count all tokens, delimiters and the word
-    itself. A head that gives other words little weight may look positional here: see its confidence.
+    itself. An attention head that gives other words little weight may look positional here: see its confidence.
+
+    Args:
+        arcs: gold arcs; only positions and lengths are used.
+        predicted: positions that the predictors choose, `[words, K]`.
     """
     low = -int(arcs.length.max(initial=0))
     commonest, most = np.zeros(predicted.shape[1], dtype=np.int64), np.zeros(predicted.shape[1])
@@ -123,16 +138,22 @@ def permutation_p(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Floats:
-    """Return permutation p-values of the best head of each group, `[groups]`; nan where shuffles change nothing.
+    """Return permutation p-values of the best predictor of each group, `[groups]`; nan if shuffles change nothing.
 
-    Tests whether the accuracy of a head exceeds both the luck of choosing among K predictors and what positions alone
-    give. Gold offsets are shuffled among the words of a relation that have about as many words before and after them;
-    a shuffle among all words would put heads outside of sentences, where no predictor looks. A predictor with a fixed
-    offset keeps its accuracy and is never significant; one that follows the arcs loses. Each permutation takes the
-    maximum over all predictors (max statistic of Westfall & Young 1993), which corrects for the choice.
+    Tests whether the accuracy of an attention head exceeds both the luck of choosing among K predictors and what
+    positions alone give. Gold offsets are shuffled among the words of a relation that have about as many words before
+    and after them; a shuffle among all words would put gold heads outside of sentences, where no predictor looks. A
+    predictor with a fixed offset keeps its accuracy and is never significant; one that follows the arcs loses. Each
+    permutation takes the maximum over all predictors (max statistic of Westfall & Young 1993), which corrects for the
+    choice. The smallest p-value is 1 / (permutations + 1).
 
-    Of predicted positions `[words, K]`, flags of each group `[words]`, and the hits that the chosen predictor has in
-    each (`observed`). The smallest p-value is 1 / (permutations + 1).
+    Args:
+        arcs: gold arcs.
+        predicted: positions chosen by the predictors, `[words, K]`.
+        groups: bool `[words]` for each group.
+        observed: right predictions of the chosen predictor in each group.
+        permutations: number of shuffles.
+        seed: seed of the shuffles.
     """
     rng = np.random.default_rng(seed)
     # Different codes for ROOT and for no prediction: neither matches anything when shuffled.

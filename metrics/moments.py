@@ -23,16 +23,20 @@ _LIMBS = 3  # of the magnitude of a rounded number, the last of any size
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Sums that a `Moments` metric has collected, each `[groups, *shape]`.
+    """Sums of numbers per input, from which means are made; `Moments.compute` returns them.
+
+    Arrays are `[groups, *shape]`, where `shape` is the shape of the numbers of one input.
 
     Attributes:
-        counts: Number of inputs.
-        sums: Sums of their numbers, `squares` of the squares.
-        low: Bound of the numbers, `high` the other one.
-        step: Numbers were rounded to multiples of it.
-        unit: Unit of the numbers, or of each index of the last axis.
-        differences: Sums of the paired differences from other numbers of the same inputs, where `Moments.pair` asked
-            for them.
+        counts: number of inputs.
+        sums: sums of the numbers.
+        squares: sums of the squared numbers.
+        low: lower bound of the numbers.
+        high: upper bound of the numbers.
+        step: numbers were rounded to multiples of it.
+        unit: unit of the numbers, or of each index of the last axis.
+        differences: sums of the paired differences from another encoder's numbers on the same inputs; None without
+            `Moments.pair`.
     """
 
     counts: NDArray[np.int64]
@@ -45,9 +49,16 @@ class Means:
     differences: "Means | None" = None
 
     def over(self, groups: Sequence[int] | slice = slice(None)) -> Estimate[Floats]:
-        """Return the mean over all inputs of these groups, and its interval, `[*shape]`.
+        """Return the mean of the numbers over all inputs of some groups, with its interval, `[*shape]`.
 
-        The interval is that of `student_interval`. It is nan for fewer than two inputs, and so is the mean for none.
+        The interval is computed by `student_interval`. It is nan for fewer than two inputs, and so is the mean for
+        none.
+
+        Args:
+            groups: indices of the groups, all by default.
+
+        Raises:
+            ValueError: the numbers have several units.
         """
         count = self.counts[groups].sum(0)
         total, squares = self.sums[groups].sum(0), self.squares[groups].sum(0)
@@ -62,7 +73,7 @@ class Means:
         return Estimate(mean, *ends, unit=self.unit, inputs=count)
 
     def p(self) -> Floats:
-        """Return the two-sided p-value of a mean of 0 over all inputs, by Student's t, `[*shape]`; nan for one input.
+        """Return two-sided p-values of the mean over all inputs being 0, by Student's t, `[*shape]`; nan for one input.
 
         The standard deviation is at least half a step: numbers that rounding cannot tell from 0 are no evidence.
         """
@@ -75,11 +86,11 @@ class Means:
         return np.where(count > 1, p, np.nan)
 
     def at(self, place: int) -> "Means":
-        """Return the sums at one index of the last axis of `shape`."""
+        """Return the sums of the numbers at one index, `place`, of the last axis."""
         return self._part((..., place), self.unit if isinstance(self.unit, str) else self.unit[place])
 
     def select(self, groups: slice) -> "Means":
-        """Return the sums of some groups."""
+        """Return the sums of the numbers in some groups only."""
         return self._part(groups, self.unit)
 
     def _part(self, place: Any, unit: Unit | Sequence[Unit]) -> "Means":  # noqa: ANN401 - any index of an array
@@ -98,14 +109,19 @@ class Means:
 def student_interval(
     mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the 95 % interval of a mean over `count` inputs, which lie inside the bounds `low` and `high`.
+    """Return the ends of the 95 % interval of a mean over `count` inputs; they lie inside the bounds.
 
     Without bounds it is Student's interval, mean ± t · error. With two bounds it is Student's interval on the scale of
     the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; Stata's default for
-    proportions; `svyciprop(method="logit")` of Lumley's R package survey). With a lower bound alone the scale is
-    ln(m − low). A mean at a bound has an interval of width 0, because all inputs equal the bound.
+    proportions; `svyciprop(method="logit")` of Lumley's R package survey). With a lower bound alone the scale is ln(m −
+    low). A mean at a bound has an interval of width 0, because all inputs equal the bound.
 
-    All arrays have one shape. -inf is no lower bound, and inf is no upper bound.
+    Args:
+        mean: means, of any shape; the other arguments have the same shape.
+        error: standard errors of the means.
+        count: numbers of inputs.
+        low: lower bounds of the numbers, -inf for none.
+        high: upper bounds, inf for none.
     """
     margin = student.ppf((1 + CONFIDENCE) / 2, np.maximum(count - 1, 1)) * error
     below, above = mean - low, high - mean
@@ -129,7 +145,7 @@ _UPDATES: ContextVar[Updates | None] = ContextVar("_UPDATES", default=None)
 
 @contextmanager
 def recorded() -> Iterator[Updates]:
-    """Record the updates of every `Moments` metric within the block."""
+    """Yield a mapping that collects the updates of all `Moments` metrics within the block, for `subtract`."""
     found: Updates = {}
     token = _UPDATES.set(found)
     try:
@@ -139,9 +155,13 @@ def recorded() -> Iterator[Updates]:
 
 
 def subtract(updates: Updates, others: Updates) -> None:
-    """Add paired differences, `updates` minus `others`, to the metrics that were paired by `Moments.pair`.
+    """Subtract the numbers of two encoders, input by input, and add the differences to metrics in pair mode.
 
-    Both recordings have the same analyses on the same inputs, in the same order.
+    Pair mode is set by `Moments.pair`. Both arguments come from `recorded`.
+
+    Args:
+        updates: updates of the metrics with the numbers of the first encoder.
+        others: updates with the numbers to subtract: the same analyses on the same inputs, in the same order.
     """
     for (moments, groups, values), (_, _, other) in zip(updates.values(), others.values(), strict=True):
         if moments.differences is not None:
@@ -149,19 +169,19 @@ def subtract(updates: Updates, others: Updates) -> None:
 
 
 class Moments(ExactMetric):
-    """Sums and sums of squares of numbers per input, separately for each group, such as each half of a corpus.
+    """Metric that sums numbers per input, and their squares, separately for each group, such as each half of a corpus.
 
     Numbers are rounded to fixed point, so that the sums are exact integers: the same in any order and on any number of
     devices. Squares of the rounded numbers are summed exactly too, in several limbs.
 
     Args:
         groups: number of groups.
-        shape: of the numbers of one input.
-        unit: of the numbers, or of each index of their last axis.
-        scale: bits behind the point to which numbers are rounded: 32 leaves room for a sum of 2³¹ in magnitude, more
-            bits for tiny numbers and as much less for their sum.
-        bounds: of the numbers, for instance 0 and 1 for shares, each a number or an array that broadcasts to `shape`;
-            intervals lie inside.
+        shape: shape of the numbers of one input.
+        unit: unit of the numbers, or of each index of their last axis.
+        scale: number of bits after the binary point to which numbers are rounded. 32 bits leave room for sums up to 2³¹
+            in magnitude; each further bit halves this.
+        bounds: lower and upper bound of the numbers, for instance 0 and 1 for shares, each a number or an array that
+            broadcasts to `shape`; intervals lie inside.
     """
 
     counts: Tensor
@@ -183,13 +203,17 @@ class Moments(ExactMetric):
             self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def pair(self) -> None:
-        """Collect paired differences from now on; `subtract` adds them."""
+        """Switch this metric to paired comparison with another encoder: `subtract` then adds a difference per input."""
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
         self.differences = Moments(groups, shape, self._unit, self._scale, (low - high, high - low))
 
     def update(self, group: Tensor, values: Tensor) -> None:
-        """Add inputs: int64 `[batch]`, the group of each, and its numbers `[batch, *shape]`, nan where it has none.
+        """Add the numbers of a batch of inputs.
+
+        Args:
+            group: group of each input, int64 `[batch]`.
+            values: numbers of each input, `[batch, *shape]`; nan is skipped.
 
         Raises:
             ValueError: a number is infinite.
@@ -211,7 +235,7 @@ class Moments(ExactMetric):
                 self.squares[place + other].index_add_(0, group, one * limbs[other], alpha=1 if other == place else 2)
 
     def compute(self) -> Means:
-        """Return the sums, on the CPU."""
+        """Return the sums by group as numpy arrays; `Means.over` makes means of them."""
         counts, sums, parts = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
         step = 2.0**-self._scale
         squares = sum(part * 2.0 ** (_LIMB * place) for place, part in enumerate(parts)) * step**2

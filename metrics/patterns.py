@@ -1,7 +1,7 @@
 """The five patterns of attention maps (Kovaleva et al. 2019, §4.1), by rules that are corrected for chance.
 
 Kovaleva et al. name the classes and show examples; they classify with a network trained on maps labelled by hand, and
-published neither. The rules here are our own.
+published neither. The rules here do not come from the paper.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,15 @@ _NOTHING = 1e-6  # above what sums of float32 leave of nothing
 
 
 class Structure(NamedTuple):
-    """Shares of each map by structure; float64 `[batch, heads]`, all but `remaining` corrected for chance."""
+    """Shares of each attention map by structure, float64 `[batch, heads]`; all but `remaining` corrected for chance.
+
+    Attributes:
+        vertical: mass on the few heaviest columns.
+        diagonal: mass on the token and its neighbours, outside these columns.
+        block: part of the remaining mass that stays within the segment.
+        boundary: the same part, corrected for what distance alone explains.
+        remaining: mass outside heavy columns and diagonal.
+    """
 
     vertical: Tensor
     diagonal: Tensor
@@ -40,23 +48,27 @@ class _Masses(NamedTuple):
 
 
 def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Tensor, allowed: Tensor) -> Structure:
-    """Return the shares of each map that are vertical, diagonal, and block.
+    """Return the shares of each attention map that are vertical, diagonal, and block.
 
-    `weights` are `[batch, heads, from, to]`, zero in the columns of the padding. `lengths` and the number of
-    `delimiters` are int64 `[batch]`, `segments` 0 or 1, int64 `[batch, time]`, and `allowed` bool `[batch, 1, from,
-    to]`, the real tokens that each may attend to. Masses are means over the rows of real tokens, L of them:
+    Masses are means over the rows of the L real tokens:
 
     - v: mass on the k = min(3, delimiters + 1) heaviest columns; the first of equals.
     - d: mass on |i−j| ≤ 1 outside these columns.
     - remaining: mass outside both.
-    - b: part of the remaining mass that stays in the own segment; zero where nothing remains.
-    - boundary: the same part, against what follows from distance alone.
+    - b: part of the remaining mass that stays in the segment of the row's token; zero if nothing remains.
+    - boundary: the same part, corrected for what follows from distance alone.
 
-    Each but the remaining mass is corrected for chance as (x − e) / (1 − e), where e is what uniform attention over the
-    `allowed` tokens has on the same cells: on the columns e = k / L, where all see all; of a causal encoder row i
-    counts 1 / i for each of the columns up to its own. For the boundary e takes the remaining mass as it is, and of the
-    mass at |i−j| the share of all pairs at this distance that are of one segment. Where e = 1 nothing can be beyond
-    chance: zero.
+    Each but the remaining mass is corrected for chance as (x − e) / (1 − e), where e is the mass of uniform attention
+    over the `allowed` tokens on the same cells. On the columns e = k / L if every token attends to all; in a causal
+    encoder row i adds 1 / i for each of the columns up to i. For the boundary, e keeps the mass at each distance |i−j|
+    and multiplies it by the share of all pairs at this distance that lie in one segment. If e = 1 the share is zero.
+
+    Args:
+        weights: attention `[batch, heads, from, to]`, zero in the columns of the padding.
+        lengths: number of real tokens, int64 `[batch]`.
+        delimiters: number of delimiters, int64 `[batch]`.
+        segments: segment of each token, 0 or 1, int64 `[batch, time]`.
+        allowed: bool `[batch, 1, from, to]`, True for the real tokens that each token may attend to.
     """
     time = weights.size(-1)
     places = torch.arange(time, device=weights.device)
@@ -119,16 +131,21 @@ def _masses(weights: Tensor, rows: Tensor) -> _Masses:
 
 
 def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the pattern of each map, and its distance to the nearest other pattern.
+    """Return the pattern of each attention map, and its distance to the nearest other pattern.
 
-    With v + d ≥ .5 it is vertical and diagonal where the smaller one is at least a quarter of the sum, else the larger
-    one. Else it is a block where there are two segments (`pairs`, bool `[batch]`), b ≥ .5, the boundary ≥ .25 and the
-    remaining mass ≥ .3; else heterogeneous. Without the boundary, which can be left out, a wide band around the
-    diagonal would be a block, as it seldom leaves a segment.
+    With v + d ≥ .5 the map is vertical and diagonal if the smaller share is at least a quarter of the sum, else the
+    larger one alone. Else it is a block if the input has two segments, b ≥ .5, the boundary ≥ .25 and the remaining
+    mass ≥ .3; else heterogeneous. Without the boundary rule a wide band around the diagonal would be a block, as it
+    seldom leaves a segment.
+
+    Args:
+        found: shares by `structure`.
+        pairs: bool `[batch]`, True for inputs with two segments.
+        boundary: apply the boundary rule.
 
     Returns:
-        int64 `[batch, heads]`, places in `PATTERNS`, and float64, the distance to the nearest threshold behind which
-        the map would be of another pattern.
+        Indices in `PATTERNS`, int64 `[batch, heads]`; and the distances to the nearest threshold beyond which the map
+        would have another pattern, float64 `[batch, heads]`.
     """
     vertical, diagonal, block, beyond, remaining = found
     total, smaller = vertical + diagonal, torch.minimum(vertical, diagonal)

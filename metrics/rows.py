@@ -1,4 +1,4 @@
-"""Metrics that are exact on any number of devices: they gather rows of numbers and sum nothing before."""
+"""Metrics that are exact on any number of devices: they gather rows of numbers, or sum integers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -39,12 +39,12 @@ class ExactMetric(Metric):
 
 
 class ItemRows(ExactMetric):
-    """Named columns of numbers for each item of a split, gathered from batches in any order.
+    """Metric that gathers named columns of numbers for each item of a split, from batches in any order.
 
     Args:
-        columns: width of each column by name: None for one number an item, k for k numbers.
+        columns: width of each column by name: None for one number per item, k for k numbers.
         keys: columns of one number each that identify an item; the items are sorted by them.
-        dtype: of all columns, keys included; a key in float32 must be below 2²⁴.
+        dtype: type of all columns, keys included; a key in float32 must be below 2²⁴.
     """
 
     rows: list[Tensor] | Tensor  # one tensor [items, numbers] a batch; torchmetrics joins them when it syncs
@@ -62,7 +62,11 @@ class ItemRows(ExactMetric):
         return [1 if width is None else width for width in self.columns.values()]
 
     def update(self, **values: Tensor) -> None:
-        """Add a batch: every column by name, `[items]` or `[items, width]`; a ValueError for other names or shapes."""
+        """Add a batch of items: every column by name, `[items]` or `[items, width]`.
+
+        Raises:
+            ValueError: names or shapes are not those of the columns.
+        """
         items = len(next(iter(values.values())))
         wanted = {name: [items] if width is None else [items, width] for name, width in self.columns.items()}
         if (found := {name: list(value.shape) for name, value in values.items()}) != wanted:
@@ -77,7 +81,7 @@ class ItemRows(ExactMetric):
         """Return every column by name, `[items]` or `[items, width]`, sorted by the keys; keys are int64.
 
         Raises:
-            ValueError: An item was added more than once.
+            ValueError: an item was added more than once.
         """
         parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
         rows: NDArray[Any] = (torch.cat(parts) if parts else self._nothing()).cpu().numpy()
@@ -99,7 +103,7 @@ class ItemRows(ExactMetric):
         return found | {name: found[name].astype(np.int64) for name in list(found)[: self.keys]}
 
     def take(self) -> dict[str, NDArray[Any]]:
-        """Return the columns as `compute` does, and reset the metric."""
+        """Return every gathered column by name as `compute` does, and reset the metric."""
         found = self.compute()
         self.reset()
         return found
@@ -114,7 +118,7 @@ class ItemRows(ExactMetric):
         should_sync: bool = True,
         distributed_available: Callable[..., Any] | None = None,
     ) -> None:
-        """Gather the rows of all devices."""
+        """Gather the rows of all devices, also of devices without a batch; the arguments are those of torchmetrics."""
         # A device without a batch would send an empty vector of floats, which does not fit the matrices of the others.
         if isinstance(self.rows, list) and not self.rows:
             self.rows.append(self._nothing())
@@ -122,11 +126,11 @@ class ItemRows(ExactMetric):
 
 
 class GoldArcs(Protocol):
-    """Gold arcs of a batch of sentences, padded to n words."""
+    """Protocol of a batch of sentences with their gold arcs, padded to n words."""
 
     @property
     def index(self) -> Tensor:
-        """Place of each sentence in its split, int `[batch]`."""
+        """Index of each sentence in its split, int `[batch]`."""
 
     @property
     def lengths(self) -> Tensor:
@@ -134,21 +138,21 @@ class GoldArcs(Protocol):
 
     @property
     def heads(self) -> Tensor:
-        """Position of each word's head from 1, 0 for ROOT, int `[batch, n]`."""
+        """Position of each word's syntactic head, int `[batch, n]`: from 1, 0 for ROOT."""
 
     @property
     def relations(self) -> Tensor:
-        """Relation ids, int `[batch, n]`."""
+        """Id of the relation of each word to its head, int `[batch, n]`."""
 
     @property
     def punctuation(self) -> Tensor:
-        """True for punctuation, bool `[batch, n]`."""
+        """Bool `[batch, n]`, True for punctuation."""
 
 
 class ArcRows(ItemRows):
-    """Gold arcs of all words beside named predictions, gathered as int32.
+    """Metric that gathers the gold arcs of all words beside named predictions, as int32.
 
-    Keywords give the width of each prediction by name: None for one number a word, k for k numbers.
+    Keywords give the width of each prediction by name: None for one number per word, k for k numbers.
     """
 
     def __init__(self, **predicted: int | None) -> None:
@@ -157,7 +161,7 @@ class ArcRows(ItemRows):
         super().__init__({**gold, **predicted}, keys=("sentence", "word"), dtype=torch.int)
 
     def add(self, batch: GoldArcs, **predicted: Tensor) -> None:
-        """Add a batch with its predictions `[batch, n]` or `[batch, n, width]`; padding is left out."""
+        """Add the gold arcs of a batch and predictions by name, `[batch, n]` or `[batch, n, width]`; skip the padding."""
         heads = batch.heads
         word = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
         length = batch.lengths.long()[:, None].expand_as(heads)
@@ -174,10 +178,10 @@ class ArcRows(ItemRows):
         self.update(**{name: column[real] for name, column in columns.items()})
 
     def arcs(self) -> tuple[Arcs, dict[str, NDArray[Any]]]:
-        """Return the arcs and the predictions by name, `[words]` or `[words, width]`, and reset the metric.
+        """Return the gold arcs, and the predictions by name, `[words]` or `[words, width]`; reset the metric.
 
         Raises:
-            ValueError: A sentence was added more than once.
+            ValueError: a sentence was added more than once.
         """
         found = self.take()
         gold = {name: found.pop(name).astype(np.int64) for name in ("sentence", "word", "length", "head", "relation")}

@@ -1,4 +1,4 @@
-"""Trees of sentences: distances and depths, with losses and rank correlations of predicted ones; best trees of scores.
+"""Trees of sentences: gold distances and depths, losses and rank correlations of predicted ones, best trees of scores.
 
 Distances, depths and their losses are those of Hewitt & Manning (2019).
 """
@@ -17,16 +17,16 @@ RANKED_LENGTHS = (5, 50)  # shortest and longest sentences whose rank correlatio
 
 
 def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
-    """Return the length of the path between every two words of a tree, int64 `[batch, n, n]`; 0 in the padding.
+    """Return the number of arcs between every two words of a tree, int64 `[batch, n, n]`; 0 in the padding.
 
     In a forest, as in some control tasks, paths between two trees lead over ROOT.
 
     Args:
-        heads: `[batch, n]`, 1-based, 0 for ROOT; the padding is ignored.
-        lengths: `[batch]`.
+        heads: position of each word's head, `[batch, n]`, from 1, 0 for ROOT; the padding is ignored.
+        lengths: number of words of each sentence, `[batch]`.
 
     Raises:
-        ValueError: a head outside its sentence, or a cycle.
+        ValueError: a head lies outside its sentence, or there is a cycle.
     """
     lines = _lines(heads, lengths)
     shared = lines @ lines.mT  # common ancestors, the words themselves included
@@ -37,9 +37,16 @@ def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
 
 
 def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
-    """Count the arcs between each word and the root of its tree, int64 `[batch, n]`: 0 at the root, and in the padding.
+    """Return the number of arcs between each word and the root of its tree, int64 `[batch, n]`; 0 in the padding.
 
-    Arguments and errors are those of `tree_distances`.
+    The root has depth 0.
+
+    Args:
+        heads: position of each word's head, from 1, 0 for ROOT, `[batch, n]`.
+        lengths: number of words, `[batch]`.
+
+    Raises:
+        ValueError: there is a cycle, or a head outside its sentence.
     """
     return (_lines(heads, lengths).sum(-1) - 1).clamp(min=0).long()
 
@@ -68,10 +75,12 @@ def _real(n: int, lengths: Tensor) -> Tensor:
 
 
 def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Return Σ |gold − predicted| over ordered pairs of words / n², for each sentence (Hewitt & Manning 2019, §2).
+    """Return Σ |gold − predicted| over ordered pairs of words / n², `[batch, k]` (Hewitt & Manning 2019, §2).
 
-    `predicted` is `[batch, k, n, n]` for k probes, `gold` `[batch, n, n]`, `lengths` `[batch]`; the result is
-    `[batch, k]`. The padding is ignored.
+    Args:
+        predicted: distances predicted by k probes, `[batch, k, n, n]`.
+        gold: tree distances, `[batch, n, n]`.
+        lengths: number of words of each sentence, `[batch]`; the padding is ignored.
     """
     real = _real(gold.size(1), lengths)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
@@ -79,15 +88,25 @@ def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
 
 
 def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Return Σ |gold − predicted| over words / n, `[batch, k]`, for predicted depths `[batch, k, n]` of k probes."""
+    """Return Σ |gold − predicted| over words / n, `[batch, k]`.
+
+    Args:
+        predicted: depths predicted by k probes, `[batch, k, n]`.
+        gold: tree depths, `[batch, n]`.
+        lengths: number of words n of each sentence, `[batch]`; the padding is ignored.
+    """
     return ((predicted - gold[:, None]).abs() * _real(gold.size(1), lengths)[:, None]).sum(-1) / lengths[:, None]
 
 
 def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
-    """Return Spearman's rank correlation of the values `[..., n]` under a mask, `[...]`; ties share their mean rank.
+    """Return Spearman's rank correlation over the last axis, `[...]`; ties share their mean rank.
 
-    It is nan if all gold values are equal, and 0 if all predictions are equal. The
-    arguments are broadcast; predictions under the mask must be finite.
+    It is nan if all gold values are equal, and 0 if all predictions are equal. The arguments are broadcast.
+
+    Args:
+        predicted: predicted values, `[..., n]`, finite under the mask.
+        gold: gold values, `[..., n]`.
+        mask: bool `[..., n]`, True for values that count.
     """
     one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
     spread, expected = one.square().sum(-1), other.square().sum(-1)
@@ -106,7 +125,11 @@ def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
     """Return weights `[sentences]` that average over the sentences of each length, 5 to 50, then over the lengths.
 
-    Hewitt & Manning (2019) average rank correlations in this way. Only sentences that are `counted` take part.
+    Hewitt & Manning (2019) average rank correlations in this way.
+
+    Args:
+        lengths: number of words of each sentence, `[sentences]`.
+        counted: bool `[sentences]`, True for sentences that take part.
     """
     among = counted & (lengths >= RANKED_LENGTHS[0]) & (lengths <= RANKED_LENGTHS[1])
     occurring, which, number = np.unique(lengths[among], return_inverse=True, return_counts=True)
@@ -122,14 +145,14 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     follow a path of best arcs (Gabow et al. 1986): at most 2n steps on a full matrix, each on whole rows.
 
     Args:
-        scores: `[n, n+1]` score of the arc to word i+1 (row i) from head j, ROOT at 0; -inf where there is none. A
-            word's arc from itself is ignored.
+        scores: score of the arc to word i+1 (row i) from head j, `[n, n+1]`, ROOT at 0; -inf for no arc. A word's arc
+            from itself is ignored.
 
     Returns:
         int64 `[n]`: the head of each word, 1..n, 0 for ROOT. Ties are broken deterministically.
 
     Raises:
-        ValueError: The scores are not `[n, n+1]`, hold nan or +inf, or allow no tree.
+        ValueError: the scores are not `[n, n+1]`, contain nan or +inf, or allow no tree.
     """
     arcs = _incoming(scores)
     heads: Integers = arcs.argmax(axis=1)
@@ -142,8 +165,12 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
 def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
     """Return the heads of the best tree of each sentence, int64 `[batch, n]`: 1..n, 0 for ROOT and in the padding.
 
-    The scores are `[batch, n, n+1]` as for `maximum_arborescence`, whose errors name the place in the batch;
-    the lengths are `[batch]`, and the padding is ignored.
+    Args:
+        scores: score of the arc to each word from each head, ROOT first, `[batch, n, n+1]`; see `maximum_arborescence`.
+        lengths: number of words of each sentence, `[batch]`; the padding is ignored.
+
+    Raises:
+        ValueError: the scores of a sentence contain nan or +inf, or allow no tree.
     """
     heads = np.zeros(scores.shape[:2], dtype=np.int64)
     matrices = scores.detach().cpu().double().numpy()
@@ -239,10 +266,13 @@ def _contract(arcs: Floats, word: Integers, head: Integers, circle: Integers) ->
 
 
 def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return maximum spanning trees of complete graphs: symmetric `[graphs, n, n]`, True at the n − 1 edges.
+    """Return maximum spanning trees of complete graphs: bool `[graphs, n, n]`, symmetric, True at the n − 1 edges.
 
-    The weights are `[graphs, n, n]` with n ≥ 1 and finite. That of an edge is the sum of its two directions; the
-    diagonal is ignored. SciPy's sorting breaks ties, so the trees depend only on the weights.
+    The weight of an edge is the sum of its two directions; the diagonal is ignored. SciPy's sorting breaks ties, so the
+    trees depend only on the weights.
+
+    Args:
+        weights: finite weights of the edges, `[graphs, n, n]`, n ≥ 1.
     """
     graphs, n, _ = weights.shape
     first, second = np.triu_indices(n, 1)
@@ -263,11 +293,16 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
     """Find the edges between words and gold heads in the maximum spanning tree of each attention head.
 
-    Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4). `attention` is `[batch, layers, heads,
-    n+2, n+2]`, the gold heads and the flags of punctuation are `[batch, n]`.
+    Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4).
+
+    Args:
+        attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the words.
+        heads: position of each word's gold head, `[batch, n]`, from 1, 0 for ROOT.
+        punctuation: bool `[batch, n]`, True for punctuation.
+        lengths: number of words of each sentence, `[batch]`.
 
     Returns:
-        int64 `[batch, n, layers·heads]`: 1 in the tree, 0 not; -1 where the word or its head is ROOT or punctuation.
+        int64 `[batch, n, layers·heads]`: 1 in the tree, 0 not; -1 if the word or its head is ROOT or punctuation.
     """
     found = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
     gold, marks = heads.cpu().numpy(), punctuation.cpu().numpy()
@@ -285,9 +320,14 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
 
 
 def tree_counts(arcs: Arcs, drawn: NDArray[np.integer]) -> tuple[Integers, Integers]:
-    """Count the gold edges in the tree of each head `[sentences, heads]`, and all gold edges `[sentences]`.
+    """Return the number of gold edges in the tree of each attention head, and the number of all gold edges.
 
-    `drawn` is `[words, heads]` from `gold_in_trees`.
+    Args:
+        arcs: gold arcs of whole sentences.
+        drawn: result of `gold_in_trees` for all words, `[words, heads]`.
+
+    Returns:
+        Counts `[sentences, heads]` and `[sentences]`, int64.
     """
     sentence = np.cumsum(arcs.word == 1) - 1
     starts = np.flatnonzero(arcs.word == 1)

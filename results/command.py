@@ -1,4 +1,4 @@
-"""What the commands share: a fault of the input is one line on standard error, without a traceback."""
+"""Running a command: an error of the user's input becomes one line on standard error, without a traceback."""
 
 import os
 import sys
@@ -12,12 +12,16 @@ from results.errors import UserError
 
 
 def print_fault(fault: BaseException) -> None:
-    """Print an error as one line on standard error."""
+    """Print an exception as one line on standard error."""
     Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(fault)), soft_wrap=True)
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command with the arguments of the program, and exit with its code; 1 after a fault of the input."""
+    """Run a command with the arguments of the program, and exit with its code, or with 1 after an error of the input.
+
+    Args:
+        main: the command, a function from arguments to the exit code.
+    """
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()

@@ -28,7 +28,8 @@ class Digests:
     """SHA-256 of files, computed again only when a file's size, change times or inode differ from the last time.
 
     Args:
-        cache: folder of the index; two processes that write it at once lose an entry at worst, never the file.
+        cache: folder of the index. If two processes write it at once, entries may be lost, but the index stays
+            readable.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -44,7 +45,7 @@ class Digests:
         return known
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
-        """Return the digest of every path, in order."""
+        """Return the SHA-256 of every file in hexadecimal, by path, in the order of `paths`."""
         found: dict[Path, str] = {}
         fresh: dict[str, dict[str, str]] = {}
         for path in paths:
@@ -60,7 +61,7 @@ class Digests:
         return found
 
     def remember(self, path: Path, sha256: str) -> None:
-        """Record the digest of a file that the caller computed while writing it."""
+        """Store the SHA-256 of a file that the caller computed while writing it."""
         self._keep({str(path.resolve()): {"stamp": _stamp(path), "sha256": sha256}})
 
     def _keep(self, fresh: dict[str, dict[str, str]]) -> None:
@@ -72,7 +73,7 @@ class Digests:
             log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
 
     def one(self, path: Path) -> str:
-        """Return the digest of one file."""
+        """Return the SHA-256 of one file in hexadecimal."""
         return self.of([path])[path]
 
 

@@ -20,7 +20,14 @@ class UserError(ValueError):
 
     @classmethod
     def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:
-        """Make the error `<path>:<line>: <what is wrong>. <remedy>.`; lines count from 1, and None leaves it out."""
+        """Create the error `<path>:<line>: <what is wrong>. <remedy>.` from its parts.
+
+        Args:
+            path: file with the error.
+            line: line of the file, from 1; None to leave it out.
+            wrong: what is wrong.
+            remedy: what to do.
+        """
         place = f"{path}:{line}" if line is not None else f"{path}"
         return cls(f"{place}: {wrong}. {remedy}.")
 
@@ -37,9 +44,17 @@ def check_numbers(
     most: float | None = None,
     **given: float | None,
 ) -> None:
-    """Raise UserError if an option in `given` is nan, infinite, or outside the bounds.
+    """Raise a UserError if an option is nan, infinite, or outside the bounds.
 
-    `of` is the object that has the options; the message names its class. An option that is None is not checked.
+    Options are given by keyword, as `name=value`; an option that is None is not checked.
+
+    Args:
+        of: object that has the options; the message names its class.
+        above: options must be greater than this.
+        least: least allowed value.
+        below: options must be less than this.
+        most: greatest allowed value.
+        **given: options by name.
     """
     check_values(of, **given)
     bounds = {
@@ -54,33 +69,39 @@ def check_numbers(
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number before its noun: `1 text`, `1,821 texts`; `many` where the plural is not `one` with an s."""
+    """Format a number before its noun, `1 text` or `1,821 texts`; `many` is the plural if it is not `one` with an s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Suggest one or two known names that are similar to `name`, or nothing; `prefix` is shown before each."""
+    """Return a suggestion of one or two known names similar to `name`, ` (did you mean …?)`; empty if none is similar.
+
+    Args:
+        name: the misspelt name.
+        known: the correct names.
+        prefix: text before each suggested name.
+    """
     found = [f"`{prefix}{one}`" for one in difflib.get_close_matches(name, set(known), n=2)]
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def one_of(value: object, known: Iterable[str]) -> str:
-    """Return `one of …` with the known names, and a suggestion if the value resembles one of them."""
+    """Return `one of …` with the known names, and a suggestion if one of them is similar to the value."""
     names = list(known)
     return f"one of {', '.join(names)}{near(str(value), names)}"
 
 
 def from_options(kind: Callable[..., Made], given: object, where: str, **defaults: object) -> Made:
-    """Construct an object from a mapping of options; the constructor checks their values.
+    """Create an object from a mapping of options; its constructor checks the values.
 
     Args:
-        kind: the class.
+        kind: class of the object.
         given: options by name.
-        where: the option that holds the mapping, for messages.
-        defaults: options that the mapping may leave out, where the class has other defaults.
+        where: the option that contains the mapping, for messages.
+        **defaults: options that the mapping may leave out, if the class has other defaults.
 
     Raises:
-        UserError: `given` is no mapping, or has an option that the class has not.
+        UserError: `given` is not a mapping, or has an option that the class does not have.
     """
     known = list(signature(kind).parameters)
     if not isinstance(given, Mapping):
@@ -105,13 +126,13 @@ _PLAIN: Mapping[object, Any] = {bool: bool, int: Integral, float: Real, str: str
 
 
 def check_values(of: object, **given: object) -> None:
-    """Raise UserError if an option has a value that its type annotation does not allow.
+    """Raise a UserError if an option has a value that its type annotation does not allow.
 
     The check covers choices (`Literal`), numbers, strings, booleans and sequences of them; it skips classes.
 
     Args:
-        of: the object whose `__init__` has the options, or a function that has them.
-        given: options by their names.
+        of: object whose `__init__` has the options, or a function that has them.
+        **given: options by name.
     """
     functions = [of] if isfunction(of) else [vars(kind).get("__init__") for kind in reversed(type(of).__mro__)]
     hints: dict[str, object] = {}
@@ -144,12 +165,14 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
 
 
 def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
-    """Return new `texts` or `sentences` as a list.
+    """Return the texts or sentences to predict as a list; each is a string or a sequence of strings.
 
-    Each item is a string or a sequence of strings; `given` may also be one string.
+    Args:
+        what: `texts` or `sentences`, for messages.
+        given: one string, or a sequence of items.
 
     Raises:
-        UserError: there is none to predict, or one is empty.
+        UserError: there is no item, or an item is empty.
     """
     items: list[str | Item] = [given] if isinstance(given, str) else list(given)
     if not items:

@@ -31,21 +31,22 @@ ENDS = ("low", "high", "sd", "p")
 
 @dataclass(frozen=True)
 class Estimate(Generic[Number]):
-    """A number with its 95 % interval, or arrays of them, such as one for each head.
+    """A number with its 95 % interval, or arrays of numbers and their intervals, such as one for each head.
 
-    A field is None where the number does not exist, and nan where it is undefined.
+    A field is None if the number does not exist, and nan if it is undefined.
 
     Attributes:
-        value: The number, or an array; the other numbers have its shape.
-        low: Low end of the interval; `high` is the other end.
-        unit: Unit of the number.
-        sd: Standard deviation over seeds.
-        p: Two-sided p-value of the number being zero.
-        inputs: Number of inputs that a mean is taken over.
-        draws: The statistic under each resample of the test set, `[draws]`.
+        value: the number, or an array; the other numbers have its shape.
+        low: low end of the interval.
+        high: high end of the interval.
+        unit: unit of the number.
+        sd: standard deviation over seeds.
+        p: two-sided p-value of the number being zero.
+        inputs: number of inputs that a mean is taken over.
+        draws: the statistic under each resample of the test set, `[draws]`.
 
     Raises:
-        ValueError: There is no such unit, or only one end of the interval.
+        ValueError: there is no such unit, or only one end of the interval.
     """
 
     value: Number
@@ -69,38 +70,39 @@ class Estimate(Generic[Number]):
 
     @property
     def interval(self) -> tuple[Number, Number]:
-        """Low and high end of the interval, which must exist."""
+        """Low and high end of the interval of this estimate, which must have one."""
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
 
     def named(self, name: str) -> dict[str, Number]:
-        """Return the numbers that it has, as `<name>`, `<name>.low`, `<name>.high`, `<name>.sd`, `<name>.p`."""
+        """Return the numbers of this estimate that exist: `<name>`, `<name>.low`, `.high`, `.sd`, `.p`."""
         numbers = {f"{name}.{end}": getattr(self, end) for end in ENDS}
         return {name: self.value, **{end: number for end, number in numbers.items() if number is not None}}
 
 
 def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
-    """Return every number of named estimates, as `<name>`, `<name>.low`, `<name>.high` and so on."""
+    """Return the numbers of all scores by name: `<name>`, `<name>.low`, `<name>.high` and so on."""
     return {end: number for name, score in scores.items() for end, number in score.named(name).items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A frame whose numbers have units.
+    """A data frame whose numbers have units.
 
     The ends of the interval of column `x` are columns `x.low` and `x.high`, its standard deviation is `x.sd`; plain
     `low`, `high` and `sd` belong to the column `interval`. They have the unit of their column.
 
     Attributes:
-        units: Units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
+        frame: the rows.
+        units: units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
             one per row.
-        interval: The column to which plain `low`, `high` and `sd` belong.
-        answer: The columns that answer the question of the experiment. A table that names them is printed, with these
-            columns at any width; any table is written to its file.
+        interval: column to which plain `low`, `high` and `sd` belong.
+        answer: columns that answer the question of the experiment. Only a table with such columns is printed, with
+            these columns at any width; every table is written to its file.
 
     Raises:
-        ValueError: A column of floats has no unit, a unit or an answer has no column, or there is no such unit.
+        ValueError: a column of floats has no unit, a unit or an answer has no column, or there is no such unit.
     """
 
     frame: pd.DataFrame
@@ -135,11 +137,11 @@ class Table:
         return found
 
     def intervals(self) -> dict[str, tuple[str, str]]:
-        """Return the columns of the low and the high end for each column with an interval."""
+        """Return, for each column of this table with an interval, the columns of its low and its high end."""
         return {name: (ends["low"], ends["high"]) for name, ends in self._owned().items() if {"low", "high"} <= {*ends}}
 
     def unit_rows(self) -> dict[str, list[Unit]]:
-        """Return the unit of every number, by column and row; columns without a unit are absent."""
+        """Return the units of every column of this table, one per row; columns without a unit are absent."""
         rows = len(self.frame)
         of_columns = {name: [unit] * rows if isinstance(unit, str) else list(unit) for name, unit in self.units.items()}
         for name, ends in self._owned().items():

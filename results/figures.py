@@ -1,4 +1,4 @@
-"""Figures as plain data, checked where they are made. Each knows the numbers that it shows; `reports` draws it."""
+"""Figures as plain data, checked when they are created; `reports` draws them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,12 +21,16 @@ _Rows = Iterable[tuple[object, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Figure(ABC):
-    """A figure; its title is also its caption."""
+    """Base class of a figure.
+
+    Attributes:
+        title: title, which is also the caption.
+    """
 
     title: str
 
     def data(self) -> Table | None:
-        """Return the drawn numbers, one row per bar, cell, point or word; None for more than `MOST` rows."""
+        """Return the numbers of this figure, one row per bar, cell, point or word; None for more than `MOST` rows."""
         units, rows = self._numbers()
         found = list(islice(rows, MOST + 1))
         if len(found) > MOST:
@@ -45,12 +49,15 @@ class Bars(Figure):
     """Grouped bars: one group per category, one bar per series in it, in the order in which they are drawn.
 
     Attributes:
-        series: Values `[categories]` per series.
-        intervals: Low and high ends, each `[categories]`, of the series that have them; nan where there is none.
-        unit: Unit of the values; fractions are shown ×100.
+        categories: names of the groups.
+        series: values `[categories]` per series.
+        label: label of the axis of the values.
+        intervals: low and high ends, each `[categories]`, of the series that have them; nan for none.
+        unit: unit of the values; fractions are shown ×100.
+        category_label: label of the axis of the categories.
 
     Raises:
-        ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
+        ValueError: there is nothing to draw, a length differs from the categories', or an interval has no series.
     """
 
     categories: tuple[str, ...]
@@ -86,19 +93,22 @@ class HeatMap(Figure):
 
     Attributes:
         values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
-        row_labels: Names of the single rows; `row_label` is the name of the axis, as for columns.
-        value_label: Label of the colour bar.
-        diverging: Whether zero is the middle of the scale: differences and signed weights.
-        unit: Unit of the values; fractions are shown ×100.
-        marked: Row and column, 0-based, of a framed cell, for instance the best head.
-        limits: Values at the ends of the colour scale, in the unit of `values`; None takes the ends of this map. A
+        row_labels: name of each row.
+        column_labels: name of each column.
+        row_label: label of the axis of the rows.
+        column_label: label of the axis of the columns.
+        value_label: label of the colour bar.
+        diverging: True if zero is the middle of the scale, as for differences and signed weights.
+        unit: unit of the values; fractions are shown ×100.
+        marked: row and column, 0-based, of a framed cell, for instance the best head.
+        limits: values at the ends of the colour scale, in the unit of `values`; None takes the ends of this map. A
             diverging map uses the larger magnitude.
-        glyphs: One or two letters per category, where the values are places of categories in this order; a cell shows
-            its letters, and a legend takes the place of the colour bar. See `from_categories`.
+        glyphs: one or two letters per category, if the values are indices of categories in this order; a cell shows its
+            letters, and a legend replaces the colour bar. See `from_categories`.
 
     Raises:
-        ValueError: Shapes do not fit, there is no cell `marked`, a value lies outside the limits, or the glyphs are
-            not different, or not one or two letters.
+        ValueError: shapes do not fit, there is no cell `marked`, a value lies outside the limits, or the glyphs are not
+            different, or not one or two letters.
     """
 
     MOST_CATEGORIES: ClassVar[int] = 10
@@ -139,10 +149,19 @@ class HeatMap(Figure):
         row_label: str,
         column_label: str,
     ) -> Self:
-        """Make a grid of categories, for instance the role of each head; None leaves a cell empty.
+        """Create a heat map of categories, for instance the role of each head.
+
+        Args:
+            title: title of the figure.
+            cells: category of each cell, `[rows][columns]`; None for an empty cell.
+            glyphs: one or two letters per category.
+            row_labels: name of each row.
+            column_labels: name of each column.
+            row_label: label of the axis of the rows.
+            column_label: label of the axis of the columns.
 
         Raises:
-            ValueError: A category has no glyph, or as above.
+            ValueError: a category has no glyph, or the heat map cannot be drawn.
         """
         if strange := {cell for row in cells for cell in row if cell is not None} - glyphs.keys():
             raise ValueError(f"HeatMap {title!r}: categories without a glyph: {sorted(strange)}")
@@ -163,7 +182,7 @@ class HeatMap(Figure):
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
-    """Give maps of one quantity a common colour scale, from the lowest to the highest of their values."""
+    """Return heat maps of one quantity with a common colour scale, from the lowest to the highest of their values."""
     values = np.concatenate([np.ravel(figure.values) for figure in maps.values()] or [np.empty(0)])
     if np.isnan(values).all():
         return maps
@@ -176,16 +195,19 @@ class Maps(Figure):
     """Square matrices as small pictures in a grid, on one colour scale from zero: for instance layers × heads.
 
     Attributes:
-        maps: `[rows][columns]` matrices `[size, size]` of any sizes; None leaves a place empty. The first row of a
-            matrix is drawn at the top.
-        row_labels: Names of the single rows; `row_label` is the name of the axis, as for columns.
-        value_label: Label of the colour bar.
-        names: Captions of the single pictures, `[rows][columns]`; empty without any.
-        top: Value at the end of the colour scale, which larger ones share; None takes the largest of all.
-        unit: Unit of the values; fractions are shown ×100.
+        maps: `[rows][columns]` matrices `[size, size]` of any sizes; None leaves a cell of the grid empty. The first
+            row of a matrix is drawn at the top.
+        row_labels: name of each row of the grid.
+        column_labels: name of each column of the grid.
+        row_label: label of the axis of the rows.
+        column_label: label of the axis of the columns.
+        value_label: label of the colour bar.
+        names: captions of the pictures, `[rows][columns]`; empty for none.
+        top: value at the end of the colour scale; larger values have the same colour. None takes the largest value.
+        unit: unit of the values; fractions are shown ×100.
 
     Raises:
-        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
+        ValueError: there is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
             infinite or nan.
     """
 
@@ -233,14 +255,15 @@ class AttentionLines(Figure):
     """Attention of one head in one sentence, as lines between two columns of its words (Clark et al. 2019, fig. 5).
 
     Attributes:
-        words: The words, from top to bottom, with the delimiters where they are to be shown.
-        weights: Attention `[words, words]` from the row's word to the column's, in 0–1.
-        arcs: Gold pairs (from, to) of 0-based positions in `words`, shown in colour. For a head that attends from
-            dependents to heads a pair is (dependent, head).
-        from_label: Label of the words on the left, which attend; `to_label` is on the right.
+        words: the words, from top to bottom, with the delimiters if they are to be shown.
+        weights: attention `[words, words]` from the row's word to the column's, in 0–1.
+        arcs: gold pairs (from, to) of 0-based positions in `words`, shown in colour. For an attention head that attends
+            from dependents to their syntactic heads a pair is (dependent, head).
+        from_label: label of the words on the left, which attend.
+        to_label: label of the words on the right, which are attended to.
 
     Raises:
-        ValueError: The weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
+        ValueError: the weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
     """
 
     words: tuple[str, ...]
@@ -277,13 +300,17 @@ class Spreads(Figure):
     """Distributions of values: a violin per category and series, for instance per bin of maximum attention.
 
     Attributes:
-        series: Per series the values of each category, `[categories][values]`; may be empty; nan is ignored.
-        rates: Shares `[categories]` of the series that have them, as bars in a second panel; nan where there is none.
-            For instance the share of decisions that never flip.
-        unit: Of the values; rates are fractions.
+        categories: names of the categories.
+        series: values of each category by series, `[categories][values]`; may be empty; nan is ignored.
+        label: label of the axis of the values.
+        category_label: label of the axis of the categories.
+        rates: shares `[categories]` by series, shown as bars in a second panel, for instance the share of decisions
+            that never flip; nan for none.
+        rate_label: label of the axis of the shares.
+        unit: unit of the values; rates are fractions.
 
     Raises:
-        ValueError: Parts do not fit each other, rates are not within 0–1, or a value is infinite.
+        ValueError: parts do not fit each other, rates are not within 0–1, or a value is infinite.
     """
 
     categories: tuple[str, ...]
@@ -323,12 +350,15 @@ class Curves(Figure):
     """Lines and points over two axes; a line and points of one name have one colour.
 
     Attributes:
-        lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
-        points: Coordinates per set of points; nan is ignored.
-        y_range: Range that the y axis covers at least.
-        plane: Whether distances alone mean something, as after multidimensional scaling: there are no ticks, and both
-            directions have one scale.
-        bar_label: Label of a colour bar in place of the legend, where the names are steps of a scale, such as layers.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
+        lines: coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
+        points: coordinates x and y per set of points; nan is ignored.
+        log_x: draw the x axis on a logarithmic scale.
+        y_range: range that the y axis covers at least.
+        plane: True if only distances have a meaning, as after multidimensional scaling: there are no ticks, and both
+            axes have one scale.
+        bar_label: label of a colour bar in place of the legend, if the names are steps of a scale, such as layers.
 
     Raises:
         ValueError: x and y differ in length, a coordinate or a range cannot be drawn, or there is nothing to draw.
@@ -372,13 +402,14 @@ class ColouredText:
     """A text that is shown once per row, with words coloured by their values in that row.
 
     Attributes:
-        name: For instance its split and index.
-        caption: Text of the heading after the name, for instance the gold and the predicted class.
-        rows: Values `[words]` per row, for instance attention and gradient, coloured relative to the mean magnitude of
+        name: name of the text, for instance its split and index.
+        caption: text of the heading after the name, for instance the gold and the predicted class.
+        words: the words.
+        rows: values `[words]` per row, for instance attention and gradient, coloured relative to the mean magnitude of
             the row; values below zero have another colour, nan has none.
 
     Raises:
-        ValueError: There are no words or no rows, a row does not have one value per word, or a value is infinite.
+        ValueError: there are no words or no rows, a row does not have one value per word, or a value is infinite.
     """
 
     name: str
@@ -396,7 +427,14 @@ class ColouredText:
 
 @dataclass(frozen=True, eq=False)
 class ColouredTexts(Figure):
-    """Example texts in colour, which become one page of HTML; ValueError where there are none."""
+    """Example texts in colour, which become one page of HTML.
+
+    Attributes:
+        texts: the texts.
+
+    Raises:
+        ValueError: there is no text.
+    """
 
     texts: tuple[ColouredText, ...]
 
@@ -405,7 +443,7 @@ class ColouredTexts(Figure):
 
     @classmethod
     def from_frame(cls, title: str, frame: pd.DataFrame) -> Self:
-        """Reconstruct the texts from their `data`, read from CSV as strings."""
+        """Create the figure from the frame of its `data`, read from CSV as strings."""
         texts = []
         for _, text in frame.groupby("text", sort=False):
             rows = {str(row): part for row, part in text.groupby("row", sort=False)}

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, also after a power cut, and that are read again only if undamaged."""
+"""Files that are written completely or not at all, also after a power cut, and are read only if undamaged."""
 
 import errno
 import hashlib
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def keep(path: Path, content: bytes | memoryview) -> Path:
-    """Write a file atomically, with a checksum of its content, name and folder; `kept` reads it."""
+    """Write a file atomically, with a checksum of its content, name and folder, for `kept` to read; return its path."""
     sha = _begun(path)
     sha.update(content)
     return write_atomically(path, content, _seal(sha))
@@ -29,7 +29,8 @@ def keep(path: Path, content: bytes | memoryview) -> Path:
 def kept(path: Path) -> memoryview | None:
     """Return the content of a file written by `keep`, mapped into memory; None if the file does not exist.
 
-    A file that is damaged or was moved is logged and deleted, so that the caller makes it again.
+    A file that is damaged or was moved is logged and deleted, and the result is None, so that the caller creates it
+    again.
 
     Raises:
         OSError: the file cannot be read now, but may be undamaged; the error names `path`.
@@ -57,7 +58,7 @@ def kept(path: Path) -> memoryview | None:
 
 
 def is_whole(paths: Sequence[Path], sha256: str) -> bool:
-    """Return True if the files exist and their joint SHA-256 is right; log a wrong checksum."""
+    """Return True if all files exist and the SHA-256 of their joint content is `sha256`; log a wrong checksum."""
     there = all(path.is_file() for path in paths)
     if there and hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest() == sha256:
         return True
@@ -78,7 +79,8 @@ def _seal(sha: "hashlib._Hash") -> bytes:
 def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
     """Write bytes or UTF-8 text atomically: `path` has the old or the new content, never a part; return `path`.
 
-    An OSError names `path`.
+    Raises:
+        OSError: the file cannot be written; the error names `path`.
     """
     partial = temporary(path)
     try:
@@ -94,19 +96,19 @@ def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return True if an error says that the disk or the user's quota is full."""
+    """Return True if an error means that the disk or the user's quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def temporary(path: Path) -> Path:
-    """Return the temporary path at which this process writes before it moves the file to `path`."""
+    """Return the temporary path that this process writes to before `commit` renames it to `path`."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
 
 
 def commit(partial: Path, path: Path) -> Path:
-    """Move a finished file to its place once its content is on the disk; return `path`.
+    """Flush a finished file to disk and rename it to `path`; return `path`.
 
-    Where it cannot be written, `partial` is deleted and `path` unchanged.
+    If this fails, `partial` is deleted and `path` is unchanged.
     """
     try:
         with partial.open("rb+") as file:
@@ -118,7 +120,7 @@ def commit(partial: Path, path: Path) -> Path:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files of processes on this host that no longer run."""
+    """Delete temporary files in a folder whose processes, on this host, no longer run."""
     for path in folder.glob(f".*.{platform.node()}.*.tmp"):
         process = path.name.split(".")[-2]
         if process.isdecimal() and int(process) != os.getpid() and not _alive(int(process)):  # else it is no writer's

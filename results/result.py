@@ -1,4 +1,4 @@
-"""The result of an experiment, and the description of its inputs."""
+"""The result of an experiment, and the description of its data."""
 
 import math
 import re
@@ -18,14 +18,17 @@ class Result:
     """Result of an experiment. The names of tables and figures become file names.
 
     Attributes:
-        scores: Named estimates; nan where a score is undefined.
-        headline: Names of the scores that answer the question of the experiment; they are printed first.
-        audit: Counts of what was left out or changed.
-        items: One row per test item, if any.
-        ratios: Scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
+        experiment: name of the experiment.
+        scores: estimates by name; nan if a score is undefined.
+        tables: tables by name.
+        figures: figures by name.
+        audit: counts of what was left out or changed.
+        items: one row per test item, if any.
+        ratios: scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
+        headline: names of the scores that answer the question of the experiment; they are printed first.
 
     Raises:
-        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, a ratio
+        ValueError: a score has no name or is infinite, the name of a table or figure cannot be a file name, a ratio
             belongs to no score or names no columns of the items, or a headline is no score.
     """
 
@@ -59,15 +62,19 @@ class Result:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All numbers of the scores, as in `results.json`."""
+        """Numbers of all scores by name, as in `results.json`."""
         return numbers(self.scores)
 
 
 def merged(experiment: str, results: Mapping[str, Result]) -> Result:
-    """Merge named results into one, without their items.
+    """Merge several results into one, without their items.
 
-    A score, table or figure keeps its name unless an earlier result has used it; then it becomes
-    `<name of the result>.<name>`, as do all entries of the audit. Equal scores of one name are kept once.
+    A score, table or figure keeps its name unless an earlier result has used it; then it becomes `<name of the
+    result>.<name>`, as do all entries of the audit. Equal scores of one name are kept once.
+
+    Args:
+        experiment: name of the merged experiment.
+        results: results by name.
     """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     audit, headline = dict[str, object](), list[str]()
@@ -82,14 +89,20 @@ def merged(experiment: str, results: Mapping[str, Result]) -> Result:
 
 
 def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:
-    """Return the key itself, or `<owner>.<key>` where it is taken."""
+    """Return `key`, or `<owner>.<key>` if `taken` has it."""
     return f"{owner}.{key}" if key in taken else key
 
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """Description of the inputs of a datamodule."""
+    """Description of the encoder and the data of a run.
 
-    encoder: Mapping[str, object]  # name, weights, layers, heads
-    data: Mapping[str, object]  # file, hash and number of sentences of each split
-    audit: Mapping[str, object]  # counts of what was left out or changed while reading and encoding
+    Attributes:
+        encoder: name, weights, layers and heads of the encoder.
+        data: file, SHA-256 and number of sentences of each split.
+        audit: counts of what was left out or changed when the data were read and encoded.
+    """
+
+    encoder: Mapping[str, object]
+    data: Mapping[str, object]
+    audit: Mapping[str, object]
