@@ -1,7 +1,7 @@
-"""Hook of `mkdocs.yml` that writes the reference: a page for each room, and a page of all configs.
+"""Hook of `mkdocs.yml` that writes the API reference: a page for each package of the project, and one for all configs.
 
-A room's page documents the exports of its `__init__.py`, in their order; a room without exports has its modules. The
-page of the configs has the comment at the head of each.
+The page of a package documents the names that its `__init__.py` exports, in their order, or its modules if it exports
+none. The page of the configs has the comment at the head of each config.
 """
 
 import ast
@@ -32,7 +32,7 @@ AFTER_OTHERS = "---\nsearch:\n  boost: 0.02\n---"
 
 
 def exported(room: str) -> list[str]:
-    """Return the full names `room.Name` of the exports of a room, or of its modules."""
+    """Return the full names `<package>.<name>` of the exports of a package, or of its modules if it has none."""
     tree = ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8"))
     names = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     modules = sorted(path.stem for path in (ROOT / room).glob("[a-z]*.py"))
@@ -40,20 +40,20 @@ def exported(room: str) -> list[str]:
 
 
 def page(room: str) -> str:
-    """Return the Markdown of a room's page, with a line of mkdocstrings for each name."""
+    """Return the Markdown of a package's page: its docstring, and a line of mkdocstrings for each name."""
     told = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8")))
     return "\n\n".join([AFTER_OTHERS, f"# {room}", str(told), *(f"::: {name}" for name in exported(room))])
 
 
 def described(config: Path) -> str:
-    """Return the comment at the head of a config, up to its command."""
+    """Return the text of the comment at the head of a config, up to the command to run it."""
     lines = config.read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("# ") and not line.startswith("#   "), lines)
     return " ".join(line.removeprefix("# ") for line in comment)
 
 
 def configs_page() -> str:
-    """Return the Markdown of the page of all configs, with a table for each folder."""
+    """Return the Markdown of the page of all configs, with one table per folder."""
     text = [AFTER_OTHERS, "# configs", "Every config that is shipped. `python train.py --help` lists the ones it runs."]
     for folder in sorted({path.parent for path in CONFIGS.rglob("*.yaml")}):
         rows = (f"| `{path.relative_to(ROOT)}` | {described(path)} |" for path in sorted(folder.glob("*.yaml")))
@@ -62,7 +62,7 @@ def configs_page() -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages to the pages under docs/."""
+    """Add the generated pages to `files`, the pages under docs/, and return them."""
     files.append(File.generated(config, "reference/configs.md", content=configs_page()))
     for room in ROOMS:
         files.append(File.generated(config, f"reference/{room}.md", content=page(room)))

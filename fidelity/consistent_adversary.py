@@ -268,12 +268,8 @@ class Recipe:
     ) -> Best:
         """Train a module by this recipe; return its best epoch.
 
-        Keywords name the data as in Lightning's `Trainer.fit`, `train_dataloaders` or `datamodule`.
-
-        Args:
-            module: the module to train.
-            monitor: logged value that decides which epoch is best.
-            mode: `min` or `max`, the direction in which this value improves.
+        The best epoch has the least (`mode="min"`) or the greatest (`max`) logged value `monitor`. The other keywords
+        name the data as in Lightning's `Trainer.fit`: `train_dataloaders` or `datamodule`.
         """
         progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
         run = self.checkpoint.config.get("trainer", {})

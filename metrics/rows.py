@@ -161,7 +161,10 @@ class ArcRows(ItemRows):
         super().__init__({**gold, **predicted}, keys=("sentence", "word"), dtype=torch.int)
 
     def add(self, batch: GoldArcs, **predicted: Tensor) -> None:
-        """Add the gold arcs of a batch and predictions by name, `[batch, n]` or `[batch, n, width]`; skip the padding."""
+        """Add the gold arcs of a batch and predictions by name, `[batch, n]` or `[batch, n, width]`.
+
+        The padding is left out.
+        """
         heads = batch.heads
         word = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
         length = batch.lengths.long()[:, None].expand_as(heads)

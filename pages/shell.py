@@ -1,4 +1,4 @@
-"""The frame of every page: its style, its scripts, its data, and a policy under which nothing else runs or loads."""
+"""Frame common to all pages: style, scripts, data, and a content security policy that blocks everything else."""
 
 import base64
 import hashlib
@@ -17,10 +17,10 @@ _POLICY = (
 
 
 class Packed(bytes):
-    """Bytes of a page, compressed with zlib; the scripts of the page read them with `unpacked(id)`.
+    """Data of a page as bytes compressed with zlib; the scripts of the page read them with `unpacked(id)`.
 
-    The length is the compressed length, before base64. `noisy` selects run-length compression, which is a hundred times
-    faster and compresses noise as well.
+    Its length is the compressed length, before base64. The keyword `noisy` selects run-length compression, which is a
+    hundred times faster and as good for data that are like noise.
     """
 
     def __new__(cls, content: bytes, *, noisy: bool = False) -> Self:
@@ -31,7 +31,7 @@ class Packed(bytes):
 
 
 def resource(name: str) -> str:
-    """Return the text of a file of this package."""
+    """Return the text of a file of this package, such as `theme.css`."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 
@@ -43,15 +43,15 @@ def document(
     scripts: Sequence[str] = (),
     data: Mapping[str, object] | None = None,
 ) -> str:
-    """Write a page.
+    """Return a complete page as HTML.
 
     Args:
-        title: Plain text, which is escaped here.
-        body: HTML; whoever makes it has escaped what comes from files.
-        styles: CSS after that of all pages (`theme.css`).
-        scripts: JavaScript after that of all pages (`page.js`). The policy of the page names each by its SHA-256, so
-            that no other script runs, whatever a text contains.
-        data: By the id of their elements: `Packed` bytes, or what JSON has a form for.
+        title: title as plain text; it is escaped here.
+        body: HTML of the body; the caller has escaped what comes from files.
+        styles: CSS added to the style of all pages (`theme.css`).
+        scripts: JavaScript added to the script of all pages (`page.js`). The policy of the page allows scripts by their
+            SHA-256, so that no other script runs, whatever a text contains.
+        data: data by id of the element that contains them: `Packed` bytes, or values for JSON.
     """
     sources = [resource("page.js"), *scripts]
     hashes = " ".join(f"'sha256-{_sha256(source)}'" for source in sources)

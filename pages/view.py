@@ -1,8 +1,8 @@
-"""Attention between words → one page to look at it: all heads small, one large, several over each other.
+"""HTML page to look at attention between words: all heads small, one head large, several heads over each other.
 
-The page holds the values in 8 bits, each head compressed by itself and read when it is shown: code q of a head whose
-largest value is m stands for m·(q/255)². An error is then at most m/255, and small values keep more of theirs than
-linear codes would leave them. What the largest error is, the page says.
+The page has the values in 8 bits, each head compressed by itself and decoded when it is shown: code q of a head whose
+largest value is m stands for m·(q/255)². An error is then at most m/255, and small values are more precise than with
+linear codes. The page states the largest error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,12 +36,12 @@ Span: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class PieceValues:
-    """Values of a quantity between the pieces of words.
+    """Values of a quantity, such as attention, between the subword pieces of a text.
 
-    Args:
+    Attributes:
         names: the pieces, delimiters included.
         of: position of the word of each piece.
-        values: `[layers, heads, from, to]`.
+        values: values `[layers, heads, from, to]`.
     """
 
     names: Sequence[str]
@@ -53,23 +53,25 @@ class PieceValues:
 class View:
     """A quantity between the words of one text, such as attention, with annotations of the words.
 
-    Args:
+    Positions count from 0, delimiters included.
+
+    Attributes:
         title: title of the text.
         words: the word at each position, delimiters included.
-        values: `[layers, heads, from, to]`, not negative. They are not copied.
+        values: values `[layers, heads, from, to]`, not negative. They are not copied.
         layers: 1-based number of each layer.
         heads: 1-based number of each head of a layer.
         quantity: name of the values.
-        unit: unit of the values, `fraction` where a row sums to one at most.
-        delimiters: positions that are no words.
-        arcs: (from, to, label), as positions; gold dependencies go from the dependent to its head.
-        clusters: mentions of each cluster as (first position, position behind the last).
-        saliency: a number for each position, by measure; negative numbers speak against the decision.
+        unit: unit of the values, `fraction` if a row sums to at most one.
+        delimiters: positions of delimiters.
+        arcs: arcs as (from, to, label) with positions; gold dependencies go from the dependent to its syntactic head.
+        clusters: mentions of each cluster as (first position, position after the last).
+        saliency: value of each position, by measure; negative values speak against the decision.
         pieces: the same quantity between pieces, which the page shows on demand.
-        notes: sentences that stand under the figure.
+        notes: sentences to show under the figure.
 
     Raises:
-        UserError: shapes, positions or values that cannot be.
+        UserError: shapes, positions or values are not possible.
     """
 
     title: str
@@ -107,7 +109,7 @@ class View:
                 raise UserError(f"pieces: {len(self.pieces.of)} positions of words for {len(self.pieces.names)} pieces")
 
     def save(self, path: Path | str) -> Path:
-        """Write the page of this view atomically; return the path."""
+        """Write the page of this view atomically to `path`; return the path."""
         return write_atomically(Path(path), view_page(self))
 
     def _repr_html_(self) -> str:
@@ -137,15 +139,16 @@ def _check_positions(name: str, positions: Sequence[int], n: int) -> None:
 
 
 def view_page(*views: View, budget: int = BUDGET) -> str:
-    """Write the page of one text, or of several to choose from.
+    """Return the HTML page of one text, or of several to choose from.
 
     Args:
-        views: of the texts.
-        budget: most bytes of the page. Where it would have more, values below a threshold are left out: the lowest,
-            of a row of round numbers, with which it fits. The page says which, and what share that is of all.
+        *views: the texts.
+        budget: largest size of the page in bytes. If the page would be larger, values below a threshold are left out:
+            the lowest of several round thresholds with which it fits. The page states the threshold and the share that
+            is left out.
 
     Raises:
-        UserError: there is no view, or the budget is too small for all but nothing.
+        UserError: there is no view, or the budget is too small even without values.
     """
     if not views:
         raise UserError("There is no text to look at.")

@@ -1,4 +1,4 @@
-"""Results → files, figures and tables in the terminal."""
+"""Files, figures and terminal tables from results."""
 
 from reports.figures import draw
 from reports.reader import load

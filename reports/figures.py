@@ -1,6 +1,6 @@
-"""Data → matplotlib figure, for print: readable at the width of one column, in colours safe for the colour-blind.
+"""Draws figures of results with matplotlib, for print: readable in one column, in colours safe for the colour-blind.
 
-Without pyplot no state is shared between figures and no display is needed.
+Without pyplot, figures share no state and need no display.
 """
 
 import math
@@ -47,7 +47,10 @@ STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_defa
 
 @contextmanager
 def fonts_for(text: str) -> Iterator[None]:
-    """Use `FONT`, and other installed fonts for characters that it lacks; warn of characters without a font."""
+    """Within the block, draw `text` with `FONT`, and with other installed fonts for characters that it lacks.
+
+    A warning names the scripts of characters without a font.
+    """
     families, missing = _families(text)
     if missing:
         scripts = sorted({unicodedata.name(letter, "unnamed").split()[0].lower() for letter in missing})
@@ -191,7 +194,11 @@ INK = "0.15"
 
 
 def draw(figure: object) -> Canvas:
-    """Draw a figure of `results`, with sizes for print; a page of texts or another type raises TypeError."""
+    """Draw a figure of `results`, with sizes for print; return the matplotlib figure.
+
+    Raises:
+        TypeError: the figure is a page of texts, or has another type.
+    """
     with rc_context(STYLE):
         return _draw(figure)
 

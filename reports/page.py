@@ -1,7 +1,8 @@
-"""The page of a run or a sweep, made from what lies in its folder: `python -m reports.page RUN [--out page.html]`.
+"""HTML page of a run or a sweep, made from the files in its folder: `python -m reports.page RUN [--out page.html]`.
 
-Scores, figures with their numbers, tables, audit, what was run, config and citations stand in one file of HTML without
-a network. It grows to `LIMIT` at most: what is left out is named on it, with the file that has it.
+The page is one file that works without a network, with scores, figures and their numbers, tables, audit, run
+description, config and citations. It has at most `LIMIT` bytes: what is left out is named on it, with the file that has
+it.
 """
 
 import argparse
@@ -63,8 +64,13 @@ class ShownTable:
     """A table on a page: its numbers with units, and the strings of its CSV file.
 
     Attributes:
-        links: Addresses for the cells of a column; empty where a cell has none.
-        rows: Number of rows of the file, where this is its beginning.
+        name: name of the table.
+        file: name of its CSV file.
+        table: rows and units.
+        raw: the rows as strings of the CSV file.
+        experiment: name of the experiment.
+        links: addresses for the cells of a column; empty for a cell without a link.
+        rows: number of rows of the file, if this table has only the first; else None.
     """
 
     name: str
@@ -80,27 +86,27 @@ class ShownTable:
 
     @cached_property
     def cells(self) -> dict[str, list[str]]:
-        """Cells of the shown columns; an interval follows its number in the same cell."""
+        """Formatted cells of this table by column; an interval is in the cell of its number."""
         return {str(name): cells for name, cells in written(self.table, missing=DASH).items()}
 
     @cached_property
     def numeric(self) -> dict[str, bool]:
-        """True for each shown column of numbers."""
+        """True for numeric columns, by column of this table."""
         return {name: pd.api.types.is_numeric_dtype(self.table.frame[name]) for name in self.cells}
 
     @cached_property
     def latex(self) -> Latex | None:
-        """Its lines of LaTeX; None where the columns are too many for a page of print."""
+        """LaTeX lines of this table; None if it has too many columns for a printed page."""
         return latex_lines(self.table, self.experiment, self.name)
 
     @cached_property
     def packed(self) -> Packed:
-        """The data for the scripts of the page: cells, the texts of the file, and lines of LaTeX."""
+        """Data of this table for the scripts of the page: cells, strings of the file, and LaTeX lines."""
         return self._packed(len(self.raw))
 
     @cached_property
     def beginning(self) -> Packed:
-        """Data for the scripts of the page, of the first rows only."""
+        """As `packed`, for the first rows of the table only."""
         return self._packed(ROWS)
 
     def _packed(self, rows: int) -> Packed:
@@ -121,7 +127,16 @@ class ShownTable:
 
 @dataclass(frozen=True)
 class ShownFigure:
-    """A figure on a page: an SVG, coloured texts as HTML, or nothing if its file cannot be read."""
+    """A figure on a page: an SVG, coloured texts as HTML, or nothing if its file cannot be read.
+
+    Attributes:
+        name: name of the figure.
+        caption: caption.
+        file: name of its file.
+        svg: content of the SVG file; empty for texts.
+        texts: coloured texts as HTML; empty for an SVG.
+        numbers: table of the numbers that it shows, if any.
+    """
 
     name: str
     caption: str
@@ -132,7 +147,7 @@ class ShownFigure:
 
     @cached_property
     def cost(self) -> int:
-        """Approximate number of characters that the figure takes on a page."""
+        """Approximate number of characters of this figure in the HTML."""
         return cost(zlib.compress(self.svg.encode())) + len(self.texts)
 
     @property
@@ -142,7 +157,7 @@ class ShownFigure:
 
     @cached_property
     def size(self) -> tuple[int, int] | None:
-        """Width and height in pixels, so that nothing moves when it is drawn; None where it does not say them."""
+        """Width and height of this figure in pixels, reserved before it is drawn; None if the SVG lacks them."""
         found = re.search(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', self.svg)
         if found is None:
             return None
@@ -151,7 +166,7 @@ class ShownFigure:
 
     @property
     def html(self) -> str:
-        """The picture, which the scripts of the page fill where it is a vector graphic, or the texts."""
+        """HTML of this figure: the texts, or for an SVG an image that the scripts of the page fill."""
         if not self.svg:
             return self.texts
         sides = 'width="{}" height="{}"'.format(*self.size) if self.size else ""
@@ -160,7 +175,12 @@ class ShownFigure:
 
 
 def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
-    """Convert rows of a CSV file, read as strings, to a table; `described` is its entry in `results.json`."""
+    """Convert rows of a CSV file, read as strings, to a table with units.
+
+    Args:
+        raw: the rows.
+        described: description of the columns in `results.json`, by `reports.writer.described`.
+    """
     units: dict[str, Any] = {
         name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
     }
@@ -171,9 +191,13 @@ def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
 
 
 def table_html(view: ShownTable, block: str, *, whole: bool = True, filled: bool = True) -> str:
-    """Write a table with its tools, whose rows the scripts read from `block`.
+    """Return a table as HTML, with buttons to filter, copy and save it.
 
-    Without `whole` the block has the first rows alone; without `filled` the scripts make the rows.
+    Args:
+        view: the table.
+        block: id of the element with the data of the table, which the scripts read.
+        whole: True if these data have all rows, False if only the first.
+        filled: include the first rows in the HTML; otherwise the scripts create them.
     """
     units = {name: unit for name, unit in view.table.units.items() if isinstance(unit, str)}
     heads = "".join(
@@ -220,16 +244,20 @@ def _count(rows: int) -> str:
 
 
 def html_page(figure: ColouredTexts) -> str:
-    """Write a page that holds the coloured texts alone."""
+    """Return a page with coloured texts alone, as HTML."""
     body = f'<main class="texts">\n<h1>{escape(figure.title)}</h1>\n{html_texts(figure, 2)}\n</main>'
     return document(figure.title, body, styles=[resource("texts.css")])
 
 
 def html_texts(figure: ColouredTexts, level: int) -> str:
-    """Write a heading of a level for each text and its words once per row; the title of a word holds its number.
+    """Return coloured texts as HTML, each with a heading and, once per row of values, its words.
 
     The opacity of a word is its share of the total magnitude of the row, relative to the even share, 1/n of n words:
-    even attention is pale in texts of any length.
+    even attention is pale in texts of any length. The tooltip of a word shows its value.
+
+    Args:
+        figure: the texts.
+        level: level of the headings, 2 for `<h2>`.
     """
     return "\n".join([_text_legend(figure), *(_text_section(text, level) for text in figure.texts)])
 
@@ -279,7 +307,7 @@ def _value(value: float) -> str:
 
 
 def counts(entries: Mapping[str, Any]) -> str:
-    """Write counts as `facts`; counts of zero are behind a button."""
+    """Return counts as HTML, nested or not; counts of zero are hidden behind a button."""
     found = flat(entries)
     zeros = {name: count for name, count in found.items() if str(count) == "0"}
     shown = facts({name: count for name, count in found.items() if name not in zeros})
@@ -288,7 +316,7 @@ def counts(entries: Mapping[str, Any]) -> str:
 
 
 def facts(entries: Mapping[str, Any]) -> str:
-    """Write nested facts as a table of names, joined with dots, and values."""
+    """Return nested entries as an HTML table of names, joined with dots, and values."""
     found = ((name, _fact(value)) for name, value in flat(entries).items())
     rows = "\n".join(f'<tr><th scope="row">{escape(name)}<td>{escape(text)}' for name, text in found)
     return f'<table class="facts">\n{rows}\n</table>' if rows else ""
@@ -302,7 +330,7 @@ def _fact(value: object) -> str:
 
 
 def copied(text: str, label: str) -> str:
-    """Write a text with a button that copies it."""
+    """Return a text as HTML with a button that copies it; `label` is its name for screen readers."""
     return (
         f'<div class="copied"><pre tabindex="0" role="region" aria-label="{escape(label)}">{escape(text)}</pre>'
         f'<button type="button" data-do="copy">Copy</button><span role="status"></span></div>'
@@ -310,7 +338,10 @@ def copied(text: str, label: str) -> str:
 
 
 def identifier(*parts: str) -> str:
-    """Make an id of letters, digits, dots, dashes and underscores; other signs become their numbers between colons."""
+    """Return an HTML id made from names.
+
+    Letters, digits, dots, dashes and underscores stay, blanks become dashes, other characters their code points.
+    """
     signs = {" ": "-"}
     return "-".join(
         "".join(sign if sign.isalnum() or sign in "._-" else signs.get(sign, f":{ord(sign):x}:") for sign in part)
@@ -319,18 +350,18 @@ def identifier(*parts: str) -> str:
 
 
 def cost(packed: bytes) -> int:
-    """Return the number of characters that packed content takes on a page."""
+    """Return the number of characters of packed content in the HTML, after base64."""
     return 4 * len(packed) // 3
 
 
 def write_page(run: Path, out: Path | None = None) -> Path:
-    """Write the page of a run or a sweep, `page.html` in its folder or `out`; return its path.
+    """Write the page of a run or a sweep to `out`, by default `page.html` in its folder; return its path.
 
     Files of the run that are missing or damaged are named on the page.
 
     Raises:
-        UserError: There are no results in `run`.
-        OSError: The page cannot be written.
+        UserError: there are no results in `run`.
+        OSError: the page cannot be written.
     """
     record = find_record(run)
     path = record.path.with_name(PAGE) if out is None else out
@@ -339,12 +370,12 @@ def write_page(run: Path, out: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run or a sweep.
+    """Folder of a run or a sweep, with readers for its files.
 
     Attributes:
-        record: Its results.
-        at: The folder of the page, from which its links lead.
-        faults: Files that cannot be read, and why; grows while they are read.
+        record: content of its `results.json`.
+        at: folder of the page, to which its links are relative.
+        faults: messages about files that could not be read so far.
     """
 
     record: Record
@@ -353,16 +384,16 @@ class RunFolder:
 
     @property
     def folder(self) -> Path:
-        """Path of the folder."""
+        """Path of the folder of the run or sweep."""
         return self.record.path.parent
 
     @property
     def content(self) -> Mapping[str, Any]:
-        """The content of `results.json`."""
+        """Content of `results.json`."""
         return self.record.content
 
     def text(self, file: str) -> str:
-        """Return the text of a file of the folder; empty where it cannot be read."""
+        """Return the text of a file in the folder; if it cannot be read, empty, with a message in `faults`."""
         try:
             return (self.folder / file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -370,12 +401,12 @@ class RunFolder:
             return ""
 
     def address(self, path: Path) -> str:
-        """Return the address of a file in a link."""
+        """Return a file's address for a link, relative to the folder of the page."""
         return quote(Path(os.path.relpath(path.resolve(), self.at)).as_posix())
 
     @cached_property
     def runs(self) -> list[Path]:
-        """Folders of the runs of a sweep; none of a run."""
+        """Folders of the runs of a sweep; empty for a single run."""
         try:
             rows = rows_of(self.folder) if self.record.is_sweep else {}
         except RecordError as error:
@@ -385,12 +416,12 @@ class RunFolder:
 
     @cached_property
     def config_text(self) -> str:
-        """The text of `config.yaml`; empty where the run has none."""
+        """Text of `config.yaml`; empty if the run has none."""
         return self.text("config.yaml") if self.content["config"] else ""
 
     @cached_property
     def configs(self) -> list[Mapping[str, Any]]:
-        """The config of the run, or the configs of all runs of a sweep."""
+        """Parsed config of the run, or the configs of all runs of a sweep."""
         folders = self.runs if self.record.is_sweep else [self.folder] if self.content["config"] else []
         found = []
         for folder in folders:
@@ -405,20 +436,20 @@ class RunFolder:
 
     @property
     def models(self) -> list[str]:
-        """Short names of the classes of the models that the configs name."""
+        """Short names of the model classes in the configs."""
         models = (config.get("model") for config in self.configs)
         paths = (model.get("class_path") if isinstance(model, Mapping) else model for model in models)
         return list(dict.fromkeys(str(path).rpartition(".")[2] for path in paths if path))
 
     @property
     def classes(self) -> list[str]:
-        """Short names of all classes that the configs name, the models first."""
+        """Short names of all classes in the configs, models first."""
         named = [str(value) for config in self.configs for name, value in leaves(config) if _last(name) == "class_path"]
         return list(dict.fromkeys([*self.models, *map(_last, named)]))
 
     @property
     def corpora(self) -> list[str]:
-        """Corpora that the configs name: by their names, or by their files."""
+        """Corpora in the configs: registered names or files."""
         found = dict[str, None]()
         for config in self.configs:
             for name, value in leaves({key: config.get(key) for key in ("data", "model")}):
@@ -429,7 +460,7 @@ class RunFolder:
 
     @property
     def run_on(self) -> str:
-        """Model class, encoder and corpora, in words."""
+        """Phrase that names the models, the encoder and the corpora of the run or sweep."""
         encoder = self.content["encoder"]
         on = [str(encoder.get("name") or "")]
         shape = [encoder.get(name) for name in ("layers", "heads")]
@@ -440,9 +471,15 @@ class RunFolder:
         return " on ".join(filter(None, (what, ", ".join(filter(None, on)))))
 
     def table(self, name: str, file: str, described: str | None = None) -> ShownTable | None:
-        """Read a table from its CSV file, of more than `MOST` rows the first; None where it cannot be read.
+        """Read a table from its CSV file; only the first rows if it has more than `MOST`.
 
-        Its columns are `described` in the results, under its name by default.
+        Args:
+            name: name of the table.
+            file: name of the CSV file.
+            described: name of its description in `results.json`; the name of the table by default.
+
+        Returns:
+            The table; None, with a message in `faults`, if the file cannot be read.
         """
         try:
             raw = pd.read_csv(self.folder / file, dtype=str, keep_default_na=False)
@@ -462,7 +499,7 @@ class RunFolder:
         return ShownTable(name, file, table, raw, self.record.experiment, links, rows)
 
     def scores(self) -> ShownTable | None:
-        """Return the scores of a run as a table; None without any."""
+        """Return the scores of the run as a table; None if there are none."""
         scores = self.record.scores
         lines: list[dict[str, object]] = []
         for name, one in scores.items():
@@ -479,7 +516,7 @@ class RunFolder:
         return ShownTable("scores", "results.json", table, raw, self.record.experiment)
 
     def drawing(self, name: str, file: str) -> ShownFigure:
-        """Read a figure and its numbers."""
+        """Read the figure `name` from its `file`, with the table of its numbers."""
         caption, data = str(self.content["captions"].get(name) or name), self.content["figure_data"].get(name)
         numbers = self.table(name, data, f"{name}.data") if data else None
         if file.endswith(".html"):
@@ -511,7 +548,7 @@ def _parts(data: Mapping[str, Any], above: Sequence[str] = ()) -> Iterator[tuple
 
 
 class RunPage:
-    """The page of a run or a sweep."""
+    """HTML page of a run or a sweep, from the files in its folder, a `RunFolder`."""
 
     def __init__(self, source: RunFolder) -> None:
         self.source, content = source, source.content
@@ -528,7 +565,7 @@ class RunPage:
         self.data: dict[str, object] = {}
 
     def html(self) -> str:
-        """Write the page; leave out its largest parts if it exceeds `LIMIT`."""
+        """Return the page as HTML, without its largest parts if it would exceed `LIMIT` bytes."""
         text = self._html()
         if len(text.encode()) > LIMIT:  # at first without what the scripts can make
             self.filled = False
@@ -732,15 +769,18 @@ def _contents(name: str, below: Sequence[str]) -> str:
 
 @cache
 def citations() -> dict[str, Any]:
-    """Read `citations.yaml`: `entries` by key, the keys of `classes`, and classes that are our `own` work."""
+    """Return the content of `citations.yaml`: BibTeX `entries` by key, the keys of `classes`, and `own`.
+
+    `own` lists classes without entries: they only combine other classes, or are new in this application.
+    """
     found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("citations.yaml").read_text(encoding="utf-8"))
     return found
 
 
 def cited(classes: Iterable[str], corpora: Iterable[str]) -> str:
-    """Return the BibTeX entries of classes and of registered corpora, by their short names, each once.
+    """Return the BibTeX entries for classes and registered corpora, by their short names, each once.
 
-    Other names have none. The last entry is that of this application.
+    Names without an entry are skipped. The last entry is that of this application.
     """
     known = citations()
     keys = dict.fromkeys(key for name in classes for key in known["classes"].get(name, ()))
@@ -758,7 +798,11 @@ def _corpus(name: str) -> str:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the command line `args`: write a page and print its path. Raises UserError where there are no results."""
+    """Run the command with the arguments `args`: write a page and print its path; return the exit code.
+
+    Raises:
+        UserError: there are no results in the folder.
+    """
     parser = argparse.ArgumentParser(prog="python -m reports.page", description="Write the page of a run or a sweep.")
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a sweep, or its results.json")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (RUN/page.html)")

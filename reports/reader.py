@@ -1,4 +1,4 @@
-"""Reads `results.json` again: scores with their units, the counts of items behind them, and many runs at once."""
+"""Reads results back from `results.json`: scores with units, counts per item, and many runs at once."""
 
 import json
 import warnings
@@ -26,19 +26,19 @@ _MAPS = ["tables", "columns", "figures", "figure_data", "captions", "ratios", "a
 
 
 class RecordError(UserError):
-    """An error for results that cannot be read."""
+    """Error for results that do not exist or cannot be read."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """The results of a run.
+    """Results of a run or a sweep, read from `results.json`.
 
     Attributes:
-        path: The `results.json`.
-        content: All that it holds.
-        scores: Its scores by name.
-        items: File of the items, if any.
-        source: Digest of the program.
+        path: path of the `results.json`.
+        content: its whole content.
+        scores: scores by name.
+        items: path of the file with one row per test item, if any.
+        source: SHA-256 of the source code that wrote it.
     """
 
     path: Path
@@ -49,38 +49,43 @@ class Record:
 
     @property
     def experiment(self) -> str:
-        """Name of the experiment."""
+        """Name of the experiment of this run."""
         return str(self.content["experiment"])
 
     @property
     def encoder(self) -> Mapping[str, object]:
-        """Description of the encoder."""
+        """Description of the encoder: name, weights, layers and heads."""
         return dict(self.content["encoder"])
 
     @property
     def epochs(self) -> float:
-        """Epoch of the tested checkpoint, from 1; nan where nothing was trained, or it is unknown."""
+        """Epoch of the tested checkpoint, from 1; nan if nothing was trained, or the epoch is unknown."""
         epochs = self.content["audit"].get("epochs")
         return float(epochs) if isinstance(epochs, int | float) else NAN
 
     @property
     def is_sweep(self) -> bool:
-        """True for the table of a sweep, which joins other runs."""
+        """True if these are the results of a sweep, a table of many runs."""
         return f"{self.experiment}_runs" in self.content["tables"]
 
     @property
     def splits(self) -> list[tuple[str, Mapping[str, object]]]:
-        """Names and descriptions of the splits of the data."""
+        """Names and descriptions of the splits of the data: file, SHA-256 and size."""
         return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
 
     def counts(self, score: str, *, by_id: bool = False) -> pd.DataFrame:
-        """Return columns `numerator, denominator` of a score, one row per item, indexed by the keys of the item.
+        """Return the numerator and the denominator of a score for each test item.
 
-        `by_id` takes `id` alone where the items have one: sentence numbers differ between encoders where one of them
-        leaves out a sentence.
+        Args:
+            score: name of the score.
+            by_id: index the rows by `id` alone if the items have one. Sentence numbers differ between encoders if one
+                of them leaves out a sentence.
+
+        Returns:
+            Columns `numerator` and `denominator`, indexed by the keys of the item.
 
         Raises:
-            RecordError: There are no such counts, or their items cannot be told apart.
+            RecordError: there are no such counts, or items share their keys.
         """
         ratios: Mapping[str, Sequence[str]] = self.content["ratios"]
         if not ratios:
@@ -112,7 +117,11 @@ class Record:
 
 
 def find_record(run: Path) -> Record:
-    """Read the results of a run from its folder or its `results.json`; a RecordError if there are none."""
+    """Read the results of a run from its folder or its `results.json`.
+
+    Raises:
+        RecordError: there are no results, or they cannot be read.
+    """
     path = run / "results.json" if run.is_dir() else run
     if path.is_file():
         return read_record(path)
@@ -124,13 +133,17 @@ def find_record(run: Path) -> Record:
 
 
 def first_of(names: Sequence[str]) -> str:
-    """List the first names and the number of the others."""
+    """Join the first three names, and say how many more there are: `a, b, c and 5 more`."""
     more = len(names) - FIRST
     return ", ".join(names[:FIRST]) + (f" and {more} more" if more > 0 else "")
 
 
 def read_record(path: Path) -> Record:
-    """Read a `results.json`; a RecordError if it was not written by a run of this application."""
+    """Read a `results.json`.
+
+    Raises:
+        RecordError: it was not written by a run of this application.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
@@ -154,7 +167,11 @@ def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Return the folders of the runs of a sweep, by row and seed; a RecordError if there is no table of runs."""
+    """Return the folders of the runs of a sweep, by row of its table and seed.
+
+    Raises:
+        RecordError: there is no table of runs.
+    """
     try:
         name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
         table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
@@ -169,23 +186,23 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> pd.DataFrame:
-    """Load all scores of runs, one row per score, or one table of all runs.
+    """Load the results of many runs as one frame: all scores, one row per score, or one table of all runs.
 
     Args:
-        runs: folders of runs, folders above them, or patterns such as `runs/**`. The table of a sweep is made of its
-            runs, so that the runs are read and the table is not.
+        runs: folders of runs, folders above them, or patterns such as `runs/**`. For the folder of a sweep, its runs
+            are read, not its table.
         table: name of a table, such as `best_heads`: its rows for every run that has it, after the columns `run`,
-            `seed`, `encoder` and `weights`.
+            `seed`, `encoder` and `weights`. None for the scores.
 
     Returns:
-        Of scores, columns `run` (its folder), `experiment`, `score`, `value`; `low`, `high`, `sd` and `p`, nan where
+        For scores, columns `run` (its folder), `experiment`, `score`, `value`; `low`, `high`, `sd` and `p`, nan if
         there are none; `unit` (fractions are not multiplied by 100), `seed`, `encoder`, `weights`, and `epochs` of the
         tested checkpoint. Then every option by its name: `model` and `data` are classes, `model.learning_rate` and
-        `data.options.layers` their arguments; missing where a run does not have it. Options that change no number,
-        such as where files lie, are left out. A run that cannot be read is left out with a warning.
+        `data.options.layers` their arguments; missing if a run does not have it. Options that change no number, such as
+        locations of files, are left out. A run that cannot be read is left out with a warning.
 
     Raises:
-        RecordError: there is no run, or none has the table.
+        RecordError: there is no run, or no run has the table.
     """
     patterns = [runs] if isinstance(runs, str | Path) else list(runs)
     rows: list[dict[str, object]] = []

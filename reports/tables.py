@@ -1,10 +1,10 @@
-"""Results as tables: for the terminal with rich, and for print in LaTeX with the rules of booktabs.
+"""Formats results as tables: for the terminal with rich, and for print in LaTeX with the rules of booktabs.
 
-Fractions are shown ×100 with one decimal, other floats with four significant digits. CSV and JSON always hold the
+Fractions are shown ×100 with one decimal, other floats with four significant digits. CSV and JSON always have the
 numbers as they were computed.
 
-pandas' `to_latex` does not compile for rows that start with a bracket, such as that of the word `[CLS]`, which LaTeX
-takes for an argument of the row end before, nor for the arrows of our directions.
+pandas' `to_latex` does not compile for rows that start with a bracket, such as the row of the word `[CLS]`, which LaTeX
+takes for an argument of the previous row end, nor for the arrows of the directions.
 """
 
 import math
@@ -24,7 +24,14 @@ from results.errors import counted
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:
-    """Write the cells of every column, with intervals behind their numbers and `missing` for absent values."""
+    """Format a table as strings, a list of cells per column.
+
+    Intervals are in the cells of their numbers, `54.3 [53.5, 55.1]`.
+
+    Args:
+        table: the table.
+        missing: cell of an absent value.
+    """
     frame, intervals, units = table.frame, table.intervals(), table.unit_rows()
     ends = {end for pair in intervals.values() for end in pair}
     cells: dict[str, list[str]] = {}
@@ -39,7 +46,7 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
 
 
 def number(value: float, unit: Unit, *, missing: str) -> str:
-    """Write a float, ×100 with one decimal when it is a fraction; nan becomes `missing`."""
+    """Format a number: fractions ×100 with one decimal, other units with four significant digits, nan as `missing`."""
     if math.isnan(value):
         return missing
     return f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}"
@@ -60,7 +67,7 @@ SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 
 
 def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[str] = ()) -> RichTable:
-    """Lay out scores, one row each, with their intervals; those of the headline come first."""
+    """Return a terminal table of scores, one row each with its interval; scores in `headline` come first."""
     units = any(score.unit in SIGNS for score in scores.values())
     table = _table(title, {"score": "left", "value": "right", **({"unit": "left"} if units else {})})
     for name in list(dict.fromkeys((*headline, *scores)))[:ROWS]:
@@ -71,17 +78,23 @@ def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[
 
 
 def score_cell(score: Estimate) -> str:
-    """Write a score, with its interval where it has one."""
+    """Format a score, with its interval if it has one."""
     ends = () if score.low is None or score.high is None else (score.low, score.high)
     return _cell((score.value, *ends), score.unit, DASH)
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
-    """Lay out the first rows of a table for a terminal of `width` letters.
+    """Return a terminal table of the first rows of a table.
 
-    The table has the columns of the answer, and the other columns that fit beside them. A caption counts the rows and
-    columns that are left out and names the `file` that has them. Where the answer does not fit, headings break and
-    words fold, then intervals go below their numbers, and finally every row becomes a block of lines.
+    It has the columns of `table.answer`, and the other columns that fit beside them. A caption counts the rows and
+    columns that are left out. If the columns of the answer do not fit, headings break and words fold, then intervals go
+    below their numbers, and finally every row becomes a block of lines.
+
+    Args:
+        title: title of the table.
+        table: rows and units.
+        file: file with all rows and columns, named in the caption.
+        width: width of the terminal in characters.
     """
     cells = written(table, missing=DASH)
     needed = {name: 2 + _width([*_parts(name), *column[:ROWS]]) for name, column in cells.items()}
@@ -141,7 +154,7 @@ def _beside(
 
 
 def shortened(text: str, length: int) -> str:
-    """Cut letters out of the middle of a text longer than `length`, so that a path keeps both its ends."""
+    """Shorten a text to at most `length` characters, with an ellipsis in the middle, so that a path keeps both ends."""
     if len(text) <= length:
         return text
     end = (length - 1) // 2
@@ -160,7 +173,10 @@ def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
 
 
 def audit_table(audit: Mapping[str, object]) -> RichTable:
-    """Lay out the audit, one row per entry, nested names joined with dots; a caption counts what is left out."""
+    """Return a terminal table of an audit, one row per entry; names of nested entries are joined with dots.
+
+    Entries that are 0 are left out and counted in a caption.
+    """
     table = _table("audit", {"what": "left", "value": "right"})
     every = flat(audit)
     entries = {name: value for name, value in every.items() if str(value) != "0"}
@@ -202,7 +218,7 @@ def _entry(value: object) -> str:
 
 
 def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
-    """Return the entries of nested mappings by their names, joined with dots."""
+    """Flatten nested mappings into one, with names joined by dots; `above` is the prefix of all names."""
     found: dict[str, object] = {}
     for name, value in entries.items():
         found |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
@@ -210,7 +226,7 @@ def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
 
 
 def zeros_in_words(number: int) -> str:
-    """Say how many counts are 0."""
+    """Return `1 count that is 0` or `<n> counts that are 0`."""
     return "1 count that is 0" if number == 1 else f"{number} counts that are 0"
 
 
@@ -234,7 +250,13 @@ _SIGNS = str.maketrans(
 
 @dataclass(frozen=True)
 class Latex:
-    """The lines of a `tabular`: before the rows, one per row, and behind them."""
+    """Lines of a LaTeX `tabular`.
+
+    Attributes:
+        head: lines before the rows.
+        rows: one line per row.
+        foot: lines after the rows.
+    """
 
     head: list[str]
     rows: list[str]
@@ -245,17 +267,22 @@ class Latex:
 
 
 def latex_table(table: Table, experiment: str, name: str) -> str | None:
-    """Write a table as one `tabular`, ready for LaTeX's `input`; None where it is too large for a page.
+    r"""Format a table as one LaTeX `tabular`, ready for `\input`; None if it is too large for a page.
 
-    Columns of numbers are right-aligned. Intervals are in the cells of their values. Heads and names of scores are
-    written as words; adjacent columns with the same name before a dot, as `uas` and `uas.sd`, share a head.
+    Columns of numbers are right-aligned. Intervals are in the cells of their values. Headings and names of scores are
+    written as words; adjacent columns with the same name before a dot, as `uas` and `uas.sd`, share a heading.
+
+    Args:
+        table: rows and units.
+        experiment: name of the experiment of the table.
+        name: name of the table.
     """
     lines = latex_lines(table, experiment, name) if len(table.frame) <= LATEX_ROWS else None
     return None if lines is None else str(lines)
 
 
 def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
-    """Write the lines of `latex_table`, of any number of rows; None where the columns are too many."""
+    """Return the LaTeX lines of a table with any number of rows, as in `latex_table`; None for too many columns."""
     frame, cells = table.frame, written(table, missing="")
     if len(cells) > LATEX_COLUMNS:
         return None
@@ -302,7 +329,7 @@ def _words(name: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape a text for LaTeX, in one line; other letters than ASCII are left to the font."""
+    """Escape a text for LaTeX, in one line; letters other than ASCII are left to the font."""
     signs = " ".join(text.split()).translate(_SIGNS)
     # Pairs of these would become dashes or double quotes.
     return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)

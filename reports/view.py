@@ -1,7 +1,8 @@
-"""The view of attention: `python -m reports.view --text "…" [--out view.html]` prints the path of a page.
+"""Command that writes the page of attention between words: `python -m reports.view --text "…" [--out view.html]`.
 
 Texts are given by `--text`, or are sentences or documents of a corpus by their ids, or an item of a store. Sentences of
-a treebank bring their gold arcs, documents their clusters; `--saliency` adds what a trained classifier goes by.
+a treebank come with their gold arcs, documents with their clusters; `--saliency` adds what a trained classifier decides
+by. The command prints the path of the page.
 """
 
 import argparse
@@ -41,7 +42,16 @@ TITLE = 70  # letters of a text in its title
 
 @dataclass(frozen=True)
 class Marked:
-    """A text with the annotations of its words; words count from 1."""
+    """A text to show, with annotations of its words; word positions count from 1.
+
+    Attributes:
+        title: title of the text.
+        words: the words.
+        arcs: arcs as (from, to, label).
+        clusters: mentions of each cluster as (first word, word after the last).
+        saliency: value of each word, by measure.
+        notes: sentences to show under the figure.
+    """
 
     title: str
     words: tuple[str, ...]
@@ -52,14 +62,17 @@ class Marked:
 
     @classmethod
     def from_words(cls, words: Sequence[str], name: str = "") -> "Marked":
-        """Make a text whose title is its name, if any, and its beginning."""
+        """Create a text without annotations; its title is `name`, if any, and the beginning of the text."""
         text = " ".join(words)
         short = text if len(text) <= TITLE else f"{text[: TITLE - 1]}…"
         return cls(f"{name}: {short}" if name else short, tuple(words))
 
     @classmethod
     def from_item(cls, item: Sentence | Document) -> "Marked":
-        """Mark dependencies, from the dependent to its head, or clusters of two mentions or more."""
+        """Create a text from a sentence with its dependencies, or a document with its clusters of two or more mentions.
+
+        Arcs go from the dependent to its syntactic head.
+        """
         if isinstance(item, Sentence):
             pairs = enumerate(zip(item.heads, item.relations, strict=True), start=1)
             arcs = tuple((word, head, relation) for word, (head, relation) in pairs if head)
@@ -77,7 +90,11 @@ Items = Mapping[str, Sentence | Document]
 
 
 def items_of(name: str, split: str) -> tuple[Path, Items]:
-    """Return the file of a corpus, and its sentences with their trees, or its documents, by their ids.
+    """Return the file of a split of a corpus, and its sentences with trees, or its documents, by id.
+
+    Args:
+        name: registered name or file of the corpus.
+        split: name of the split; ignored for a file.
 
     Raises:
         CorpusError: there is no such corpus or file, or it cannot be read.
@@ -97,10 +114,17 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
 
 
 def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
-    """Read sentences of a treebank, or documents, which may be cut as `ID:N` or `ID:FIRST-LAST` sentences from 1.
+    """Read texts of a corpus: sentences of a treebank, or documents, with their annotations.
 
-    Without an id the first sentence, or the first few of the first document. Raises what `items_of` does, and
-    UserError if there is no such id.
+    Args:
+        name: registered name or file of the corpus.
+        split: name of the split.
+        ids: ids of the texts; `ID:N` and `ID:FIRST-LAST` take some sentences of a document, from 1. Without ids, the
+            first sentence, or the first few sentences of the first document.
+
+    Raises:
+        CorpusError: there is no such corpus or file, or it cannot be read.
+        UserError: there is no such split or id.
     """
     path, items = items_of(name, split)
     first = next(iter(items))
@@ -131,7 +155,7 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
 
 
 def listed(options: argparse.Namespace) -> list[str]:
-    """Return a line for each sentence, document or item that can be shown: its id or number, and its beginning."""
+    """Return one line for each sentence, document or item that the command can show: its id, and its beginning."""
     if options.store is not None:
         store = _open_store(options.store)
         return [f"--item {number}  {_labelled(store, number - 1).title}" for number in range(1, len(store) + 1)]
@@ -141,11 +165,16 @@ def listed(options: argparse.Namespace) -> list[str]:
 
 
 def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options, *, pieces: bool = False) -> list[View]:
-    """Return the attention of an encoder between the words of texts, and between their pieces where these are wanted.
+    """Return views of the attention of an encoder between the words of texts.
+
+    Args:
+        texts: the texts.
+        encoder: the encoder.
+        options: options of the attention, such as layers and heads.
+        pieces: include the attention between pieces.
 
     Raises:
-        UserError: a text that the encoder cannot read at once.
-        UserError: there is no such layer or head.
+        UserError: a text is too long for the encoder, or there is no such layer or head.
     """
     sentences = [text.words for text in texts]
     for text, split in zip(texts, split_words(encoder.tokenizer, sentences), strict=True):
@@ -171,7 +200,12 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
 
 
 def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
-    """Return the text with every measure of `fidelity.saliency` for the decision of a classifier on it.
+    """Return the text with saliency: every measure of `fidelity.saliency` for the decision of a classifier on it.
+
+    Args:
+        text: the text.
+        path: checkpoint of the classifier, for messages and notes.
+        model: the classifier.
 
     Raises:
         UserError: the classifier reads other words, or fewer than two.
@@ -225,10 +259,15 @@ def _open_store(folder: Path) -> Store:
 
 
 def store_view(folder: Path, item: int, quantity: str) -> View:
-    """Return the view of an item, counted from 1, of a store: attention, cosines of hidden states, or antecedents.
+    """Return the view of an item of a store: attention, cosines of hidden states, or antecedents.
+
+    Args:
+        folder: folder of the store.
+        item: number of the item, from 1.
+        quantity: name of the values to show.
 
     Raises:
-        UserError: there is no store, item or quantity.
+        UserError: there is no such store, item or quantity.
     """
     store = _open_store(folder)
     if not 1 <= item <= len(store):
@@ -345,7 +384,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def views(options: argparse.Namespace) -> list[View]:
-    """Return the views that a command line asks for."""
+    """Return the views that the parsed options of a command line ask for."""
     if options.store is not None:
         return [store_view(options.store, options.item, options.quantity)]
     texts = [Marked.from_words(text.split()) for text in options.text]
@@ -365,7 +404,11 @@ def views(options: argparse.Namespace) -> list[View]:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the command line `args`: write a page and print its path. Input that cannot be shown raises UserError."""
+    """Run the command with the arguments `args`: write a page and print its path; return the exit code.
+
+    Raises:
+        UserError: the input cannot be shown.
+    """
     options = _parser().parse_args(args)
     _check(options)
     if options.list:

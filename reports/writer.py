@@ -1,4 +1,4 @@
-"""Writes the result of an experiment to the run folder and prints its tables: a callback for the Trainer."""
+"""Callback of the Trainer that writes the result of an experiment to the run folder and prints its tables."""
 
 import io
 import json
@@ -39,32 +39,36 @@ PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy
 
 @runtime_checkable
 class WithResult(Protocol):
-    """A module that has a result by the end of `on_test_epoch_end`."""
+    """Protocol of a module with a result.
+
+    Attributes:
+        result: the result by the end of `on_test_epoch_end`, or None.
+    """
 
     result: Result | None
 
 
 @runtime_checkable
 class Sourced(Protocol):
-    """A datamodule that describes its inputs."""
+    """Protocol of a datamodule that describes its data."""
 
     @property
     def provenance(self) -> Provenance:
-        """Encoder, data, and counts of what was left out."""
+        """Description of the encoder and the data, with counts of what was left out."""
 
 
 class ResultWriter(pl.Callback):
-    """Writes the result of the module after a test, and its predictions, on the first process.
+    """Callback that writes the result of a module after a test, and its predictions, on the first process.
 
     `results.json` is written after the tables and before anything is printed, so that a closed pipe loses nothing, and
-    again with the figures; `page.html` is made of all that lies there then. Predictions become `predictions.parquet`.
+    again with the figures; then `page.html` is made of all these files. Predictions become `predictions.parquet`.
 
     Args:
-        console: Prints the tables; None makes one for the terminal.
-        folder: The run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
-        titles: Draw titles on figures; `results.json` has them as captions in any case.
-        draw: Draw figures.
-        quiet: Print only the scores of the headline and the folder.
+        console: console that prints the tables; None creates one for the terminal.
+        folder: run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
+        titles: draw titles on figures; `results.json` has them as captions in any case.
+        draw: draw figures.
+        quiet: print only the scores of the headline and the folder.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class ResultWriter(pl.Callback):
         self.folder, self.titles, self.draw, self.quiet = folder, titles, draw, quiet
 
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the predictions, if the module kept any."""
+        """Write the predictions of the module to `predictions.parquet`, if it kept any."""
         folder = self._folder(trainer)
         predictions = getattr(pl_module, "predictions", None)
         if trainer.is_global_zero and isinstance(predictions, pd.DataFrame):
@@ -94,7 +98,7 @@ class ResultWriter(pl.Callback):
         return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write and print the result, then draw its figures; warn if the module has no result."""
+        """Write and print the result of the module, then draw its figures; warn if it has no result."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
@@ -129,7 +133,13 @@ class ResultWriter(pl.Callback):
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
-    """Print the audit, the tables that answer the question, the scores, and the names of the other tables."""
+    """Print the audit, the tables that answer the question, the scores, and the names of the other tables.
+
+    Args:
+        result: the result.
+        audit: entries of the audit by name.
+        console: console to print to.
+    """
     tables = [audit_table(audit)] if audit else []
     shown = {name: table for name, table in result.tables.items() if table.answer}
     tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in shown.items()]
@@ -145,14 +155,28 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
 
 
 def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
-    """Write all files of a result; return the faults of `write_figures`, and of `page.html` under that name."""
+    """Write all files of a result into a folder: tables, scores, items, figures and `page.html`.
+
+    Args:
+        folder: the run folder.
+        result: the result.
+        provenance: description of encoder and data.
+        titles: draw titles on figures.
+
+    Returns:
+        Error messages by figure that could not be drawn, and for `page.html` under that name.
+    """
     result = with_sources(result, provenance)
     faults = write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
     return faults | ({PAGE: fault} if (fault := leave_page(folder)) else {})
 
 
 def leave_page(folder: Path) -> str | None:
-    """Write the page of a folder; return why there is none, if so. An OSError says that the disk is full."""
+    """Write `page.html` of a run folder; return None, or why it could not be written.
+
+    Raises:
+        OSError: the disk is full.
+    """
     try:
         write_page(folder)
     except Exception as error:  # all it shows is written: a fault of the page must not end the run
@@ -166,9 +190,9 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     """Write tables, items and `results.json` into `folder`; return the content of `results.json`, without figures.
 
     Raises:
-        OSError: Scores or tables cannot be written.
-        TypeError: The audit or the provenance has a value without a form in JSON.
-        ValueError: The audit or the provenance has an infinite number.
+        OSError: scores or tables cannot be written.
+        TypeError: a value of the audit or the provenance cannot be written as JSON.
+        ValueError: a number of the audit or the provenance is infinite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / RECORD
@@ -212,7 +236,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 
 
 def with_sources(result: Result, provenance: Provenance) -> Result:
-    """Return the result with figures whose titles, which are their captions too, name encoder and corpora."""
+    """Return the result with titles of figures, which are also captions, that name encoder and corpora."""
     figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
     return replace(result, figures=figures)
 
@@ -220,8 +244,8 @@ def with_sources(result: Result, provenance: Provenance) -> Result:
 def caption(title: str, provenance: Provenance) -> str:
     """Add encoder and corpora to a title that does not name them, for instance `… (bert-base-cased; sst2, test)`.
 
-    Of a corpus in splits the tested one is named, unless the title says which splits it is about. A title that names
-    one of several corpora, as the data or its file call it, is about those that it names.
+    For a corpus with splits the tested split is named too, unless the title names splits. If a title names one of
+    several corpora, by its name or by its file, no other corpora are added.
     """
     given, encoder = provenance.encoder, _encoder(provenance.encoder)
     if isinstance(before := given.get("before"), Mapping):
@@ -265,10 +289,19 @@ def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tu
 def write_figures(
     folder: Path, figures: Mapping[str, Figure], content: Mapping[str, Any], titles: bool = True
 ) -> dict[str, str]:
-    """Draw the figures into the run folder, name them in the `content` of `write_scores`; return faults by figure.
+    """Draw the figures into the run folder and add their files to `results.json`.
+
+    Args:
+        folder: the run folder.
+        figures: figures by name.
+        content: content of `results.json`, from `write_scores`.
+        titles: draw titles on figures.
+
+    Returns:
+        Error messages by figure that could not be drawn.
 
     Raises:
-        OSError: The disk is full; what does fit is written, and the rest can be drawn later.
+        OSError: the disk is full; figures that fit are written, and the others can be drawn later.
     """
     files, faults, numbers = dict[str, str](), dict[str, str](), dict[str, Table]()
     full: OSError | None = None
@@ -303,7 +336,12 @@ def write_figures(
 
 
 def described(table: Table) -> dict[str, object]:
-    """Describe the columns of a CSV file: numeric ones, their units, and the owner of plain `low` and `high`."""
+    """Describe the columns of the CSV file of a table, for `results.json`.
+
+    Returns:
+        `numeric`, the names of numeric columns; `units`; and `interval`, the column to which plain `low` and `high`
+        belong.
+    """
     numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
     booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
     units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}
@@ -326,16 +364,22 @@ def _write_record(record: Path, content: Mapping[str, object]) -> None:
 
 
 def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
-    """Join the audits of inputs and experiment; entries of the inputs with a name of both become `data.name`."""
+    """Return the audits of data and experiment as one; entries of the data with a name of both become `data.<name>`."""
     shared = provenance.audit.keys() & result.audit.keys()
     inputs = {f"data.{name}" if name in shared else name: value for name, value in provenance.audit.items()}
     return {**inputs, **result.audit}
 
 
 def plain(value: object, at: str = "result") -> object:
-    """Convert numpy numbers, arrays, tuples and paths for JSON; nan becomes None.
+    """Convert numpy numbers, arrays, tuples and paths to types of JSON; nan becomes None.
 
-    Another type raises TypeError, an infinite number ValueError; `at` is the place in the message.
+    Args:
+        value: the value, which may be nested.
+        at: location of the value, for messages.
+
+    Raises:
+        TypeError: a value has a type that JSON lacks.
+        ValueError: a number is infinite.
     """
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist(), at)
