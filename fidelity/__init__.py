@@ -1,4 +1,4 @@
-"""Tests whether attention explains decisions: the tests of the literature, over trained classifiers."""
+"""Published tests of whether attention explains the decisions of trained text classifiers."""
 
 from fidelity.adversary import Adversary
 from fidelity.consistent_adversary import ConsistentAdversary

@@ -18,7 +18,7 @@ from results import Curves, Figure, Table
 from results.errors import check_numbers, check_values
 
 Search = Literal["best", "published"]
-"""The best of all searches, or only the search of the released code."""
+"""`best` takes the best of all searches, `published` only the search of the released code."""
 
 DRAWN = 50  # draws evaluated together
 PAIRS = 2**20  # most pairs of positions compared together
@@ -134,7 +134,7 @@ class Adversary(FidelityTest):
         """Run the published search from every start; return the attention after the last step.
 
         Returns:
-            Attention `[starts × copies, heads, batch, positions]`.
+            Attention `[starts × copies, heads, batch, positions]`: `copies` distributions per start and text.
         """
         # One after the other, so that the memory of a step does not grow with their number.
         starts = self.start(classified).tensor_split(self.starts)
@@ -174,12 +174,12 @@ class Adversary(FidelityTest):
     def loss(self, classified: ClassifiedBatch, weights: Tensor) -> Tensor:
         """Return the loss of the published search, a scalar: the sum over the texts.
 
-        The loss of a text sums a penalty on output distances above `epsilon`, minus the divergences from the
-        classifier's attention, minus the mean divergence between pairs of copies.
+        For each text it is a penalty on output distances above `epsilon`, minus the divergences from the classifier's
+        attention, minus the mean divergence between pairs of the K distributions that are optimised together.
 
         Args:
             classified: the texts, with the classifier's attention.
-            weights: attention of the copies, `[copies, heads, batch, positions]`.
+            weights: the K distributions for each text, `[copies, heads, batch, positions]`.
         """
         own = classified.weights
         distance = tvd(classified.decide(weights), classified.probabilities)

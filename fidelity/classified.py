@@ -72,7 +72,7 @@ class ClassifiedBatch:
 
     @cached_property
     def token_to_position(self) -> Tensor:
-        """Position of each token, int64 `[batch, time]`; -1 for delimiters and padding."""
+        """Index of the position that each token belongs to, int64 `[batch, time]`; -1 for delimiters and padding."""
         return token_to_position(self.batch, self.names[0])
 
     @cached_property
@@ -135,10 +135,11 @@ class ClassifiedBatch:
 
     @torch.no_grad()
     def reread(self, keep: Tensor) -> Tensor:
-        """Encode and classify the texts again with fewer words, for several choices of words per text.
+        """Encode and classify copies of the texts with fewer words.
 
         Args:
-            keep: bool `[copies, batch, positions]`, True for words that stay in each copy; delimiters always stay.
+            keep: bool `[copies, batch, positions]`, True for words that stay in each copy of a text; delimiters always
+                stay.
 
         Returns:
             Probabilities `[copies, batch, classes]`, nan for copies without a word.

@@ -378,11 +378,11 @@ def adversarial_loss(
 
 
 class AdversarialTraining(LightningModule):
-    """Trains a model to make the decisions of another, with attention as different as possible.
+    """LightningModule that trains a model to make the decisions of another, with attention as different as possible.
 
     Args:
         model: the model to train.
-        base: outputs of the other model on train.
+        base: outputs of the other model for all texts of train.
         strength: λ of `adversarial_loss`.
     """
 

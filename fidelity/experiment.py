@@ -160,7 +160,7 @@ class Example(NamedTuple):
 
 
 class Fidelity(Experiment[ClassificationDataModule]):
-    """Tests whether attention explains the decisions of trained classifiers.
+    """Experiment that tests whether attention explains the decisions of trained classifiers.
 
     Run it with `python train.py test`. Without `--data` the data of the first checkpoint are used; the tests read the
     test split. Texts of fewer than two words are classified, but not tested.
@@ -321,7 +321,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         return Result(self.experiment, scores, tables, figures, audit, items, headline=headline)
 
     def _is_asked(self, score: str) -> bool:
-        """Return whether a score is the classifier's own, or answers the question of its test."""
+        """Return True if a score is the classifier's own, or answers the question of its test."""
         test = next((test for test in self.tests if score.startswith(f"{test.name}.")), None)
         return test is None or score.endswith(test.headline)
 

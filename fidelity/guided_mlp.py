@@ -34,7 +34,7 @@ ADVERSARY_PATIENCE = 10  # as `patience` of `ConsistentAdversary`
 
 
 class GuidedClassifier(AttentionClassifier):
-    """A flat classifier whose attention is that of another model, `guide`, which is not trained.
+    """A flat classifier with the attention of another model, `guide`, which is not trained.
 
     All other arguments are options of `AttentionClassifier`.
     """

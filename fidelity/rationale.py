@@ -167,7 +167,7 @@ def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return precision and recall at each position: of the words whose value is at least that of the position.
+    """Return precision and recall of the words whose value is at least the value of each position.
 
     Args:
         values: scores of the positions, `[batch, positions]`.

@@ -1,1 +1,1 @@
-"""Formulas as functions, and state as torchmetrics."""
+"""Metrics: formulas as pure functions, and torchmetrics classes that accumulate over batches."""

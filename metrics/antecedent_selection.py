@@ -1,4 +1,4 @@
-"""Antecedent selection (Clark et al. 2019, §4.3): does a head attend to an earlier mention of the same cluster?
+"""Antecedent selection (Clark et al. 2019, §4.3): does an attention head attend to an earlier mention of the cluster?
 
 A window is one input of the encoder, with its mentions ordered by (start, −end, cluster). The candidates of a mention
 are the head words of earlier mentions, except its own head word. A candidate is gold if it heads an earlier mention of
@@ -18,10 +18,10 @@ from metrics.rows import ExactMetric
 from results import Estimate, Flags, Floats, Integers
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
-"""The axis of length 2: attention from the mention's head word, and attention to it."""
+"""Names along the axis of directions: attention from the mention's head word, and attention to it."""
 
 ANTECEDENT_GROUPS = ("all", "pronoun", "proper", "nominal")
-"""Groups of links with an accuracy of their own; the three types have the codes 0, 1 and 2."""
+"""Groups of links that an accuracy is reported for; the three types have the codes 0, 1 and 2."""
 
 TYPES = len(ANTECEDENT_GROUPS) - 1
 

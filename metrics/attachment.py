@@ -26,7 +26,7 @@ class Arcs:
         word: 1-based position in the sentence.
         length: number of words of the sentence.
         head: position of the gold head, 0 for ROOT.
-        relation: index of the relation in a tuple of labels kept elsewhere.
+        relation: id of the relation; the datamodule has the labels by id.
         punctuation: True for punctuation.
         reach: first and last word that the word may attend to in each layer of an encoder, `[words, layers, 2]`; None
             if it may always attend to all. It bounds what uniform attention and fixed offsets can find.
@@ -149,7 +149,7 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
 
 
 def offset_heads(arcs: Arcs, k: int) -> Integers:
-    """Predict the word at offset `k` as head of every word, `[words]`; a positive `k` is to the right.
+    """Predict the word at offset `k` as syntactic head of every word, `[words]`; a positive `k` is to the right.
 
     A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips it into [0, n]
     instead, so that a first word may hit ROOT: on UD English EWT that turns 6.6 into 9.2 at k = −1. A target also
@@ -167,15 +167,15 @@ def offset_heads(arcs: Arcs, k: int) -> Integers:
 
 
 def right_branching(arcs: Arcs) -> Integers:
-    """Predict the NEXT word as head, `[words]`; the last word's head is ROOT.
+    """Predict the NEXT word as syntactic head of every word, `[words]`; the last word's head is ROOT.
 
-    The name is that of Clark et al. 2019, §5. Work on parsing uses the two names the other way round.
+    The name is from Clark et al. (2019, §5). Work on parsing uses the two names the other way round.
     """
     return np.where(arcs.word < arcs.length, arcs.word + 1, 0)
 
 
 def left_branching(arcs: Arcs) -> Integers:
-    """Predict the PREVIOUS word as head, `[words]`; the first word's head is ROOT."""
+    """Predict the PREVIOUS word as syntactic head of every word, `[words]`; the first word's head is ROOT."""
     return arcs.word - 1
 
 
@@ -258,9 +258,13 @@ def ratio_scores(
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
-    """Return bool `[words]` for each reported group: `ALL`, `PLAIN` (no punctuation), and each relation that occurs.
+    """Return, by name, bool `[words]` of each reported group: `ALL`, `PLAIN` (no punctuation), and each relation.
 
-    The relations are ordered by frequency.
+    Only relations that occur are groups, ordered by frequency.
+
+    Args:
+        arcs: gold arcs.
+        relations: label of each relation id.
     """
     frequency = np.bincount(arcs.relation, minlength=len(relations))
     order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
@@ -274,7 +278,7 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
     Args:
         arcs: gold arcs.
         attached: 1.0 for words with the right head, else 0.0, `[words]`.
-        relations: labels by index.
+        relations: label of every relation id.
         seed: seed of the resampling.
 
     Returns:

@@ -8,22 +8,23 @@ from torch import Tensor
 from results import Unit
 
 MASSES = ("start", "end", "punctuation", "rest", "previous", "next", "self", "end_to_end", "other_to_end")
-"""Mean mass of a row on the start delimiter, the end delimiters, `.` and `,`, all but these three kinds; on both
-neighbours, on its own token; then on the end delimiters, of their rows alone and of all other rows."""
+"""Mean attention of a row to the start delimiter, to the end delimiters, to `.` and `,`, to all other tokens; to the
+previous token, the next token and itself; to the end delimiters, in the mean over their rows and over other rows."""
 ENTROPIES = ("entropy", "start_entropy")
-"""Mean entropy of a row, and that of the start delimiter's."""
+"""Mean entropy of a row, and entropy of the row of the start delimiter."""
 SINKS = ("first", "heaviest")
-"""Mean mass on the first position, and on the column that gets most of this input and head (Xiao et al. 2023)."""
+"""Mean attention to the first position, and to the column with most attention in this input and head (Xiao et al.
+2023)."""
 VARIANTS = ("", *(f"_without_{sink}" for sink in SINKS))
 
 PLAIN = (*MASSES, *ENTROPIES, *SINKS)
 """The statistics with no sink removed."""
 STATISTICS = (*PLAIN, *(name + variant for variant in VARIANTS[1:] for name in (*MASSES, *ENTROPIES)))
-"""All of them, in the order in which they are returned."""
+"""Names of all statistics, in the order of the last axis of `surface_statistics`."""
 UNITS: dict[str, Unit] = {name: "nats" if "entropy" in name else "fraction" for name in STATISTICS}
 
 NOTHING = 2.0**-23
-"""Rest of a row without its sink up to which it counts as nothing: float32 no longer tells the sink from one."""
+"""A row with at most this attention outside its sink counts as empty: float32 cannot tell the sink from one."""
 
 _TINY = 2.0**-126  # the least normal float32: 0 ln 0 is 0 without a branch
 _SMOOTHING = 1e-4

@@ -1,4 +1,4 @@
-"""Intervals and paired tests: one bootstrap for ratios of counts and for any statistic of a test set.
+"""Bootstrap intervals and paired tests, for ratios of counts and for any statistic of a test set.
 
 A resample says how often each unit was drawn. It depends only on the number of units, the number of draws and the seed,
 so all estimates of one test set share their resamples, and runs are compared unit by unit. Seeds are not resampled:
@@ -167,9 +167,16 @@ def pearson(values: Floats, weights: Floats) -> Floats:
 
 
 def spearman(values: Floats, weights: Floats) -> Floats:
-    """Return Spearman's ρ of two columns, `[draws]`: `pearson` of the ranks within each draw.
+    """Return Spearman's ρ of two columns, each unit counted as often as it was drawn, `[draws]`.
 
-    Equal values share their mean rank. `values` are `[units, 2]`, `weights` `[draws, units]`.
+    It is Pearson's r of the ranks within each draw; equal values share their mean rank.
+
+    Args:
+        values: columns x and y, `[units, 2]`.
+        weights: number of times each unit was drawn, `[draws, units]`.
+
+    Returns:
+        Rank correlations `[draws]`; nan if a column is constant in a draw.
     """
     x, y = values.T
     return _correlation(_ranks(x, weights), _ranks(y, weights), weights)

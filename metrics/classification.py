@@ -140,8 +140,8 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
     """Return a statistic for `resample`: F1 minus the F1 of changed decisions.
 
     The columns are gold class, predicted class, and for each class the share of changed decisions that predict it. The
-    F1 of changed decisions is computed on their confusions together. F1 is that of `positive`, or macro F1 if it is
-    None.
+    F1 of changed decisions is computed on their confusions together. F1 is of the class `positive`, or macro F1 if it
+    is None.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:

@@ -26,7 +26,7 @@ ARC_LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5
 _FIXED = 1 << 24  # factor by which weights are scaled to be summed as integers
 _NOWHERE = np.int16(32767)
 _ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
-"""Lower bounds of the classes of the number of words on one side of a word: exact at first, then coarser."""
+"""Lower bounds of classes of the number of words before (or after) a word: exact at first, then coarser."""
 
 
 def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Means over inputs with intervals, from sums alone: memory does not grow with the number of inputs."""
+"""Means over inputs with intervals, computed from sums alone: memory does not grow with the number of inputs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 PATTERNS = ("vertical", "diagonal", "vertical_diagonal", "block", "heterogeneous")
-"""Attention to a few tokens; to the token itself and its neighbours; both; within the own segment; anything else."""
+"""Attention to a few tokens; to the token itself and its neighbours; both; within its segment; anything else."""
 
 VERTICAL, DIAGONAL, BOTH, BLOCK, HETEROGENEOUS = range(len(PATTERNS))
 COLUMNS = 3  # most columns of a vertical pattern

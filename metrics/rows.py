@@ -15,7 +15,7 @@ from metrics.attachment import Arcs
 
 
 class ExactMetric(Metric):
-    """A metric whose state is exact on any number of devices: integers that are summed, or rows that are gathered."""
+    """Base class of metrics that are exact on any number of devices: integers are summed, or rows are gathered."""
 
     full_state_update = False
     higher_is_better = None
@@ -65,7 +65,7 @@ class ItemRows(ExactMetric):
         """Add a batch of items: every column by name, `[items]` or `[items, width]`.
 
         Raises:
-            ValueError: names or shapes are not those of the columns.
+            ValueError: a name or a shape differs from the columns of the metric.
         """
         items = len(next(iter(values.values())))
         wanted = {name: [items] if width is None else [items, width] for name, width in self.columns.items()}
@@ -118,7 +118,7 @@ class ItemRows(ExactMetric):
         should_sync: bool = True,
         distributed_available: Callable[..., Any] | None = None,
     ) -> None:
-        """Gather the rows of all devices, also of devices without a batch; the arguments are those of torchmetrics."""
+        """Gather the rows of all devices, also of devices without a batch; the arguments are as in torchmetrics."""
         # A device without a batch would send an empty vector of floats, which does not fit the matrices of the others.
         if isinstance(self.rows, list) and not self.rows:
             self.rows.append(self._nothing())

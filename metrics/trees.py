@@ -1,6 +1,6 @@
 """Trees of sentences: gold distances and depths, losses and rank correlations of predicted ones, best trees of scores.
 
-Distances, depths and their losses are those of Hewitt & Manning (2019).
+Distances, depths and their losses follow Hewitt & Manning (2019).
 """
 
 import numpy as np

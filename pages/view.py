@@ -20,11 +20,11 @@ from results.errors import UserError
 from results.files import write_atomically
 
 BUDGET = 40_000_000
-"""Bytes of a page, unless another budget is given."""
+"""Default of the largest size of a page, in bytes."""
 NOTEBOOK = 8_000_000
-"""Bytes of a view in a notebook, which holds them once for each time it is shown."""
+"""Largest size of a view in a notebook, in bytes; the notebook stores a copy each time it is shown."""
 THUMBNAIL = 32
-"""Most rows and columns of the thumbnail of a head; of longer texts each pixel is the greatest value of a block."""
+"""Largest number of rows and columns of a thumbnail; for longer texts a pixel is the greatest value of a block."""
 _THRESHOLDS = [float(f"{digits}e{power}") for power in range(-9, 0) for digits in range(10, 100, 5)]
 _SAMPLE = 64  # heads by which it is estimated how well all can be compressed
 _MARGIN = 0.98

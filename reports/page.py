@@ -263,7 +263,7 @@ def html_texts(figure: ColouredTexts, level: int) -> str:
 
 
 def _text_legend(figure: ColouredTexts) -> str:
-    """Write the legend of the colours; values below zero and missing values are in it only where there are any."""
+    """Return the legend of the colours as HTML, with negative and missing values only if there are any."""
     numbers = [value for text in figure.texts for values in text.rows.values() for value in values]
     below = [-1.0, -0.5, -0.1] if any(value < 0 for value in numbers) else []
     samples = " ".join(f"<span {_looks(step)}>{_value(FULL * step)}×</span>" for step in (*below, 0.0, 0.1, 0.5, 1.0))
@@ -298,7 +298,7 @@ def _text_row(name: str, words: Sequence[str], values: Sequence[float]) -> str:
 
 
 def _looks(strength: float) -> str:
-    """Write the class and style of a value relative to the magnitude that has the full colour."""
+    """Return the class and style of a word as HTML attributes; `strength` is its value relative to the full colour."""
     return f'class="{"above" if strength >= 0 else "below"}" style="--share: {min(abs(strength), 1.0):.3f}"'
 
 
@@ -632,7 +632,7 @@ class RunPage:
         return document(title, page, styles=styles, scripts=[resource("report.js")], data=self.data)
 
     def _notices(self) -> str:
-        """Write notices that precede the scores: problems, unreadable files, and parts left out."""
+        """Return the notices before the scores as HTML: problems, unreadable files, and parts left out."""
         audit, sweep = self.source.content["audit"], self.source.record.is_sweep
         problems = [audit.get(kind) for kind in ("faults", "warnings") if sweep]
         found = {
@@ -674,7 +674,7 @@ class RunPage:
         )
 
     def _numbers(self, one: ShownFigure) -> str:
-        """Write the numbers of a figure, whose rows appear when they are opened."""
+        """Return the numbers of a figure as HTML, whose rows appear when they are opened."""
         if one.numbers is None:
             return '<p class="note">What is drawn was not written as numbers.</p>'
         if not self._has("numbers", one.name):
@@ -737,7 +737,7 @@ def _commands(source: RunFolder) -> list[str]:
 
 
 def _files(source: RunFolder) -> str:
-    """Write links to the files of the folder."""
+    """Return links to the files of the folder as HTML."""
     paths = sorted(path for path in source.folder.iterdir() if path.is_file() and path.name[0] != ".")
     sizes = {path.name: path.stat().st_size for path in paths if path.name != PAGE}
     items = [f"{_link(source, name, name)} <small>{_bytes(size)}</small>" for name, size in sizes.items()]
@@ -753,14 +753,14 @@ def _bytes(size: int) -> str:
 
 
 def _listed(items: Sequence[str], what: str) -> str:
-    """Write a list of HTML, behind a button where it is long."""
+    """Return a list as HTML, hidden behind a button if it is long."""
     entries = "".join(f"<li>{item}</li>" for item in items)
     listed = f"<ul>{entries}</ul>"
     return f"<details><summary>{len(items)} {what}</summary>{listed}</details>" if len(items) > MANY else listed
 
 
 def _contents(name: str, below: Sequence[str]) -> str:
-    """Write an entry of the contents, with what stands below it."""
+    """Return an entry of the table of contents as HTML, with the entries below it."""
     kind = name.lower().rstrip("s")
     items = [f'<a href="#{quote(identifier(kind, one))}">{escape(one)}</a>' for one in below]
     nested = _listed(items, name.lower()) if items else ""

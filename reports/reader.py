@@ -20,7 +20,7 @@ NAN = float("nan")
 KEYS = ("document", "sentence", "id")  # columns that identify an item
 FIRST = 3  # names that a message lists
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
-"""Columns of `load` before the options of the runs."""
+"""Columns that `load` returns before the options of the runs."""
 OPTIONS = ("model", "data", "trainer")
 _MAPS = ["tables", "columns", "figures", "figure_data", "captions", "ratios", "audit", "encoder", "data", "versions"]
 

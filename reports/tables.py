@@ -53,7 +53,7 @@ def number(value: float, unit: Unit, *, missing: str) -> str:
 
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
-    """Write a number, with its interval where that is defined: `54.3 [53.5, 55.1]`."""
+    """Format a number, with its interval if that is defined: `54.3 [53.5, 55.1]`."""
     first, *bounds = (number(value, unit, missing="") for value in values)
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
@@ -336,7 +336,7 @@ def escape(text: str) -> str:
 
 
 def _signed(text: str) -> str:
-    """Write negative numbers and powers of ten as formulas."""
+    """Format negative numbers and powers of ten as formulas."""
     return re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
 
 

@@ -155,7 +155,11 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
 
 
 def listed(options: argparse.Namespace) -> list[str]:
-    """Return one line for each sentence, document or item that the command can show: its id, and its beginning."""
+    """Return one line for each sentence, document or item that the command can show: its id, and its beginning.
+
+    Args:
+        options: parsed options of the command line.
+    """
     if options.store is not None:
         store = _open_store(options.store)
         return [f"--item {number}  {_labelled(store, number - 1).title}" for number in range(1, len(store) + 1)]

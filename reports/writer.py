@@ -30,7 +30,7 @@ from training.run import source_digest
 SCHEMA = 2
 RECORD = "results.json"
 SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
-"""Of the files of a figure."""
+"""Suffixes of the files of a figure."""
 
 SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # that a caption names
@@ -242,10 +242,11 @@ def with_sources(result: Result, provenance: Provenance) -> Result:
 
 
 def caption(title: str, provenance: Provenance) -> str:
-    """Add encoder and corpora to a title that does not name them, for instance `… (bert-base-cased; sst2, test)`.
+    """Return the title of a figure with encoder and corpora added, for instance `… (bert-base-cased; sst2, test)`.
 
-    For a corpus with splits the tested split is named too, unless the title names splits. If a title names one of
-    several corpora, by its name or by its file, no other corpora are added.
+    Names that the title has already are not repeated. For a corpus with splits the tested split is named too, unless
+    the title names splits. If a title names one of several corpora, by its name or by its file, no other corpora are
+    added.
     """
     given, encoder = provenance.encoder, _encoder(provenance.encoder)
     if isinstance(before := given.get("before"), Mapping):

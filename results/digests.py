@@ -1,4 +1,4 @@
-"""SHA-256 of files, remembered by path, size and change times, so that gigabytes of weights are hashed once."""
+"""SHA-256 of files, stored by path, size and change times, so that gigabytes of weights are hashed once."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of `data` in hexadecimal."""
+    """Return the SHA-256 of bytes in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 
 
 class UserError(ValueError):
-    """An error of the user's input, which the command line prints without a traceback."""
+    """Error of the user's input, which the command line prints without a traceback."""
 
     @classmethod
     def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:

@@ -1,4 +1,4 @@
-"""Numbers with their intervals and units, and tables of them."""
+"""Numbers with intervals and units, and tables of numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from results.estimates import Table, Unit
 
 MOST = 100_000
-"""Most rows of the numbers of a figure; a grid of raw maps has millions of weights."""
+"""Largest number of rows in the numbers of a figure; a grid of raw maps has millions of weights."""
 
 _Rows = Iterable[tuple[object, ...]]
 
