@@ -77,7 +77,7 @@ def _check_column(arcs: Arcs, predicted: Integers) -> None:
 
 
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
-    """Return 1.0 for words whose predicted head is gold, else 0.0, `[words]`.
+    """Return 1.0 for words whose predicted syntactic head is gold, else 0.0, `[words]`.
 
     The mean without punctuation is the unlabelled attachment score (UAS).
 
@@ -107,17 +107,17 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
 
 
 def uniform_attached(arcs: Arcs) -> Floats:
-    """Return the expected `attached` score of heads drawn uniformly at random, `[ways, words]`.
+    """Return the expected `attached` score of syntactic heads drawn uniformly at random, `[ways, words]`.
 
     Each row is one way to draw. Without a reach there is one way: from ROOT and all other words, with score 1/n for n
-    words. If the arcs have a reach, there are two ways per layer: from the words that a word may attend to, for all
-    layers, then from the words that may attend to it.
+    words. If the arcs have a reach, there are two ways per layer: first, for all layers, from the words that a word may
+    attend to, then, for all layers, from the words that may attend to it.
     """
     return _uniform(arcs)[0]
 
 
 def uniform_edges_found(arcs: Arcs) -> Floats:
-    """Return the expected `edges_found` score of heads drawn uniformly at random, `[ways, words]`.
+    """Return the expected `edges_found` score of syntactic heads drawn uniformly at random, `[ways, words]`.
 
     The rows are as in `uniform_attached`. For draws from all words the score is 1 − (1 − 1/n)² if neither end is
     punctuation, else 1/n.
@@ -226,8 +226,8 @@ def attachment_scores(
 
     Args:
         arcs: gold arcs.
-        attached: score of each word from `attached` or `uniform_attached`, `[words]`.
-        edges: score of each word from `edges_found` or `uniform_edges_found`, `[words]`.
+        attached: score of each word, `[words]`, from `attached` or a row of `uniform_attached`.
+        edges: score of each word, `[words]`, from `edges_found` or a row of `uniform_edges_found`.
         prefix: beginning of the names of the scores.
         seed: seed of the resampling.
     """

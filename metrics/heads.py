@@ -99,11 +99,13 @@ class RowPeaks(ExactMetric):
 
 
 def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
-    """Return the number of right predictions of each predictor in each group, int64 `[groups, K]`.
+    """Return the number of right predictions of each of K predictors in each group of words, int64 `[groups, K]`.
+
+    A predictor is an attention head with a direction.
 
     Args:
         arcs: gold arcs.
-        predicted: positions that the predictors choose as heads, `[words, K]`.
+        predicted: positions that the predictors choose as syntactic heads, `[words, K]`.
         groups: bool `[words]` by group, True for its words.
     """
     hits = predicted == arcs.head[:, None]
@@ -111,7 +113,7 @@ def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, 
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
-    """Return each predictor's most frequent offset and its share of the words, both `[K]` (Voita et al. 2019, §5.1).
+    """Return the most frequent offset of each of K predictors, and its share of the words (Voita et al. 2019, §5.1).
 
     The share is over words that are not alone in their sentence; Voita et al. count all tokens, delimiters and the word
     itself. An attention head that gives other words little weight may look positional here: see its confidence.
@@ -119,6 +121,9 @@ def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers,
     Args:
         arcs: gold arcs; only positions and lengths are used.
         predicted: positions that the predictors choose, `[words, K]`.
+
+    Returns:
+        Offsets int64 `[K]`, positive to the right, and shares `[K]`.
     """
     low = -int(arcs.length.max(initial=0))
     commonest, most = np.zeros(predicted.shape[1], dtype=np.int64), np.zeros(predicted.shape[1])
