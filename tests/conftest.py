@@ -159,11 +159,16 @@ def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[An
 def logged(tmp_path: Path) -> Iterator[Path]:
     """The file of all that Lightning logs, in this process and in those that it forks."""
     handler = logging.FileHandler(tmp_path / "log.txt")
-    logger = logging.getLogger("pytorch_lightning")
-    logger.addHandler(handler)
+    loggers = [logging.getLogger(f"pytorch_lightning{part}") for part in ("", ".utilities.rank_zero")]
+    levels = [logger.level for logger in loggers]  # of a quiet run before, for instance
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+    loggers[0].addHandler(handler)
     yield Path(handler.baseFilename)
-    logger.removeHandler(handler)
+    loggers[0].removeHandler(handler)
     handler.close()
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
