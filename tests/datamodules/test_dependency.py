@@ -313,6 +313,11 @@ def test_a_variant_has_other_heads_in_every_split_and_the_same_stores(data: Depe
     assert torch.equal(again.splits["dev"][[4]].heads, changed.splits["dev"][[4]].heads)
 
 
+def test_heads_for_more_or_fewer_words_are_refused(data: DependencyDataModule) -> None:
+    with pytest.raises(ValueError, match="heads_of gives 41 heads to"):
+        data.variant(heads=lambda words: [0]).setup("fit")
+
+
 def test_some_sentences_of_a_split_come_once_each(data: DependencyDataModule) -> None:
     some = [12, 0, 5]
     changed = data.variant(train=some)

@@ -332,6 +332,12 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
     often = np.bincount([line for seed in range(300) for line in lines(10, seed)], minlength=42)[2:]
     assert often.min() > 45  # of 75 each
     assert often.max() < 110
+    both = make(
+        [TextSource(str(tmp_path / "t-{split}.tsv"), name=name, columns=Columns("text", "label")) for name in "ab"]
+    )
+    for names, most in (("ab", 80), ("a", 40)):
+        chosen = both.only(names)
+        assert sum(len(batch.index) for batch in chosen.drawn("train", 99, 0)) == most
     plain = make(str(write(tmp_path / "plain.txt")))
     with pytest.raises(CorpusError, match=r"a file has no train split\. Give .* a path with \{split\} in it"):
         next(iter(plain.drawn("train", 5, 0)))

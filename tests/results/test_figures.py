@@ -33,7 +33,8 @@ TEXT = ColouredText("7", "gold 1", ("a", "film"), {"attention": [0.1, 0.9], "gra
     [
         (BARS, {"categories": ()}, "no categories or no series"),
         (BARS, {"series": {"probe": [0.5]}}, "series 'probe': 1 values for 2 categories"),
-        (BARS, {"intervals": {"probe": ([0.4, 0.5], [0.6])}}, "interval of 'probe': 1 values for 2 categories"),
+        (BARS, {"intervals": {"probe": ([0.4, 0.5], [0.6])}}, "high end of 'probe': 1 values for 2 categories"),
+        (BARS, {"intervals": {"probe": ([0.4], [0.6, 0.7])}}, "low end of 'probe': 1 values for 2 categories"),
         (BARS, {"intervals": {"offset": ([0.4] * 2, [0.6] * 2)}}, r"series that do not exist: \['offset'\]"),
         *((HEADS, {"values": np.zeros(shape)}, r"shape .* for 2 row labels and 3") for shape in ((3, 2), 6, (2, 3, 1))),
         *((HEADS, {"marked": cell}, r"no cell .* to mark in \(2, 3\)") for cell in ((2, 0), (0, 3), (-1, 0), (0, -1))),
