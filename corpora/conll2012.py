@@ -179,7 +179,7 @@ class _Reader:
         if text is None:
             raise self._error(number, "no document is open here", "Remove the mark, or write its `#begin document`")
         if not text.sentences:
-            wrong = f"the document {text.name}, which begins here, has no sentence"
+            wrong = f"the document {text.name}, which begins here, has no sentences"
             raise self._error(text.line, wrong, "Remove it, or check whether its text was lost")
         return text
 
@@ -230,9 +230,10 @@ class _Reader:
             for bracket in cell.split("|") if cell not in _NOTHING else ():
                 if (found := _BRACKET.fullmatch(bracket)) is None:
                     remedy = (
-                        "Write (5 where a mention of cluster 5 begins, 5) where it ends, (5) for one word, | between"
+                        "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention, "
+                        "`(5|(7` opens two"
                     )
-                    raise self._error(line, f"the coreference {cell!r} is malformed", remedy)
+                    raise self._error(line, f"coreference column {cell!r} is malformed", remedy)
                 cluster = int(found[1] or found[2])
                 if found[1]:
                     opened[cluster].append((line, word))
