@@ -397,7 +397,7 @@ def test_levels_are_the_rows_of_the_first_piece_lowest_first(
 @pytest.mark.parametrize("head", ["3-1", "3", "1-5"])
 def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path) -> None:
     with pytest.raises(
-        UserError, match=rf"--model\.init_args\.heads: there is no {head}; there are 2 layers of 4 heads"
+        UserError, match=rf"--model\.init_args\.heads: {head} does not exist; the model has 2 layers of 4 heads"
     ):
         built(folder, [head])
 
