@@ -271,7 +271,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "max_epoch": "--trainer.max_epoch=2",
         "learning_rate": "--model.init_args.learning_rate=fast",
         "absent-train.conllu: there is no such file. Check the path.": "--data.init_args.corpus=absent-{split}.conllu",
-        "The corpus has no test split, and it is needed": f"--data.init_args.corpus={json.dumps(files)}",
+        "The corpus has no test split, but the command needs one": f"--data.init_args.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
         "The options of --trainer cannot be met: ": "--trainer.accelerator=tpu",
         "absent.yaml": "--config=absent.yaml",
@@ -461,7 +461,11 @@ def test_bad_input_removes_the_folder_of_its_own_run_alone(
     ("config", "option", "message"),
     [
         (HEADS, "model.init_args.drawings=[{head: 9-9, sentence: a}]", "no head '9-9'; heads are called layer-head"),
-        ("demo.yaml", "data.init_args.corpus={train: TRAIN}", r"no dev split, and it is needed.*--data\.init_args"),
+        (
+            "demo.yaml",
+            "data.init_args.corpus={train: TRAIN}",
+            r"no dev split, but the command needs one.*--data\.init_args",
+        ),
     ],
 )
 def test_a_fault_of_the_set_up_leaves_no_run_behind(

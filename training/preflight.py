@@ -199,8 +199,8 @@ def rehearse(
         free = shutil.disk_usage(_existing(data.cache)).free
         if needs.bytes > free:
             raise UserError(
-                f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, and {decimal(free)} are free. Free "
-                f"{decimal(needs.bytes - free)} more, or choose another folder with --data.init_args.cache."
+                f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, but only {decimal(free)} are free. "
+                f"Free {decimal(needs.bytes - free)} more, or choose another folder with --data.init_args.cache."
             )
         found.append(f"{decimal(needs.bytes)} to be written, {decimal(free)} free")
         if needs.bytes:

@@ -333,7 +333,9 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
     assert often.min() > 45  # of 75 each
     assert often.max() < 110
     plain = make(str(write(tmp_path / "plain.txt")))
-    with pytest.raises(CorpusError, match=r"a file has no train split\. Give .* a path with \{split\} in it"):
+    with pytest.raises(
+        CorpusError, match=r"is a single file, without a train split\. Give .* a path with \{split\} in it"
+    ):
         next(iter(plain.drawn("train", 5, 0)))
 
 
