@@ -439,7 +439,7 @@ def test_a_corpus_without_a_test_split_is_trained_on(
     command = of_config(corpus=json.dumps(splits))
     with caplog.at_level("INFO", "pytorch_lightning"):
         train.main(command)
-    assert "Not tested: there is no test split" in caplog.text
+    assert "Not tested: the test split is missing" in caplog.text
     assert list(tmp_path.rglob("*.ckpt"))
     assert not list(tmp_path.rglob("results.json"))
 
@@ -580,7 +580,7 @@ def test_a_finished_training_is_said_to_be_only_tested(
     copy = altered(checkpoint, tmp_path / "last.ckpt", epoch=1)
     with caplog.at_level(logging.INFO, "pytorch_lightning"):
         train.main([*of_config(), f"--ckpt_path={copy}"], cli=CheckedCLI)
-    assert "last.ckpt has seen 2 epochs, and --trainer.max_epochs is 2: it is tested, not trained." in caplog.text
+    assert "last.ckpt is already trained for 2 epochs (--trainer.max_epochs 2): testing only." in caplog.text
 
 
 def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:
@@ -725,19 +725,19 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(checkpoint: Path, of_con
     flipped[content.index(weight.numpy().tobytes())] ^= 1
     for damaged in (content[: len(content) // 2], b"", bytes(flipped), b"text"):
         path.write_bytes(damaged)
-        assert "weights_only" not in refused("this is no checkpoint, or a damaged one")
+        assert "weights_only" not in refused("this is not a checkpoint, or it is damaged")
     torch.save(torch.nn.Linear(2, 2), path)
-    refused(r"this is no checkpoint, or a damaged one \(UnpicklingError\)\. ")
+    refused(r"this is not a checkpoint, or it is damaged \(UnpicklingError\)\. ")
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
-        refused("this is no checkpoint of a run")
+        refused("this is not a checkpoint of a run")
     configs: list[Any] = ["- a", "a: [b", "model: {class_path: 3}", {"model": {}}, None]
     for config in configs:
         altered(checkpoint, path, config=config)
-        refused("this is no checkpoint of a run")
+        refused("this is not a checkpoint of a run")
     for parameters in ([1], {"_class_path": 3}):
         altered(checkpoint, path, hyper_parameters=parameters)
-        refused("this is no checkpoint of a run")
+        refused("this is not a checkpoint of a run")
     assert not (tmp_path / "runs").exists()
 
 
