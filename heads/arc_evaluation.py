@@ -84,7 +84,8 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
     """Raise a UserError for relations that the corpus does not have."""
     if strange := [name for name in wanted if name not in known]:
         raise UserError(
-            f"relations: the corpus has no {', '.join(map(repr, strange))}; its relations are {', '.join(known)}."
+            f"--model.init_args.relations: the corpus has no {', '.join(map(repr, strange))}; its relations are "
+            f"{', '.join(known)}."
         )
 
 
