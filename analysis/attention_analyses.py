@@ -64,7 +64,7 @@ class Analysis(nn.Module):
 
     def result(self, others: Mapping[str, "Analysis"]) -> Result:
         """Return scores, tables and figures; every process takes part. `others` are the earlier analyses by name."""
-        raise NotImplementedError(f"{type(self).__name__}.result")
+        raise NotImplementedError(f"{type(self).__name__} must implement result().")
 
 
 class AttentionAnalyses(Experiment[TextDataModule]):
@@ -94,13 +94,15 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         for place, analysis in enumerate(analyses):
             if missing := [name for name in analysis.needs if name not in self.names[:place]]:
                 raise UserError(
-                    f"--model.init_args.analyses: {type(analysis).__name__} needs {' and '.join(missing)}: name it "
-                    f"before."
+                    f"--model.init_args.analyses: {type(analysis).__name__} uses the results of "
+                    f"{' and '.join(f'`{name}`' for name in missing)}; list {'it' if len(missing) == 1 else 'them'} "
+                    f"before it."
                 )
         self.corpora = dict(corpora or {})
         if strange := sorted(self.corpora.keys() - set(self.names)):
             raise UserError(
-                f"--model.init_args.corpora: there is no analysis {' or '.join(strange)} among {self.names}."
+                f"--model.init_args.corpora: {' and '.join(strange)} not among the analyses, which are "
+                f"{', '.join(self.names)}."
             )
         self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
