@@ -259,7 +259,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     def _batches(self, data: Any, *, shuffle: bool = False) -> BatchLoader[Item]:  # noqa: ANN401
         """Return the batches of one value of `splits`, shuffled for a training."""
-        raise NotImplementedError(f"{type(self).__name__}._batches")
+        raise NotImplementedError(f"{type(self).__name__} must implement _batches().")
 
     def _serve(
         self,

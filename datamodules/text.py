@@ -539,8 +539,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for source in self.sources:
             if split is not None and source.corpus not in CORPORA and "{split}" not in source.corpus:
                 raise CorpusError(
-                    f"{source.corpus} is a single file, without a {split} split. Give {OPTION} a path with {{split}} in it, or a "
-                    f"corpus of the registry ({', '.join(CORPORA)})."
+                    f"{source.corpus} is a single file, without a {split} split. Give {OPTION} a path with {{split}} "
+                    f"in it, or a corpus of the registry ({', '.join(CORPORA)})."
                 )
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)

@@ -31,7 +31,8 @@ SUBSET = ".subset.txt.gz"  # suffix of a file that holds some rows of a larger o
 
 _ACCEPTED = (
     "Name a text file of GloVe or word2vec (plain or .gz), a .kv of gensim, `encoder`, vectors of gensim's downloader "
-    "(for instance glove-wiki-gigaword-50), or glove.6B.50d, a file of https://nlp.stanford.edu/projects/glove in the data root"
+    "(for instance glove-wiki-gigaword-50), or glove.6B.50d, a file of https://nlp.stanford.edu/projects/glove in the "
+    "data root"
 )
 _HEADER = re.compile(rb"([0-9]+)\s+([0-9]+)\s*")  # number of rows, and of values of each
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -247,7 +248,8 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     from gensim.models import KeyedVectors
 
     rank_zero_info(
-        f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors and caching those of this vocabulary."
+        f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors and caching those of this "
+        f"vocabulary."
     )
     try:
         with _opened(path) as file:

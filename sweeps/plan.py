@@ -255,12 +255,12 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
     for option, value in typed_options(of_plan):
         for name, leaf in leaves(value, option):
             if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
-                raise UserError(f"{where}: only the command line can permit `{name}`: give it there, behind `--`")
+                raise UserError(f"{where}: only the command line may allow `{name}`: give it there, after `--`")
     for package in sorted(trusted_modules(of_plan) - trusted_modules(of_user)):
         if find_spec(package) is not None:
             raise UserError(
-                f"{where}: {package} is another program, and no file may import it. If you trust it, add "
-                f"`-- --trust {package}`"
+                f"{where}: the plan imports the external package {package}, which only the command line may allow. If "
+                f"you trust it, add `-- --trust {package}`"
             )
 
 

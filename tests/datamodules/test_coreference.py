@@ -248,7 +248,7 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
     [
         (7, "fit", {}, r"no train split.*Split its documents into three parts: --data.init_args.parts"),
         (1, "test", {}, r"few.conll: one document with mentions is too few to split into dev and test.*dev: b.con"),
-        (2, "test", {"parts": THIRDS}, r"2 documents with .* parted into train, dev and test\..*train: a.con"),
+        (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test by .*train: a.con"),
         (7, "test", {"parses": "absent.conllu"}, r"absent\.conllu"),
         (7, "test", {"parses": "other.conllu"}, r"other\.conllu"),
     ],

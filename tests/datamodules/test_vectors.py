@@ -438,7 +438,7 @@ def test_words_without_pieces_are_not_covered_and_the_unknown_token_is_counted(f
 
 
 def test_an_encoders_embeddings_without_an_encoder(files: Files) -> None:
-    with pytest.raises(UserError, match=r"^encoder: .* there is no encoder\. Name other vectors\.$"):
+    with pytest.raises(UserError, match=r"^vectors\.name `encoder` .* none is configured\. Name other vectors\.$"):
         files.load("encoder")
 
 

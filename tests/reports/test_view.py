@@ -195,7 +195,7 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
         (("--corpus", "ud_english_ewtt"), "no corpus has this name .did you mean `ud_english_ewt`"),
         (("--corpus", "{folder}"), "this is a folder. Name a file in it"),
         (("--list", "--text", "a"), "--list: of what. Give --corpus NAME or FILE, or --store FOLDER"),
-        (("--text", "a", "--saliency", "{folder}"), "there is no checkpoint .*in this folder or below"),
+        (("--text", "a", "--saliency", "{folder}"), "the folder and its subfolders contain no checkpoint"),
         (("--corpus", "no.conllu", "--id", "s1"), "no.conllu.*no such file"),
         (("--store", "{folder}"), "no store"),
         (("--store", "{folder}", "--pieces"), "belong to --text"),

@@ -162,10 +162,10 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
     [
         (
             "rows:\n  one: 1\n  two: 2\n  one: 3\n",
-            r"a\.yaml is not valid YAML, line 4: `one` stands twice in one mapping$",
+            r"a\.yaml is not valid YAML, line 4: the key `one` occurs twice in one mapping$",
         ),
-        ("- {a: 1}\n- {a: 1, a: 1}\n", r"line 2: `a` stands twice"),
-        ("false: 1\n", r"line 1: the name `false` is no text: write it in quotes$"),
+        ("- {a: 1}\n- {a: 1, a: 1}\n", r"line 2: the key `a` occurs twice"),
+        ("false: 1\n", r"line 1: the key `false` is not a string: write it in quotes$"),
         ("a: [1\n", r"a\.yaml is not valid YAML, line 2: "),
         ("[" * 100_000, r"a\.yaml is not valid YAML: its brackets are nested too deeply$"),
         ("a: 2026-13-45\n", r"a\.yaml is not valid YAML: .*month"),
@@ -208,10 +208,10 @@ def test_a_row_names_the_trainings_of_others(tmp_path: Path) -> None:
         (
             "data.init_args.vectors.allow_pickle: true",
             [],
-            "permit `data.init_args.vectors.allow_pickle`: give it there",
+            "may allow `data.init_args.vectors.allow_pickle`: give it there",
         ),
-        ("data.init_args.vectors: {allow_pickle: true}", [], "permit `data.init_args.vectors.allow_pickle`"),
-        ("trust: strange_module", [], "permit `trust`"),
+        ("data.init_args.vectors: {allow_pickle: true}", [], "may allow `data.init_args.vectors.allow_pickle`"),
+        ("trust: strange_module", [], "may allow `trust`"),
         ("model: strange_module.evil", [], "add `-- --trust strange_module`"),
         ("model: torch.nn.Linear", [], "add `-- --trust torch`"),
         ("model: torch.nn.Linear", ["--optimizer=torch.optim.AdamW"], "add `-- --trust torch`"),
