@@ -58,7 +58,8 @@ class Means:
         low, high = self.low[groups].max(0), self.high[groups].min(0)  # the same in every group
         if not isinstance(self.unit, str):
             raise ValueError(
-                f"these means have different units ({', '.join(self.unit)}); select one quantity with `.at(i)` before `.over()`"
+                f"these means have different units ({', '.join(self.unit)}); select one quantity with `.at(i)` before "
+                f"`.over()`"
             )
         ends = student_interval(mean, error, count, low, high)
         return Estimate(mean, *ends, unit=self.unit, inputs=count)
