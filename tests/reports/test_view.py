@@ -179,11 +179,11 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
     ("arguments", "said"),
     [
         ((), "Give one of --text, --corpus"),
-        (("--text", " "), "there is no word"),
+        (("--text", " "), "contains no word"),
         (("--text", "a", "--corpus", "b"), "Give one of"),
         (("--text", "a", "--layers", "3"), "layers: 3 is asked for"),
         (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1"),
-        (("--text", "the fox " * 40), "82 pieces, and .* reads 64 at once"),
+        (("--text", "the fox " * 40), "82 pieces, but .* reads 64 at once"),
         (("--text", "a", "--quantity", "hidden"), "only stores hold it"),
         (("--text", "a", "--saliency", "none.ckpt"), "none.ckpt: there is no such checkpoint"),
         (("--text", "a", "--budget", "0.0001"), "100 are allowed"),
