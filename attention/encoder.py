@@ -54,7 +54,6 @@ _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
 _TOLERANCE = 1e-5
-_OTHERS = "Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
@@ -422,17 +421,18 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
     except (ValueError, TypeError) as error:
         raise EncoderError(
             f"{name} does not accept a custom attention function of transformers, so its attention cannot be captured "
-            f"({error}). {_OTHERS}"
+            f"({error}). Choose another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
         ) from error
     if seen != len(own):
         raise EncoderError(
             f"{name} computes its attention outside transformers' attention interface, so it cannot be captured. "
-            f"{_OTHERS}"
+            f"Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
         )
     gap = float(torch.stack([captured[layer] - weights for layer, weights in enumerate(own)]).abs().max())
     if not gap <= _TOLERANCE:  # also when it is not a number
         raise EncoderError(
-            f"{name}: captured attention differs from the model's own eager attention by {gap:.1e}. {_OTHERS}"
+            f"{name}: captured attention differs from the model's own eager attention by {gap:.1e}. Choose "
+            f"another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
         )
     return len(own), own[0].size(1)
 

@@ -131,7 +131,7 @@ def test_what_is_no_checkpoint_is_named(
 
 
 def test_a_folder_without_a_checkpoint_is_named(texts: Data, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r": there is no checkpoint \(\*\.ckpt\) in this folder"):
+    with pytest.raises(UserError, match=r": the folder and its subfolders contain no checkpoint \(\*\.ckpt\)"):
         load([tmp_path], texts)
 
 

@@ -250,7 +250,7 @@ def test_random_sets_that_share_heads_are_counted() -> None:
         ({"upper": 2}, {}, "upper is 2, but the probe can read 1 to 1 of the 2 layers"),
         ({"random": 0}, {}, "random is 0, and must be at least 1"),
         ({}, {"encoder": None}, "needs attention: --data.init_args.encoder must not be null"),
-        ({"probe": DistancesWordsProbe()}, {}, "DistancesWordsProbe does not read it"),
+        ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

@@ -222,7 +222,7 @@ def test_what_cannot_be_pruned_is_refused(
         given[2] = f"--model.init_args.checkpoint={of}"
         run_config(*given, own_data=True)
 
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         run(f"--model.init_args.save={tmp_path}", "--model.init_args.share=0.4")
     with pytest.raises(UserError, match=r"pearson is not a score of this task; choose accuracy"):
         run("--model.init_args.score=pearson")

@@ -483,7 +483,7 @@ def test_a_training_without_end_is_refused(folder: Path) -> None:
     model.build(sizes(folder))
     with (
         patch.object(model, "_trainer", Mock(estimated_stepping_batches=float("inf"))),
-        pytest.raises(UserError, match=r"--trainer\.max_epochs 3"),
+        pytest.raises(UserError, match=r"set --trainer\.max_epochs, for example 3"),
     ):
         model.configure_optimizers()
 

@@ -181,7 +181,7 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
         ((), "Give one of --text, --corpus"),
         (("--text", " "), "contains no word"),
         (("--text", "a", "--corpus", "b"), "Give one of"),
-        (("--text", "a", "--layers", "3"), "layers: 3 is asked for"),
+        (("--text", "a", "--layers", "3"), "layers contains 3, but"),
         (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1"),
         (("--text", "the fox " * 40), "82 pieces, but .* reads 64 at once"),
         (("--text", "a", "--quantity", "hidden"), "only stores hold it"),
@@ -197,7 +197,7 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
         (("--list", "--text", "a"), "--list: of what. Give --corpus NAME or FILE, or --store FOLDER"),
         (("--text", "a", "--saliency", "{folder}"), "the folder and its subfolders contain no checkpoint"),
         (("--corpus", "no.conllu", "--id", "s1"), "no.conllu.*no such file"),
-        (("--store", "{folder}"), "no store"),
+        (("--store", "{folder}"), "is not an attention store"),
         (("--store", "{folder}", "--pieces"), "belong to --text"),
     ],
 )

@@ -237,7 +237,7 @@ def test_a_config_imports_and_permits_nothing(
         command.insert(2, f"--{allow}=false")
         assert f"add --{allow} true." in told()
         command.pop(2)
-        assert "x.kv: there is no such file" in told(f"--{allow}=true")
+        assert "x.kv: no such file of word vectors" in told(f"--{allow}=true")
 
 
 @pytest.mark.slow
