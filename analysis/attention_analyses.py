@@ -101,7 +101,7 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         self.corpora = dict(corpora or {})
         if strange := sorted(self.corpora.keys() - set(self.names)):
             raise UserError(
-                f"--model.init_args.corpora: {' and '.join(strange)} not among the analyses, which are "
+                f"--model.init_args.corpora: no analysis is called {' or '.join(strange)}; choose from "
                 f"{', '.join(self.names)}."
             )
         self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
@@ -114,8 +114,8 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         for name, corpora in self.corpora.items():
             if strange := [corpus for corpus in corpora if corpus not in self.data.names]:
                 raise UserError(
-                    f"--model.init_args.corpora.{name}: there is no corpus {' or '.join(strange)}; the data have "
-                    f"{', '.join(self.data.names)}. Name one of them there, or give --model.init_args.corpora null: "
+                    f"--model.init_args.corpora.{name}: the data have no corpus {' or '.join(strange)}, only "
+                    f"{', '.join(self.data.names)}. Give one of them, or --model.init_args.corpora null: "
                     f"then every analysis reads all of them."
                 )
         given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]

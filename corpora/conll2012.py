@@ -169,7 +169,7 @@ class _Reader:
             wrong = f"a document begins inside another, {self._open.name} of line {self._open.line}"
             raise self._error(number, wrong, "End that one with `#end document`")
         if line := self._seen.get((name, int(part))):
-            wrong = f"document {name}, part {part}, is there already, at line {line}"
+            wrong = f"document {name}, part {part}, occurs already at line {line}"
             raise self._error(number, wrong, "Remove one of them, or give it another part")
         self._seen[name, int(part)] = number
         self._open = _Text(name, part, number, [], [])

@@ -50,7 +50,7 @@ def check_numbers(
             continue
         allowed = " and ".join(f"{one} {bound}" for one, bound in bounds.items())
         wanted = allowed if isfinite(value) else f"a finite number {allowed}".rstrip()
-        raise UserError(f"{type(of).__name__}: {name} is {value}, and must be {wanted}.")
+        raise UserError(f"{type(of).__name__}: {name} is {value}, but must be {wanted}.")
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -123,7 +123,7 @@ def check_values(of: object, **given: object) -> None:
     name = of.__name__ if isfunction(of) else type(of).__name__
     for option, value in given.items():
         if wanted := _misfit(value, hints.get(option, Any)):
-            raise UserError(f"{name}: {option} is {value!r}, and must be {wanted}.")
+            raise UserError(f"{name}: {option} is {value!r}, but must be {wanted}.")
 
 
 def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind

@@ -220,8 +220,8 @@ def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("config", "option", "fault"),
     [
-        ("demo_classifier", "data.init_args.max_length=0", "ClassificationDataModule: max_length is 0, and must be at"),
-        ("demo", "model.init_args.learning_rate=-1", "AttentionOnlyProbe: learning_rate is -1.0, and must be at"),
+        ("demo_classifier", "data.init_args.max_length=0", "ClassificationDataModule: max_length is 0, but must be at"),
+        ("demo", "model.init_args.learning_rate=-1", "AttentionOnlyProbe: learning_rate is -1.0, but must be at"),
     ],
 )
 def test_a_fault_found_by_a_constructor_is_told_in_a_line_and_leaves_nothing(
@@ -460,7 +460,11 @@ def test_bad_input_removes_the_folder_of_its_own_run_alone(
 @pytest.mark.parametrize(
     ("config", "option", "message"),
     [
-        (HEADS, "model.init_args.drawings=[{head: 9-9, sentence: a}]", "no head '9-9'; heads are called layer-head"),
+        (
+            HEADS,
+            "model.init_args.drawings=[{head: 9-9, sentence: a}]",
+            "head '9-9' does not exist; heads are named layer-head",
+        ),
         (
             "demo.yaml",
             "data.init_args.corpus={train: TRAIN}",
@@ -677,8 +681,8 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
         (slurm(3, NNODES="2"), [], r"1 × 1\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
         (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
-        (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* the job is named bash,"),
-        ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "which has no task: start the command with srun"),
+        (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
+        ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
         (slurm(2), ["--trainer.devices=two"], "options of --trainer cannot be met: .devices. selected"),
     ],
 )

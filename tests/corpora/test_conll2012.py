@@ -198,7 +198,7 @@ ERRORS = [
     ("\n" + ONE + BEGIN + ONE + END, 2, "text outside a document", "Put `#begin document"),
     (BEGIN + ONE + END + END, 5, "no document is open", "Remove the mark"),
     (BEGIN + ONE + OTHER + ONE + END, 4, "begins inside another, d of line 1", "End that one"),
-    ((BEGIN + ONE + END) * 2, 5, "d, part 000, is there already, at line 1", "Remove"),
+    ((BEGIN + ONE + END) * 2, 5, "d, part 000, occurs already at line 1", "Remove"),
     (NAMED, 9, "would be called d:1, as the one of line 5", "Rename"),
     (BEGIN + ONE + END + OTHER + ONE, 5, "the document e begins here and does not end", "cut off"),
     (BEGIN + ONE + END + OTHER + "\n# nothing\n" + END, 5, "document e, .* has no sentence", "Remove it"),

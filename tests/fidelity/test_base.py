@@ -56,15 +56,15 @@ TWICE = ["attention", "attention"]
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (Adversary, {"copies": 0}, "Adversary: copies is 0, and must be at least 1"),
+        (Adversary, {"copies": 0}, "Adversary: copies is 0, but must be at least 1"),
         (Adversary, {"draws": 0}, "draws is 0"),
-        (Adversary, {"tolerance": 0.0}, "tolerance is 0.0, and must be above 0"),
+        (Adversary, {"tolerance": 0.0}, "tolerance is 0.0, but must be above 0"),
         (Adversary, {"epsilon": math.nan}, "epsilon is nan"),
         *(
             (ConsistentAdversary, {"strengths": few}, "strengths must be a non-empty list")
             for few in ((0.1, 0.1), (-0.1, 0.1), (math.nan, 0.1))
         ),
-        (ConsistentAdversary, {"patience": 0}, "patience is 0, and must be at least 1"),
+        (ConsistentAdversary, {"patience": 0}, "patience is 0, but must be at least 1"),
         (
             Correlation,
             {"saliencies": ["leave_one_out"] * 2},
