@@ -675,7 +675,7 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
-        (slurm(4), DDP, r"SLURM has 4 tasks, .* wants 2 \(.*: 2 × 1\)"),
+        (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(.*: 2 × 1\)"),
         (slurm(2, NNODES="2"), [], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
         # No number of devices gives this on each of the nodes.
         (slurm(3, NNODES="2"), [], r"1 × 1\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
