@@ -272,7 +272,7 @@ class Atlas(Experiment[TextDataModule]):
         corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self.attention.names}
         for name in [name for name in corpora if name in ANNOTATED and TREEBANK not in names]:
             del corpora[name]
-            rank_zero_warn(f"{name} is left out of the atlas, as it reads the treebank, and there is none.")
+            rank_zero_warn(f"No treebank is configured: the atlas omits {name}, which needs one.")
         self.attention.restrict(corpora)
         self.parts.append(self.attention)
         data = self.trainer.datamodule  # type: ignore[attr-defined]

@@ -83,7 +83,7 @@ class Analysis(nn.Module):
         Args:
             others: earlier analyses by name.
         """
-        raise NotImplementedError(f"{type(self).__name__}.result")
+        raise NotImplementedError(f"{type(self).__name__} must implement result().")
 
 
 class AttentionAnalyses(Experiment[TextDataModule]):
@@ -113,13 +113,15 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         for place, analysis in enumerate(analyses):
             if missing := [name for name in analysis.needs if name not in self.names[:place]]:
                 raise UserError(
-                    f"--model.init_args.analyses: {type(analysis).__name__} needs {' and '.join(missing)}: name it "
-                    f"before."
+                    f"--model.init_args.analyses: {type(analysis).__name__} uses the results of "
+                    f"{' and '.join(f'`{name}`' for name in missing)}; list {'it' if len(missing) == 1 else 'them'} "
+                    f"before it."
                 )
         self.corpora = dict(corpora or {})
         if strange := sorted(self.corpora.keys() - set(self.names)):
             raise UserError(
-                f"--model.init_args.corpora: there is no analysis {' or '.join(strange)} among {self.names}."
+                f"--model.init_args.corpora: no analysis is called {' or '.join(strange)}; choose from "
+                f"{', '.join(self.names)}."
             )
         self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
@@ -131,8 +133,8 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         for name, corpora in self.corpora.items():
             if strange := [corpus for corpus in corpora if corpus not in self.data.names]:
                 raise UserError(
-                    f"--model.init_args.corpora.{name}: there is no corpus {' or '.join(strange)}; the data have "
-                    f"{', '.join(self.data.names)}. Name one of them there, or give --model.init_args.corpora null: "
+                    f"--model.init_args.corpora.{name}: the data have no corpus {' or '.join(strange)}, only "
+                    f"{', '.join(self.data.names)}. Give one of them, or --model.init_args.corpora null: "
                     f"then every analysis reads all of them."
                 )
         given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ class Linguistic(Analysis):
         for passage in passages:
             if passage.sentence is None:
                 raise UserError(
-                    f"{type(self).__name__}: the passage at line {passage.line} has no tags. Read a treebank: "
+                    f"{type(self).__name__}: the passage at line {passage.line} has no tags. Give a treebank: "
                     f"--data.init_args.corpora ud_english_ewt, or a file of CoNLL-U."
                 )
             tags |= set(passage.sentence.upos)

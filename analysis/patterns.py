@@ -236,7 +236,7 @@ class RawMaps(Analysis):
         found = sorted(gathered(self._found), key=lambda one: one[0])
         if len(found) != self._layers:
             raise UserError(
-                f"--model.init_args.analyses: RawMaps shows input {self.input}, and the texts have fewer segments. "
+                f"--model.init_args.analyses: RawMaps shows input {self.input}, but the texts have fewer segments. "
                 f"Give a smaller number."
             )
         rows = [list(weights) for _, _, weights in found]

@@ -69,7 +69,7 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
         layer, head = int(match[1]), int(match[2] or 0)
         if layer > layers or head > heads:
             raise UserError(
-                f"{option}: there is no {name}; there are {layers} layers of {heads} heads, counted from 1."
+                f"{option}: {name} does not exist; the model has {layers} layers of {heads} heads, counted from 1."
             )
         found |= {(layer - 1, one) for one in (range(heads) if not head else [head - 1])}
     return frozenset(found)
@@ -382,7 +382,7 @@ class States:
             gap = float((found[number] - state).abs().max()) if number in found else float("nan")
             if not gap <= _TOLERANCE * max(1.0, float(state.abs().max())):
                 raise UserError(
-                    f"{name}: hidden state {number} cannot be captured (it differs from its own by {gap:.1e}). Choose "
+                    f"{name}: captured hidden state {number} differs from output_hidden_states by {gap:.1e}. Choose "
                     f"another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
                 )
 

@@ -433,19 +433,23 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
             f"model of text and images, save the text model with save_pretrained."
         ) from error
     if not own:
-        raise EncoderError(f"{name} has no attention weights to read. Choose an encoder or decoder with attention.")
+        raise EncoderError(f"{name} returns no attention weights. Choose an encoder or decoder with attention.")
     pieces = inputs["input_ids"].size(1)
     shapes = {tuple(weights.shape) for weights in own}
     if len(shapes) > 1 or own[0].shape[-2:] != (pieces, pieces):
         raise EncoderError(
-            f"{name} has attention of shapes {shapes}, not square. Choose an encoder with full attention."
+            f"{name}: attention has the shapes {', '.join(map(str, sorted(shapes)))}; every layer must give "
+            f"[1, heads, {pieces}, {pieces}] with the same number of heads. Choose an encoder with full self-attention."
         )
     captured: dict[int, Tensor] = {}
     try:
         model.set_attn_implementation(NAME)
         seen = capture_attention(model, inputs, captured.__setitem__, frozenset(range(len(own))))
     except (ValueError, TypeError) as error:
-        raise EncoderError(f"{name} refuses a registered attention function: {error}") from error
+        raise EncoderError(
+            f"{name} does not accept a custom attention function of transformers, so its attention cannot be captured "
+            f"({error}). Choose another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
+        ) from error
     if seen != len(own):
         raise EncoderError(
             f"{name} computes its attention outside transformers' attention interface, so it cannot be captured. "
@@ -453,7 +457,10 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
         )
     gap = float(torch.stack([captured[layer] - weights for layer, weights in enumerate(own)]).abs().max())
     if not gap <= _TOLERANCE:  # also when it is not a number
-        raise EncoderError(f"{name}: captured attention differs from its own eager attention by {gap:.1e}.")
+        raise EncoderError(
+            f"{name}: captured attention differs from the model's own eager attention by {gap:.1e}. Choose "
+            f"another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
+        )
     return len(own), own[0].size(1)
 
 
@@ -507,9 +514,9 @@ def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, s
     beyond = sorted((place, piece) for piece, place in tokenizer.get_vocab().items() if place >= table.num_embeddings)
     if beyond:
         raise EncoderError(
-            f"{source.spec.name}: the model has {table.num_embeddings} embeddings, and none for "
-            f"{counted(len(beyond), 'piece')} of its tokenizer, as {beyond[0][1]!r}. Save it with the tokenizer it was "
-            f"trained with, or call resize_token_embeddings({beyond[-1][0] + 1}) on it and train them."
+            f"{source.spec.name}: the model has {table.num_embeddings} embeddings, but none for "
+            f"{counted(len(beyond), 'piece')} of its tokenizer, for instance {beyond[0][1]!r}. Save it with the "
+            f"tokenizer it was trained with, or call resize_token_embeddings({beyond[-1][0] + 1}) on it and train them."
         )
 
 
@@ -530,8 +537,8 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
         raise EncoderError(f"{source.spec.name}: {found}. Choose an encoder or decoder of text.")
     if hasattr(config, "kept_heads"):
         raise EncoderError(
-            f"{source.spec.name}: heads were removed from this model, and its layers differ in their number of heads. "
-            f"Name the whole model, and replace heads by zeros (HeadAblation)."
+            f"{source.spec.name}: this model is pruned, and pruned models cannot be read here. Name the unpruned "
+            f"model; to study it without some heads, run HeadAblation."
         )
     return config
 
@@ -664,7 +671,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     )
     if config.is_encoder_decoder:
         raise EncoderError(
-            f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, and only classifiers with "
+            f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, but only classifiers with "
             f"one attention in each layer can be read. Choose an encoder or a decoder."
         )
     body = f"{model.base_model_prefix}."
@@ -672,7 +679,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     _refuse_missing(model, source, [name for name in missing if not name.startswith(f"{body}pooler.")])
     for name, found, wanted in sorted(report["mismatched_keys"]):
         raise EncoderError(
-            f"{source.spec.name}: its {name} has the shape {tuple(found)}, and {classes} classes need "
+            f"{source.spec.name}: its {name} has the shape {tuple(found)}, but {classes} classes need "
             f"{tuple(wanted)}. Give the texts it was trained on, or the encoder before its fine-tuning."
         )
     refuse_surplus(load_tokenizer(source), model, source)
@@ -688,7 +695,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
 def refuse_existing(folder: Path) -> None:
     """Raise EncoderError if a path exists, so that no model is overwritten."""
     if folder.exists() or folder.is_symlink():
-        raise EncoderError(f"{folder} is there already, and nothing is overwritten. Name a folder that is not there.")
+        raise EncoderError(f"{folder} exists already and is not overwritten. Name a folder that does not exist.")
 
 
 def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:

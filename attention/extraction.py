@@ -225,7 +225,10 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
 
     encoder.capture(pad(parts, encoder), receive, frozenset(items.layers), receive_state, frozenset(states.layers))
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
-        raise UserError(f"{encoder.source.spec.name}: a row of attention sums to 1 ± {float(worst):.1e}.")
+        raise UserError(
+            f"{encoder.source.spec.name}: attention weights of a word must sum to 1, but one row is off by "
+            f"{float(worst):.1e}; the model may compute nan. Choose another checkpoint."
+        )
     if states.layers:
         _check_range(largest, states.layers, encoder, options)
     return reduced, hidden
@@ -238,7 +241,7 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
         if not isfinite(value):
             raise UserError(f"{name}: a hidden state of layer {layer} is not a finite number.")
         if not isfinite(stored):
-            found = f"the hidden states of layer {layer} reach {value:.4g}, and {options.precision} ends at"
+            found = f"the hidden states of layer {layer} reach {value:.4g}, but {options.precision} ends at"
             remedy = "Use single precision: --data.init_args.options.precision float32."
             raise UserError(f"{name}: {found} {torch.finfo(options.dtype).max:.0f}. {remedy}")
 
@@ -381,7 +384,7 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
     if needed > free:
         kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
-            f"{folder}: {decimal(needed)} are needed for the {kept} of {corpus.name}, and {decimal(free)} are "
+            f"{folder}: {decimal(needed)} are needed for the {kept} of {corpus.name}, but only {decimal(free)} are "
             f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep "
             f"fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )

@@ -159,8 +159,8 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[
     wanted = wanted or tuple(range(1, available + 1))
     if max(wanted) > available:
         raise UserError(
-            f"{name}: {max(wanted)} is asked for, and the encoder has {available}. Give "
-            f"--data.init_args.options.{name} numbers from 1 to {available}."
+            f"--data.init_args.options.{name} contains {max(wanted)}, but the encoder has {available} {name}. Give "
+            f"numbers from 1 to {available}."
         )
     return tuple(number - 1 for number in wanted)
 

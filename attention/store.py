@@ -133,11 +133,11 @@ class Manifest:
                 raise ValueError("its digest does not match its content")
             manifest = _typed(cls, body, "")
         except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+            raise ValueError("its JSON is nested too deeply") from None
         assert isinstance(manifest, cls)
         for part in (manifest.labels, *manifest.shards):
             if _PART.fullmatch(part.file) is None:  # a path would lead out of the folder
-                raise ValueError(f"it names {part.file!r}, which is no file of a store")
+                raise ValueError(f"it names {part.file!r}, which is not a file of a store")
         return manifest
 
 
@@ -256,24 +256,26 @@ class Store:
         """Compare the manifest with the files; raise ValueError if they disagree."""
         manifest, encoder = self.manifest, self.manifest.identity.get("encoder")
         if store_key(manifest.identity) != manifest.key:
-            raise ValueError("its identity is that of another store")
+            raise ValueError("its key does not match its `identity`")
         if manifest.items != len(self.labels):
-            raise ValueError(f"it counts {manifest.items} items, and there are labels of {len(self.labels)}")
+            raise ValueError(f"it lists {manifest.items} items, but the labels file has {len(self.labels)}")
         if manifest.delimiters.keys() != {"start", "end"} or (encoder is not None and "name" not in manifest.encoder):
-            raise ValueError("it says too little of the encoder")
+            raise ValueError("the name of the encoder or the delimiters are missing")
         expected = {tensor_name(name, item) for item in range(manifest.items) for name in manifest.quantities}
         try:
             tensors = self._tensors
         except (OSError, SafetensorError) as error:
             raise ValueError(f"a shard cannot be read: {error}") from None
         if missing := expected - tensors.keys():
-            raise ValueError(f"a shard is missing, that of {min(missing)}")
+            raise ValueError(f"the shard with {min(missing)} is missing")
         for name in expected and sorted(tensor_name(one, 0) for one in manifest.quantities):
             shape = tensors[name].get_slice(name).get_shape()
             hidden = (len(manifest.hidden.layers), manifest.hidden.size)
             found = (shape[0], shape[-1]) if name.startswith("hidden") else tuple(shape[-4:-2])
-            if found != (hidden if name.startswith("hidden") else (len(manifest.layers), len(manifest.heads))):
-                raise ValueError(f"its layers and heads are not those of {name}")
+            listed = hidden if name.startswith("hidden") else (len(manifest.layers), len(manifest.heads))
+            if found != listed:
+                axes = "layers × size" if name.startswith("hidden") else "layers × heads"
+                raise ValueError(f"tensor {name} has {axes} {found}, the manifest {listed}")
 
     def __len__(self) -> int:
         return self.manifest.items
@@ -374,7 +376,10 @@ def write_shard(
             sha.update(piece)
         for (name, tensor), wanted in zip(tensors, shapes.items(), strict=True):
             if wanted != (name, tuple(tensor.shape)) or tensor.dtype != dtype:
-                raise ValueError(f"{name} {tuple(tensor.shape)} of {tensor.dtype} came, and {wanted} was announced.")
+                raise ValueError(
+                    f"tensor {name} has shape {tuple(tensor.shape)} and type {tensor.dtype}; expected {wanted[0]} with "
+                    f"shape {wanted[1]} and type {dtype}"
+                )
             content = tensor.contiguous().numpy().data.cast("B")
             file.write(content)
             sha.update(content)

@@ -95,7 +95,7 @@ class WordAttention(Sequence[xr.DataArray]):
         for name, number in (("layer", layer), ("head", head)):
             if number not in array[name]:
                 there = ", ".join(map(str, array[name].to_numpy()))
-                raise IndexError(f"There is no {name} {number}: there are {there}.")
+                raise IndexError(f"{name} {number} is missing; available: {there}.")
         array = array.sel(layer=layer, head=head)
         words = tuple(str(word) for word in array["to"].to_numpy())
         name = str(self.encoder["name"]).rpartition("/")[2]
@@ -132,7 +132,10 @@ class WordAttention(Sequence[xr.DataArray]):
         array, words = self[place], self.sentences[place]
         numbers = array["from_word"].to_numpy()
         if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
-            raise UserError("Arcs, clusters and saliency need attention over words, with this one as its `pieces`.")
+            raise UserError(
+                "This sentence holds attention over pieces, but arcs, clusters and saliency refer to words. Make the "
+                "view from attention over words, and pass this one as `pieces`."
+            )
         first = int(numbers[0])  # 0 where there is a start delimiter
         last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
         return View(
@@ -247,7 +250,10 @@ def _over_pieces(items: Items) -> Items:
 
 def _each_alone(parts: tuple[AlignedPieces, ...]) -> AlignedPieces:
     if len(parts) > 1:
-        raise AlignmentError("A sentence that is read in windows has no attention over pieces: give `over='words'`.")
+        raise AlignmentError(
+            "A sentence is longer than the encoder's limit and was read in overlapping windows, which give no "
+            "piece-level matrix. Use over='words'."
+        )
     [pieces] = parts
     inside = pieces.inside
     count = int(inside.sum())

@@ -173,7 +173,7 @@ class _Reader:
             wrong = f"a document begins inside another, {self._open.name} of line {self._open.line}"
             raise self._error(number, wrong, "End that one with `#end document`")
         if line := self._seen.get((name, int(part))):
-            wrong = f"document {name}, part {part}, is there already, at line {line}"
+            wrong = f"document {name}, part {part}, occurs already at line {line}"
             raise self._error(number, wrong, "Remove one of them, or give it another part")
         self._seen[name, int(part)] = number
         self._open = _Text(name, part, number, [], [])
@@ -183,7 +183,7 @@ class _Reader:
         if text is None:
             raise self._error(number, "no document is open here", "Remove the mark, or write its `#begin document`")
         if not text.sentences:
-            wrong = f"the document {text.name}, which begins here, has no sentence"
+            wrong = f"the document {text.name}, which begins here, has no sentences"
             raise self._error(text.line, wrong, "Remove it, or check whether its text was lost")
         return text
 
@@ -234,9 +234,10 @@ class _Reader:
             for bracket in cell.split("|") if cell not in _NOTHING else ():
                 if (found := _BRACKET.fullmatch(bracket)) is None:
                     remedy = (
-                        "Write (5 where a mention of cluster 5 begins, 5) where it ends, (5) for one word, | between"
+                        "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention, "
+                        "`(5|(7` opens two"
                     )
-                    raise self._error(line, f"the coreference {cell!r} is malformed", remedy)
+                    raise self._error(line, f"coreference column {cell!r} is malformed", remedy)
                 cluster = int(found[1] or found[2])
                 if found[1]:
                     opened[cluster].append((line, word))

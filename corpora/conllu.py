@@ -161,7 +161,7 @@ class _Reader:
         if not words:
             raise self._error(rows[0][0], "the sentence has no words", "Number its words 1, 2, 3, …, or remove it")
         if span_end > len(words):
-            wrong = f"the multiword token ends at word {span_end} of {len(words)}"
+            wrong = f"the multiword token ends at word {span_end}, after the last word of the sentence ({len(words)})"
             raise self._error(span_line, wrong, "Correct its range")
         self._check_tree(words, heads, numbers)
         text = tuple(words)
@@ -181,7 +181,7 @@ class _Reader:
         form, upos, xpos, relation = values = [columns[place] for place in _PLACES]
         for name, value in zip(_NAMES[self.format], values, strict=True):
             if not value or value.isspace():
-                raise self._error(number, f"column {name} is empty", "Fill it; _ stands for nothing")
+                raise self._error(number, f"column {name} is empty", "Fill it, or write _ for no value")
         wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
         try:
             position = _NUMBERS.get(columns[0]) or parse_id_value(columns[0])

@@ -25,8 +25,8 @@ Record = tuple[int, Mapping[str, object]]
 _SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
 _SHOWN = 40  # characters of a foreign column name in a message
 _SEPARATED = {
-    "tsv": "Write one tab between two fields, and a blank for a tab or a line end inside a text",
-    "csv": "Put a text that holds commas, quotes or line ends in double quotes, and double the quotes inside",
+    "tsv": "Separate fields by exactly one tab; replace tabs and line breaks inside a text by spaces",
+    "csv": "Enclose a text with commas, quotes or line breaks in double quotes, and double the quotes inside",
 }
 _PLACE = re.compile("[0-9]{1,9}")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # JSON can escape them
@@ -180,7 +180,7 @@ def separated_rows(
         elif left_out is not None:
             left_out["malformed"] += 1
         else:
-            wrong = f"the record has {counted(len(row), 'field')} instead of {width}"
+            wrong = f"the row has {counted(len(row), 'field')}, but the first row has {width}"
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
 
 
@@ -192,7 +192,7 @@ def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield start, row
             start = rows.line_num + 1
     except csv.Error as error:
-        wrong = f"the record that starts here is no CSV ({error})"
+        wrong = f"the row that starts here is not valid CSV ({error})"
         raise CorpusError.at(path, start, wrong, _SEPARATED["csv"]) from None
 
 
@@ -242,9 +242,13 @@ class LabelledFile:
             try:
                 found = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise self._error(number, f"this is no JSON ({error})", "Write one object a line") from None
+                raise self._error(
+                    number, f"the line is not valid JSON ({error})", "Write one object per line"
+                ) from None
             if not isinstance(found, dict):
-                raise self._error(number, f"this is {_KINDS[type(found)]}, not an object", "Write one object a line")
+                raise self._error(
+                    number, f"the line is {_KINDS[type(found)]}, not an object", "Write one object per line"
+                )
             for field, name in self._columns.items():
                 if name not in found:
                     raise self._no_column(number, f"the object has no key {name!r}", field, list(found))
@@ -288,8 +292,8 @@ class LabelledFile:
             if not isinstance(value, str):
                 raise self._error(line, f"the {self.named(field)} is {_KINDS[type(value)]}", "Write a string")
             if _NO_CHARACTER.search(value):
-                wrong = f"the {self.named(field)} holds what is no character"
-                raise self._error(line, wrong, "Remove NUL and half surrogate pairs from it")
+                wrong = f"the {self.named(field)} contains a NUL or an unpaired surrogate (\\ud800–\\udfff)"
+                raise self._error(line, wrong, "Remove it")
             return value.strip()
 
         text, label = string("text"), sys.intern(string("label", bool, int)) if "label" in values else ""
@@ -307,9 +311,9 @@ class LabelledFile:
         given = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
         for place in given:
             if not (type(place) is int or (isinstance(place, str) and _PLACE.fullmatch(place))):
-                wrong = f"the rationale holds {place!r}, which is no place of a word"
-                raise self._error(line, wrong, "Write places counted from 0 with blanks between")
+                wrong = f"the rationale contains {place!r}, which is not a word index"
+                raise self._error(line, wrong, "Write word indices from 0, separated by spaces")
             if not 0 <= int(place) < words:
-                wrong = f"the rationale names word {place} of a text of {words} words"
-                raise self._error(line, wrong, "Count the words between white space from 0")
+                wrong = f"rationale index {place} is out of range: the text has {counted(words, 'word')}"
+                raise self._error(line, wrong, "Indices count whitespace-separated words from 0")
         return tuple(sorted(set(map(int, given))))

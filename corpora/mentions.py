@@ -195,8 +195,8 @@ def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path)
             here, there = (repr(words[place]) if place < len(words) else "missing" for words in (ours, theirs))
             lines = sentences[-1].lines[-1:] if sentence is None else sentence.lines
             line = _line_of(parses, min(number, len(trees) - 1), min(place, len(theirs or trees[-1].words) - 1))
-            wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} at {parses}:{line}"
-            remedy = "Heads are read from parses of exactly these sentences and words: correct or move one file"
+            wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} in the parses ({parses}:{line})"
+            remedy = "Both files must have the same sentences and words: correct one, or remove the parses"
             raise CorpusError.at(path, lines[min(place, len(lines) - 1)], wrong, remedy)
         sentence.parse = tree
 

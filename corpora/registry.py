@@ -311,7 +311,7 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
             continue
         if path.exists() and not (path.is_file() and pooch.file_hash(str(path)) == remote.sha256):
             other = f"its SHA-256 is not {remote.sha256}"
-            wrong = f"the file is there already, but is not the one of {corpus.name} ({other})"
+            wrong = f"the file exists already, but is not the one of {corpus.name} ({other})"
             raise CorpusError.at(path, None, wrong, "Move or delete it, or choose another --root; then fetch again")
     for remote in files:
         path = base / remote.path

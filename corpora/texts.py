@@ -257,7 +257,7 @@ def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
         raise CorpusError.at(path, None, "FrameNet is read by NLTK, which is not installed", remedy) from None
     if absent := [name for name in _FRAMENET_FILES if not (path.parent / name).is_file()]:
         remedy = "Give frameIndex.xml in the folder of FrameNet: `python -m nltk.downloader framenet_v17`"
-        raise CorpusError.at(path, None, f"there is no {absent[0]} beside it", remedy)
+        raise CorpusError.at(path, None, f"{absent[0]} is missing in the same folder", remedy)
     for number, annotated in enumerate(reader.FramenetCorpusReader(str(path.parent), list(_FRAMENET_FILES)).sents(), 1):
         spans = [found.span() for found in _WORD.finditer(annotated["text"])]
         links = tuple(link for one in annotated["annotationSet"] for link in _elements(one, spans))

@@ -361,8 +361,8 @@ def check_batch(indices: object) -> None:
     """Raise a `TypeError` if the index of a dataset is not the list of the items of a batch."""
     if not isinstance(indices, list):
         raise TypeError(
-            "A split is indexed by whole batches. A Trainer that replaces the sampler asks for single items: give it "
-            "use_distributed_sampler=False; the datamodule shares the batches between devices itself."
+            "Lightning has replaced the batch sampler. Set Trainer(use_distributed_sampler=False): the datamodule "
+            "distributes batches over devices itself."
         )
 
 

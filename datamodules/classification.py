@@ -61,17 +61,17 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
     """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
-        wrong = f"every text has the label {labels[0]!r}, and a classifier needs two"
+        wrong = f"every text has the label {labels[0]!r}, but a classifier needs two labels"
         remedy = "Give another file for train, or name the column of the labels with --data.init_args.columns.label"
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > max(_SHOWN, len(texts) // 2):
-        wrong = f"{len(texts)} texts have {len(labels)} labels, less than two texts for most of them"
-        raise CorpusError.at(path, None, wrong, "Name the column of the labels with --data.init_args.columns.label")
+        wrong = f"{len(labels)} different labels in {len(texts)} texts: this is probably not the label column"
+        raise CorpusError.at(path, None, wrong, "Name it with --data.init_args.columns.label")
     if len(labels) > 2:
         return labels, None
     if positive not in labels:
-        wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, and neither is the positive label {positive!r}"
-        raise CorpusError.at(path, None, wrong, "Name the positive one with --data.init_args.positive")
+        wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but the positive label is {positive!r}"
+        raise CorpusError.at(path, None, wrong, "Name one of the two with --data.init_args.positive")
     return labels, labels.index(positive)
 
 
@@ -106,8 +106,8 @@ def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float3
         with suppress(ValueError):
             values[place] = float(text.label)
         if not np.isfinite(values[place]):
-            wrong = f"the label {text.label!r} is no number, and this is a regression"
-            remedy = "Name the column of the numbers with --data.init_args.columns.label, or correct the record"
+            wrong = f"the label {text.label!r} is not a number, but a regression needs numbers"
+            remedy = "Name the column of the numbers with --data.init_args.columns.label, or correct the row"
             raise CorpusError.at(path, text.line, wrong, remedy)
     return values
 
@@ -359,7 +359,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
         self.columns = Columns(**known.columns) if columns is None else columns
         if self.columns.label is None:
-            raise CorpusError("columns.label: a classifier needs labels. Name their column, and not null.")
+            raise CorpusError(
+                "--data.init_args.columns.label is null, but a classifier needs labels. Name their column."
+            )
         self.format, self.header = format, known.header if header is None else header
         self._policies: dict[str, Literal["error", "skip"]] = {
             "empty": empty or ("skip" if "empty" in known.skip else "error"),
@@ -371,7 +373,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if score is not None and score not in possible:
             kind = "regression" if self.regression else "classification"
             raise CorpusError(
-                f"score: {score} is no score of a {kind}. Give --data.init_args.score {' or '.join(possible)}."
+                f"--data.init_args.score: {score} is not a score of a {kind}. Choose {' or '.join(possible)}."
             )
         self.score = score or (known.score if known.score in possible else None) or possible[0]
         self.tokenizer, self.too_long = tokenizer, too_long
@@ -401,8 +403,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         read = read_labelled(path, columns=columns, format=self.format, header=self.header, **self._policies)
         for text in read.texts if self._known_labels else ():
             if text.label not in self._known_labels:
-                wrong = f"{text.label!r} is no label of {self.corpus}, which has {', '.join(self._known_labels)}"
-                remedy = f"Put the file of {self.corpus} in its place: {CORPORA[str(self.corpus)].recipe}"
+                wrong = (
+                    f"label {text.label!r} is not one of {self.corpus}'s ({', '.join(self._known_labels)}); this is "
+                    f"not the original file"
+                )
+                remedy = f"Replace it: {CORPORA[str(self.corpus)].recipe}"
                 raise CorpusError.at(path, text.line, wrong, remedy)
         return read
 
@@ -431,10 +436,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self.vectors = vocabulary_vectors(
                 self.vector_spec, self.vocabulary, counts, source, root=self.root, cache=self.cache
             )
-        held = ", ".join(f"{split} {len(self.splits[split])} texts" for split in wanted)
+        held = ", ".join(f"{len(self.splits[split]):,} {split} texts" for split in wanted)
         kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
-        known = f"{kinds}, {len(self.vocabulary)} in the vocabulary"
-        rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}; {known}.")
+        known = f"{kinds}, a vocabulary of {len(self.vocabulary):,} tokens"
+        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {known}.")
 
     def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:
         """Tokenize a split, number its tokens, and audit it."""

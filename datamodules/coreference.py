@@ -337,7 +337,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     def missing_remedy(self) -> str:
         if self._single() is None:
             return super().missing_remedy
-        return "Part its documents in three: --data.init_args.parts [0.5,0.25,0.25]"
+        return "Split its documents into three parts: --data.init_args.parts [0.5,0.25,0.25]"
 
     def documents_of(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
         """Return the indices, among all documents of its file, of the documents that belong to a split."""
@@ -349,8 +349,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         if not all(parts.values()):
             count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
             raise CorpusError(
-                f"{self.corpus}: {count} with mentions cannot be parted into {', '.join(names[:-1])} and {names[-1]}. "
-                f"Name the file of each: {self._mapping}."
+                f"{self.corpus}: {count} with mentions {'is' if len(genres) == 1 else 'are'} too few to split into "
+                f"{', '.join(names[:-1])} and {names[-1]} by --data.init_args.parts. Give one file per split: "
+                f"{self._mapping}."
             )
         return parts[split]
 

@@ -252,7 +252,9 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         validates = self.trainer is not None and self.trainer.limit_val_batches != 0
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
         if missing := [split for split in (*self.always, *needed) if split not in files]:
-            raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. {self.missing_remedy}.")
+            raise CorpusError(
+                f"The corpus has no {missing[0]} split, but the command needs one. {self.missing_remedy}."
+            )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
         read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]
         return read, ["test"] if tested else []
@@ -275,7 +277,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     def _batches(self, data: Any, *, shuffle: bool = False) -> BatchLoader[Item]:  # noqa: ANN401
         """Return the batches of one value of `splits`, shuffled for a training."""
-        raise NotImplementedError(f"{type(self).__name__}._batches")
+        raise NotImplementedError(f"{type(self).__name__} must implement _batches().")
 
     def _serve(
         self,
@@ -442,7 +444,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             )
         names = {path: " and ".join(split for split in (*wanted, *ahead) if files[split] == path) for path in new}
         held = ", ".join(f"{names[path]} {len(opened[path])} {self.unit}" for path in new)
-        rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
+        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}.")
 
     def _stores(
         self, paths: Iterable[Path], source: EncoderSource | None, encoder: Callable[[], Encoder] | None

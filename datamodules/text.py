@@ -493,8 +493,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 raise CorpusError.at(self.files()[name], None, "the file holds no segment of two words", remedy)
         self._sha256 = {corpus.name: digests.one(corpus.path) for corpus in self._corpora}
         rank_zero_info(
-            f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {', '.join(self.names)} in segments of "
-            f"at most {self.max_length} tokens."
+            f"Data ready in {time.perf_counter() - entered:.1f} s: {', '.join(self.names)} in segments of at most "
+            f"{self.max_length} tokens."
         )
 
     @property
@@ -560,8 +560,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for source in self.sources:
             if split is not None and source.corpus not in CORPORA and "{split}" not in source.corpus:
                 raise CorpusError(
-                    f"{source.corpus}: a file has no {split} split. Give {OPTION} a path with {{split}} in it, or a "
-                    f"corpus of the registry ({', '.join(CORPORA)})."
+                    f"{source.corpus} is a single file, without a {split} split. Give {OPTION} a path with {{split}} "
+                    f"in it, or a corpus of the registry ({', '.join(CORPORA)})."
                 )
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)
@@ -595,12 +595,12 @@ def _check_before(before: Encoder, given: Encoder) -> None:
     first, second = names = before.source.spec.name, given.source.spec.name
     shapes = [f"{one.layers} layers of {one.heads} heads" for one in (before, given)]
     if shapes[0] != shapes[1]:
-        fault = f"{first} has {shapes[0]}, and {second} has {shapes[1]}"
+        fault = f"{first} has {shapes[0]}, but {second} has {shapes[1]}"
     elif before.tokenizer.get_vocab() != given.tokenizer.get_vocab():
         fault = f"the tokenizers of {' and '.join(names)} have different pieces"
     else:
         return
     raise EncoderError(
-        f"{fault}: the second was not made from the first by fine-tuning. Name in --data.init_args.before.name the "
-        f"encoder that it was made from."
+        f"{fault}, so {second} cannot be a fine-tuned {first}. Set --data.init_args.before.name to the encoder that "
+        f"{second} was fine-tuned from."
     )

@@ -253,7 +253,7 @@ def tokenize(
     if too_long == "error" and lost.any():
         place = int((lost > 0).argmax())
         size = tokens.offsets[place + 1] - tokens.offsets[place]
-        wrong = f"text {texts[place].id!r} has {size} tokens, and the limit is {limit}"
+        wrong = f"text {texts[place].id!r} has {size} tokens, but the limit is {limit}"
         remedy = "Raise --data.init_args.max_length as far as the encoder allows, or set --data.init_args.too_long"
         raise CorpusError.at(path, texts[place].line, wrong, f"{remedy} truncate")
     return words, short, lost

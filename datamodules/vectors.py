@@ -30,8 +30,9 @@ ENCODER = "encoder"  # the name that stands for the encoder's own input embeddin
 SUBSET = ".subset.txt.gz"  # suffix of a file that holds some rows of a larger one
 
 _ACCEPTED = (
-    "Name a text file of GloVe or word2vec (plain or .gz), a .kv of gensim, `encoder`, vectors of gensim's downloader, "
-    "as glove-wiki-gigaword-50, or glove.6B.50d, a file of https://nlp.stanford.edu/projects/glove in the data root"
+    "Name a text file of GloVe or word2vec (plain or .gz), a .kv of gensim, `encoder`, vectors of gensim's downloader "
+    "(for instance glove-wiki-gigaword-50), or glove.6B.50d, a file of https://nlp.stanford.edu/projects/glove in the "
+    "data root"
 )
 _HEADER = re.compile(rb"([0-9]+)\s+([0-9]+)\s*")  # number of rows, and of values of each
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -123,7 +124,10 @@ def load_vectors(
     try:
         if embedded:
             if source is None:
-                raise UserError(f"{ENCODER}: word vectors of an encoder, and there is no encoder. Name other vectors.")
+                raise UserError(
+                    f"vectors.name `{ENCODER}` takes the input embeddings of the encoder, but none is configured. Name "
+                    f"other vectors."
+                )
             file, identity = ENCODER, source.embeddings_identity(digests)
             convert = partial(_embedded, source, encoder, wanted)
         else:
@@ -204,7 +208,7 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
     found = next(filter(Path.is_file, (path, full, *others)), None)
     if found is None and (path.suffix or len(path.parts) > 1 or path.exists()):
-        raise UserError.at(path, None, f"there is no such file of word vectors, and no {full}", _ACCEPTED)
+        raise UserError.at(path, None, f"no such file of word vectors; {full} does not exist either", _ACCEPTED)
     path = found or _download(spec.name, fetch)
     if path.suffix == ".kv" and not spec.allow_pickle:
         remedy = "If you trust its source, allow it on the command line: --data.init_args.vectors.allow_pickle true"
@@ -220,15 +224,15 @@ def _download(name: str, fetch: bool) -> Path:
     if there := sorted(folder.glob("*.gz")):
         return there[0]  # gensim would ask the network for its index again
     if not fetch:
-        remedy = f"Fetch it where there is a network (`python -m gensim.downloader --download {name}`). {_ACCEPTED}"
-        raise UserError.at(name, None, "no file has this name, and a run would ask gensim's downloader for it", remedy)
+        remedy = f"Download it first: `python -m gensim.downloader --download {name}`. {_ACCEPTED}"
+        raise UserError.at(name, None, "no such local file; the run would have to download it with gensim", remedy)
     logging.getLogger(downloader.__name__).setLevel(logging.CRITICAL)  # without a network it logs a whole traceback
     try:
         return Path(downloader.load(name, return_path=True))  # else it would import a program from the network
     except Exception as error:  # it raises nothing narrower
         if there := sorted(folder.glob("*.gz")):  # another process was first, which makes gensim stumble
             return there[0]
-        wrong = f"no file has this name, and gensim's downloader failed ({type(error).__name__}: {error})"
+        wrong = f"no such local file, and gensim's downloader failed ({type(error).__name__}: {error})"
         remedy = f"Check the name and the network, or put the file into {folder}. {_ACCEPTED}"
         raise UserError.at(name, None, wrong, remedy) from error
 
@@ -244,7 +248,10 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     """
     from gensim.models import KeyedVectors
 
-    rank_zero_info(f"{path.name}: converting {path.stat().st_size / 1e6:,.0f} MB of word vectors, for these words.")
+    rank_zero_info(
+        f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors and caching those of this "
+        f"vocabulary."
+    )
     try:
         with _opened(path) as file:
             is_binary = bool(_HEADER.fullmatch(file.readline(1 << 12)) and _CONTROL.search(file.read(1 << 12)))

@@ -79,7 +79,7 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     content = read_checkpoint(path)
     if TextClassifier.checkpoint_key not in content or "config" not in content:
         raise UserError(
-            f"{path}: this is no checkpoint of a text classifier. `python train.py fit --config "
+            f"{path}: this is not a checkpoint of a text classifier. `python train.py fit --config "
             f"configs/tutek2020/base.yaml` writes one to checkpoints/ of its run."
         )
     config = config_of(content)
@@ -109,7 +109,7 @@ def files_of(path: Path) -> list[Path]:
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
     found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:
-        raise UserError(f"{path}: there is no checkpoint (*.ckpt) in this folder or below.")
+        raise UserError(f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt).")
     return found
 
 
@@ -137,7 +137,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
         configs.append(config)
         sha256 = Digests(data.cache).one(path)
         if twice := digests.get(sha256):
-            raise UserError(f"{path} and {twice} are the same checkpoint: name it once.")
+            raise UserError(f"{path} and {twice} are the same checkpoint. Give only one of them.")
         digests[sha256] = path
     found: dict[str, Checkpoint] = {}
     first: dict[str, int] = {}
@@ -145,7 +145,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
     for (path, place), sha256, config, model, variant in trained:
         name = f"{variant}, seed {seed_of(config)}"
         if twin := found.get(name):
-            raise UserError(f"{path} and {twin.path} are both {name}: name one checkpoint of each training.")
+            raise UserError(f"{path} and {twin.path} have the same settings and seed ({name}). Give only one of them.")
         found[name] = Checkpoint(path, sha256, config, name, variant, model)
         first.setdefault(variant, place)
     return sorted(found.values(), key=lambda one: (first[one.variant], one.variant, one.seed))

@@ -176,9 +176,9 @@ def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:
     """
     if bool((classified.groups > 0).any()):
         raise UserError(
-            f"{test} compares one distribution a text, and {classified.checkpoint.name} has one for each sentence at "
-            f"level {classified.names[0]}: --model.init_args.level {SENTENCE}, or leave {test} out of "
-            f"--model.init_args.tests."
+            f"{test} needs one attention distribution per text, but {classified.checkpoint.name} at level "
+            f"{classified.names[0]} has one per sentence. Give --model.init_args.level {SENTENCE}, or remove {test} "
+            f"from --model.init_args.tests."
         )
 
 
@@ -221,7 +221,10 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
     if wanted is None:
         return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
     if wanted not in output.levels:
-        raise UserError(f"--model.init_args.level: there is no {wanted}, only {', '.join(output.levels)}.")
+        raise UserError(
+            f"--model.init_args.level: {wanted!r} is not an attention level of this classifier; choose one of "
+            f"{', '.join(output.levels)}."
+        )
     return (wanted,)
 
 

@@ -138,7 +138,7 @@ def check_each_once(test: FidelityTest, **options: Sequence[str]) -> None:
     """Raise a UserError if an option of a test, given by keyword, is an empty list or repeats an element."""
     for option, names in options.items():
         if not names or len(set(names)) < len(names):
-            raise UserError(f"{test.name}: name one or more {option}, each once, and not {list(names)}.")
+            raise UserError(f"{test.name}: {option} must be a non-empty list without duplicates, not {list(names)}.")
 
 
 class Example(NamedTuple):
@@ -196,7 +196,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
             raise UserError(
-                "There is no checkpoint: name one or more with --model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
+                "No checkpoint is given. Give one or more: --model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
             )
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
@@ -230,7 +230,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         data = super().data
         if data.regression:
             raise UserError(
-                "Fidelity tests ask whether decisions between classes change, and the labels of these data are numbers "
+                "Fidelity tests ask whether decisions between classes change, but the labels of these data are numbers "
                 "(--data.init_args.regression). Give checkpoints of a classification."
             )
         return data

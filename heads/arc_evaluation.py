@@ -90,7 +90,8 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
     """Raise a UserError if one of the `wanted` relations is not among the relations of the corpus, `known`."""
     if strange := [name for name in wanted if name not in known]:
         raise UserError(
-            f"relations: the corpus has no {', '.join(map(repr, strange))}; its relations are {', '.join(known)}."
+            f"--model.init_args.relations: the corpus has no {', '.join(map(repr, strange))}; its relations are "
+            f"{', '.join(known)}."
         )
 
 

@@ -527,16 +527,16 @@ def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit
     """Raise a UserError if a drawing names an unknown attention head, sentence or relation."""
     if wanted.head not in [names.head(index) for index in range(len(names))]:
         raise UserError(
-            f"drawings: there is no head {wanted.head!r}; heads are called layer-head, from {names.head(0)} to "
-            f"{names.head(len(names) - 1)}."
+            f"--model.init_args.drawings: attention head {wanted.head!r} does not exist; heads are named layer-head, "
+            f"from {names.head(0)} to {names.head(len(names) - 1)}."
         )
     if wanted.sentence not in split.ids:
         raise UserError(
-            f"drawings: the split that is scored has no sentence {wanted.sentence!r}; they are called as "
+            f"--model.init_args.drawings: sentence {wanted.sentence!r} is not in the scored split; ids look like "
             f"{split.ids[0]!r}, see items.parquet."
         )
     if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
-        raise UserError(f"drawings: there is no relation {wanted.relation!r} in the corpus.")
+        raise UserError(f"--model.init_args.drawings: relation {wanted.relation!r} is not in the corpus.")
 
 
 def draw_sentence(

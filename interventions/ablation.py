@@ -133,11 +133,11 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
         """Return, for each ablation, the sets of heads to ablate; the model is on its device."""
-        raise NotImplementedError(f"{type(self).__name__}.sets")
+        raise NotImplementedError(f"{type(self).__name__} must implement sets().")
 
     def summary(self, outputs: TaskOutputs) -> Result:
         """Return the result of the experiment, from the outputs for all texts with each set of heads ablated."""
-        raise NotImplementedError(f"{type(self).__name__}.summary")
+        raise NotImplementedError(f"{type(self).__name__} must implement summary().")
 
     def drawn(self, split: Split, most: int) -> list[dict[str, Tensor]]:
         """Return inputs of at most `most` random texts of a split, as batches, the same in every process."""
@@ -244,7 +244,8 @@ class HeadAblation(TaskExperiment):
         check_values(self, kinds=kinds)
         if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets):
             raise UserError(
-                "--model.init_args: name kinds of ablation, each once, and heads, layers or sets to ablate."
+                "--model.init_args.kinds must be non-empty without duplicates, and at least one of heads, layers and "
+                "sets must be given."
             )
         check_numbers(self, least=0, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
@@ -277,8 +278,9 @@ class HeadAblation(TaskExperiment):
         ablations = [make_ablation(kind, run, lambda: self.drawn("dev", REFERENCES), self.seed) for kind in self.kinds]
         references = [one.reference for one in ablations if one.reference is not None]
         self._reference = references[-1] if references else None
-        shared = "layers below are computed once" if self.task.ablated.shares else "every time the whole model runs"
-        rank_zero_info(f"{counted(len(ablations) * len(heads), 'set')} of heads to ablate; {shared}.")
+        shared = "layers below the ablated ones are computed once per batch"
+        shared = shared if self.task.ablated.shares else "each needs a full forward pass"
+        rank_zero_info(f"Ablating {counted(len(ablations) * len(heads), 'set')} of heads; {shared}.")
         # The whole model runs once, beside the sets of the first kind.
         return {one: [frozenset(), *heads] if one is ablations[0] else heads for one in ablations}
 
@@ -288,8 +290,9 @@ class HeadAblation(TaskExperiment):
         least = min(1.0, 2 / (1 + draws) * tests)
         if self.each_head and least >= LEVEL:
             rank_zero_warn(
-                f"{draws} resamples of {len(outputs)} texts fit into memory, and of {tests} heads none can differ "
-                f"after Holm's correction: the counts of heads are left blank. Score fewer texts."
+                f"Only {draws} bootstrap resamples of {len(outputs)} texts fit into memory, too few for any of {tests} "
+                f"heads to be significant after Holm's correction; the counts of significant heads stay empty. Score "
+                f"fewer texts."
             )
         outputs.warn_of_one_label(self.kinds[0])
         whole = outputs.score(self.kinds[0], frozenset(), draws)

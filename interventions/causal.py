@@ -45,7 +45,7 @@ from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment
 from processes.ranks import Ranks
 from results import Estimate, Figure, Result, Table, Unit, numbers
-from results.errors import UserError, check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values, counted
 from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
@@ -342,7 +342,9 @@ class CausalCheck(NestedExperiment):
         check_values(self, kind=kind)
         check_numbers(self, least=1, heads=heads, random=random, upper=upper)
         if not relations or len(set(relations)) < len(relations):
-            raise UserError(f"--model.init_args: relations {list(relations)}: name one or more, each once.")
+            raise UserError(
+                f"--model.init_args.relations must be a non-empty list without duplicates, not {list(relations)}."
+            )
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.upper, self.kind = heads, random, upper, kind
@@ -350,7 +352,7 @@ class CausalCheck(NestedExperiment):
     def prepare(self) -> None:
         if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
             raise UserError(
-                f"CausalCheck asks a probe what attention says, and {type(self.probe).__name__} does not read it: give "
+                f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
                 f"--model.init_args.probe AttentionOnlyProbe."
             )
         data = self.data
@@ -363,13 +365,13 @@ class CausalCheck(NestedExperiment):
         layers = len(data.layers)
         if not 1 <= self.upper < layers:
             raise UserError(
-                f"--model.init_args.upper: the probe can read 1 to {layers - 1} of the {layers} layers, not "
-                f"{self.upper}."
+                f"--model.init_args.upper is {self.upper}, but the probe can read 1 to {layers - 1} of the {layers} "
+                f"layers."
             )
         if self.heads > (below := (layers - self.upper) * len(data.heads)):
             raise UserError(
-                f"--model.init_args.heads: there are {below} heads below the upper {self.upper} layers, and "
-                f"{self.heads} are to be off."
+                f"--model.init_args.heads is {self.heads}, but only {below} heads lie below the "
+                f"{counted(self.upper, 'layer')} that the probe reads (--model.init_args.upper). Lower one of them."
             )
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
         self._dev = ArcRows(heads=2 * layers * len(data.heads))
@@ -447,7 +449,7 @@ class CausalCheck(NestedExperiment):
             if name in measures:
                 found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
                 rows[-1] |= found
-                rank_zero_info(f"{name}: measured with {len(one.sets) - 1} sets of heads off for {one.relation}.")
+                rank_zero_info(f"{one.relation}: measured the {name} with {len(one.sets) - 1} sets of ablated heads.")
         frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
         frame["n"] = frame["n"].astype("Int64")
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
@@ -462,7 +464,10 @@ class CausalCheck(NestedExperiment):
         dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
         for place, relation in enumerate(self.relations):
             if relation not in dev.groups:
-                raise UserError(f"relations: dev has no word in the relation {relation!r}, on which heads are chosen.")
+                raise UserError(
+                    f"--model.init_args.relations: no dev word has the relation {relation}, so no attention heads can "
+                    f"be selected for it. Leave it out."
+                )
             order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()
             ranked = [divmod(head, len(data.heads)) for head in order]
             best = [head for head in ranked if head[0] < len(data.layers) - self.upper][: self.heads]
@@ -499,14 +504,15 @@ class CausalCheck(NestedExperiment):
         layers, heads = len(self.data.layers), len(self.data.heads)
         if (task.layers, task.heads) != (layers, heads):
             raise UserError(
-                f"{path}: the classifier has {task.layers} layers of {task.heads} heads, and the encoder {layers} of "
-                f"{heads}. Give --data.init_args.encoder.name what it was made of."
+                f"{path}: the classifier has {task.layers} layers of {task.heads} heads, but the encoder has {layers} "
+                f"of {heads}. Set --data.init_args.encoder.name to the encoder that the classifier was fine-tuned from."
             )
         made_of, read = data.tokenizer, self.data.encoder
         if made_of is not None and read is not None and made_of.name != read.name:
             rank_zero_warn(
-                f"{path}: the classifier was made of {made_of.name}, and the heads are found in {read.name}. Unless "
-                f"the two are one encoder, the score of the task belongs to other heads."
+                f"{path} was fine-tuned from {made_of.name}, but attention heads are selected in {read.name}. If these "
+                f"are different encoders, the task score is of unrelated heads: set --data.init_args.encoder.name "
+                f"{made_of.name}."
             )
         dev = data.splits["dev"]
         texts = [(number, np.zeros(1, np.int64)) for number in range(len(dev))]

@@ -122,17 +122,18 @@ class Importance(Analysis):
             return LanguageModelling(encoder, seed)
         if len(data.names) > 1:
             raise UserError(
-                f"{type(self).__name__}: {name} has no head for language modelling, and a classifier is fitted to one "
-                f"corpus, not to {', '.join(data.names)}. Name one in --data.init_args.corpora."
+                f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained instead, "
+                f"and that needs exactly one corpus (given: {', '.join(data.names)}). Give one in "
+                f"--data.init_args.corpora."
             )
         try:
             return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))
         except CorpusError as error:
             reason = str(error).partition(". ")[0]
             raise UserError(
-                f"{type(self).__name__}: {name} has no head for language modelling, so that a classifier is fitted to "
-                f"labelled texts; {reason}. Read labelled texts with a train split (--data.init_args.corpora sst2), or "
-                f"name an encoder whose files hold such a head (bert-base-uncased)."
+                f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained on labelled "
+                f"texts instead; {reason}. Give labelled texts with a train split (--data.init_args.corpora sst2), or "
+                f"an encoder with a language-modelling head (bert-base-uncased)."
             ) from error
 
     def end(self, batch: SegmentBatch) -> None:

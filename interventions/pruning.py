@@ -149,9 +149,13 @@ class Pruning(TaskExperiment):
         check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_numbers(self, above=0, most=1, share=share)
         if not rankings or len(set(rankings)) < len(rankings):
-            raise UserError(f"--model.init_args: rankings {list(rankings)}: name one or more, each once.")
+            raise UserError(
+                f"--model.init_args.rankings must be a non-empty list without duplicates, not {list(rankings)}."
+            )
         if (save is None) != (share is None):
-            raise UserError(f"--model.init_args: save {save} and share {share}: give both or none.")
+            raise UserError(
+                f"--model.init_args.save is {save} and --model.init_args.share is {share}: give both or neither."
+            )
         self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
         self.texts, self.seeds = texts, seeds
         self.folder, self.share = None if save is None else Path(save).expanduser(), share
@@ -192,7 +196,7 @@ class Pruning(TaskExperiment):
         }
         self._orders = {name: orders[name] for name in self.rankings}
         self._sets = list(dict.fromkeys(one for name in self._orders for sets in self._off(name) for one in sets))
-        rank_zero_info(f"{counted(len(self._sets), 'set')} of heads to take off, of {counted(total, 'head')}.")
+        rank_zero_info(f"Pruning curve: {counted(len(self._sets), 'set')} out of {counted(total, 'head')}.")
         return {Ablation("zero"): self._sets}
 
     def _off(self, name: Ranking) -> list[list[Heads]]:

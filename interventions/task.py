@@ -113,7 +113,9 @@ class Task(ABC):
     def choose(self, score: str) -> None:
         """Choose another score of the task; raise a UserError if there is no such score."""
         if score not in self.scores:
-            raise UserError(f"--model.init_args.score: there is no {score}; give {' or '.join(self.scores)}.")
+            raise UserError(
+                f"--model.init_args.score: {score} is not a score of this task; choose {' or '.join(self.scores)}."
+            )
         self.score = score
 
     @cached_property
@@ -223,7 +225,10 @@ def make_ablation(
         return Ablation(kind)
     reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
     if kind == "resample" and len(reference.lengths) < 2:
-        raise UserError("resample: dev has one text, and no other to draw from. Add texts, or choose another kind.")
+        raise UserError(
+            "kind `resample` replaces head outputs by those of other texts and needs two or more; there is one. Add "
+            "texts, or choose another kind."
+        )
     return Ablation(kind, reference, seed)
 
 
@@ -307,9 +312,9 @@ class Classification(LabelTask):
         task = cls(checkpoint, device)
         if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
             raise UserError(
-                f"{checkpoint}: the classifier knows {', '.join(task.labels)} and pieces of its own tokenizer, and the "
-                f"data have the labels {', '.join(data.labels)} and maybe another tokenizer. Give --data its training "
-                f"data, or leave --data out."
+                f"{checkpoint}: labels or tokenizer of --data differ from those of the classifier (labels "
+                f"{', '.join(task.labels) or 'are numbers'}; data: {', '.join(data.labels) or 'numbers'}). Give the "
+                f"data it was trained on, or leave --data out."
             )
         task.score, task.positive = data.score, data.positive
         return task
@@ -391,9 +396,10 @@ class MeanStateClassification(LabelTask):
         if None in labels or len(self.labels) < 2:
             found = "without a label" if None in labels else f"all labelled {' '.join(self.labels) or 'nothing'}"
             raise UserError(
-                f"Importance: {encoder.source.spec.name} has no head for language modelling, and the texts to fit a "
-                f"classifier to are {found}. Read texts of two labels or more (--data.init_args.corpora sst2), or name "
-                f"an encoder whose files hold such a head (--data.init_args.encoder.name bert-base-uncased)."
+                f"Importance: {encoder.source.spec.name} has no language-modelling head, so a classifier is trained "
+                f"instead, but the texts are {found}. Give texts of two labels or more (--data.init_args.corpora "
+                f"sst2), or name an encoder whose files hold such a head (--data.init_args.encoder.name "
+                f"bert-base-uncased)."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
         model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])
@@ -427,9 +433,9 @@ _OF_MODEL = ("input_ids", "attention_mask", "token_type_ids")
 def lacks_language_modelling(encoder: Encoder) -> str | None:
     """Return the reason why an encoder has no loss as a language model; None for an encoder with one."""
     if encoder.language_model is None:
-        return f"{encoder.source.spec.name} has no head for language modelling"
+        return f"{encoder.source.spec.name} has no language-modelling head"
     if not encoder.causal and encoder.tokenizer.mask_token_id is None:
-        return f"{encoder.source.spec.name} has no mask in its tokenizer, so that it cannot predict masked tokens"
+        return f"{encoder.source.spec.name} has no mask token in its tokenizer, so it cannot predict masked tokens"
     return None
 
 
@@ -545,8 +551,8 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
     labels = [str(passages[0].label) for passages in batch.passages]
     if strange := sorted(set(labels) - set(known)):
         raise UserError(
-            f"The classifier knows the labels {', '.join(known)}, and {batch.corpus} has {', '.join(strange)} too. "
-            f"Read texts with these labels."
+            f"The classifier was trained on the labels {', '.join(known)}, but {batch.corpus} also has "
+            f"{', '.join(strange)}. Give --data.init_args.corpora a corpus with only the classifier's labels."
         )
     return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
 

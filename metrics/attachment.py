@@ -55,8 +55,8 @@ class Arcs:
         if broken.any():
             at = int(np.argmax(broken))
             raise ValueError(
-                f"sentence {self.sentence[at]} is not the words 1 to {self.length[at]} in order: "
-                f"its row {rank[at]} is word {self.word[at]}, and it has {np.repeat(sizes, sizes)[at]} rows"
+                f"arcs of sentence {self.sentence[at]} must be words 1…{self.length[at]}, one row each in order; "
+                f"there are {np.repeat(sizes, sizes)[at]} rows, and row {rank[at]} is word {self.word[at]}"
             )
         wrong = (self.head < 0) | (self.head > self.length)
         if wrong.any():

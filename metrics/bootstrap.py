@@ -328,7 +328,9 @@ def _paired_counts(*columns: ArrayLike) -> Floats:
 
 def _finite(counts: Floats) -> Floats:
     if not np.isfinite(counts).all():
-        raise ValueError("a count is nan or infinite: leave units that were not scored out of both counts, as zeros")
+        raise ValueError(
+            "a count is nan or infinite; give 0 in numerator and denominator for units that were not scored"
+        )
     return counts
 
 

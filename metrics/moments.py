@@ -68,7 +68,10 @@ class Means:
             error = np.where(count > 1, np.sqrt(variance / count), np.nan)
         low, high = self.low[groups].max(0), self.high[groups].min(0)  # the same in every group
         if not isinstance(self.unit, str):
-            raise ValueError(f"numbers of the units {self.unit} have no common estimate: choose one with `at`")
+            raise ValueError(
+                f"these means have different units ({', '.join(self.unit)}); select one quantity with `.at(i)` before "
+                f"`.over()`"
+            )
         ends = student_interval(mean, error, count, low, high)
         return Estimate(mean, *ends, unit=self.unit, inputs=count)
 
@@ -224,7 +227,7 @@ class Moments(ExactMetric):
             kept.append(values.detach())
         values = values.detach().double()
         if values.isinf().any():
-            raise ValueError("a number of an input is infinite, and no mean would be left")
+            raise ValueError("a value is infinite, so the mean would be infinite")
         known = ~values.isnan()
         rounded = (values.nan_to_num(0.0) * 2.0**self._scale).round().long()
         self.counts.index_add_(0, group, known.long())

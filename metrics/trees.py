@@ -66,7 +66,7 @@ def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
         lines = lines + up @ lines
         up, steps = up @ up, 2 * steps
     if bool(up.any()):
-        raise ValueError("the heads of a sentence have a cycle: they are no tree, and there are no distances in it")
+        raise ValueError("the heads of a sentence form a cycle, so they are not a tree and have no distances")
     return lines
 
 
@@ -191,7 +191,7 @@ def _incoming(scores: NDArray[np.floating]) -> Floats:
     arcs[1:] = scores
     np.fill_diagonal(arcs, -np.inf)
     if np.isnan(arcs).any() or np.isposinf(arcs).any():
-        raise ValueError("a score is nan or +inf: of such there is no best tree")
+        raise ValueError("arc scores contain nan or +inf, so no maximum spanning tree exists")
     return arcs
 
 
@@ -225,7 +225,7 @@ def _by_contraction(arcs: Floats) -> Integers:
             end = path[-1]
             best = int(arcs[end].argmax())
             if np.isneginf(arcs[end, best]):
-                raise ValueError(f"there is no tree: no arcs lead from ROOT to word {end}")
+                raise ValueError(f"no arcs lead from ROOT to word {end}, so no tree exists")
             entry[node[end]] = int(word[end, best]), int(head[end, best])
             if not waiting[best]:
                 waiting[path] = False

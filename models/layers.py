@@ -79,8 +79,8 @@ class WordEmbedding(nn.Module):
             rows = torch.where(known[:, None], vectors, torch.randn(vectors.shape) * spread)
         else:
             raise UserError(
-                f"The word vectors have {vectors.size(1)} dimensions, and the option asks for {spec.size}: leave "
-                f"--model.init_args.embedding.size out (where a config names it: --model.init_args.embedding "
+                f"The word vectors have {vectors.size(1)} dimensions, but --model.init_args.embedding.size is "
+                f"{spec.size}. Leave it out (where a config names it: --model.init_args.embedding "
                 f"'{{size: null}}'), or give other vectors (--data.init_args.vectors); a linear map to {spec.size} is "
                 f"--model.init_args.embedding.project {spec.size}."
             )
@@ -209,8 +209,8 @@ class ConvolutionEncoder(TextEncoder):
         super().__init__()
         if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
             raise UserError(
-                f"Convolutions of widths {kernels} are not centred on a token: give odd widths, for instance "
-                f"--model.init_args.encoder.init_args.kernels [1,3,5,7]."
+                f"--model.init_args.encoder.init_args.kernels {list(kernels)}: a convolution needs an odd width, "
+                f"because an even one has no centre token. Give odd widths, for instance [1,3,5,7]."
             )
         check_numbers(self, least=1, filters=filters)
         self.kernels, self.filters = kernels, filters

@@ -178,7 +178,7 @@ class MaskedLanguageModel(Regularizer):
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
         if vocabulary.mask is None:
             raise UserError(
-                "MaskedLanguageModel masks words, and the vocabulary of these data has no mask token: give a tokenizer "
+                "MaskedLanguageModel masks words, but the vocabulary of these data has no mask token. Give a tokenizer "
                 "that has one (--data.init_args.tokenizer), or none for whitespace words."
             )
         self.mask_token = vocabulary.mask

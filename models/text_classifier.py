@@ -148,7 +148,7 @@ class TextClassifier(TextModel):
         if data.regression and not (self.regresses and not self.class_weights):
             refused = "weighs classes (class_weights)" if self.regresses else "decides between classes"
             raise UserError(
-                f"{type(self).__name__} {refused}, and the labels are numbers (--data.init_args.regression). Use "
+                f"{type(self).__name__} {refused}, but the labels are numbers (--data.init_args.regression). Use "
                 f"TransformerClassifier without class_weights, or data whose labels are classes."
             )
         super().make_for(data)

@@ -75,8 +75,10 @@ def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remed
         UserError: the model has no such level.
     """
     if strange := sorted(imposed.keys() - set(levels)):
-        there_is = f"There is no attention {strange[0]} to impose weights on; there is {', '.join(levels)}."
-        raise UserError(f"{there_is} {remedy}".strip())
+        fault = (
+            f"No weights can be imposed on level {strange[0]!r}; the model's attention levels are {', '.join(levels)}."
+        )
+        raise UserError(f"{fault} {remedy}".strip())
     return imposed
 
 

@@ -157,14 +157,15 @@ class SequenceClassifier(nn.Module):
         end = tokens.size(1) - 1
         if read not in ([0], [end]):
             raise EncoderError(
-                f"{name} decides by the pieces {read} of {end + 1}, counted from 0. Only classifiers that decide by "
-                f"the first piece or the last can be used, because their decision has one row of attention."
+                f"{name}: the classification head reads positions {read} of a {end + 1}-token input. It must read only "
+                f"the first token (BERT) or only the last (GPT-2), so that one attention row belongs to the decision. "
+                f"Choose another classifier."
             )
         self._reads_last = read == [end]
         if self._reads_last and not isinstance(getattr(self.model, "score", None), nn.Linear):
             raise EncoderError(
-                f"{name} decides by its last piece without a linear layer `score`, so padding cannot be left out. "
-                f"Choose another decoder (GPT-2, Llama, …)."
+                f"{name} classifies from the last token, but its classification head is not a linear layer called "
+                f"`score`, so padded batches cannot be scored correctly. Choose another decoder (GPT-2, Llama, …)."
             )
         padded = nn.functional.pad(tokens, (0, 2), value=1)
         mask = torch.arange(padded.size(1), device=tokens.device) <= end
@@ -172,11 +173,14 @@ class SequenceClassifier(nn.Module):
             with torch.inference_mode():
                 ours = self(self.embed(padded), mask[None], torch.zeros_like(padded)).logits
         except Exception as error:  # of any kind, from an architecture that needs token ids
-            raise EncoderError(f"{name} cannot be run on word embeddings: {error}") from error
+            raise EncoderError(f"{name} cannot be run on input embeddings: {error}") from error
         own = own.detach()
         gap = float((ours - own).abs().max())
         if not gap <= _TOLERANCE * max(1.0, float(own.abs().max())):  # also when it is not a number
-            raise EncoderError(f"{name}: its decision on padded word embeddings differs from its own by {gap:.1e}.")
+            raise EncoderError(
+                f"{name} gives other logits for padded input embeddings than for unpadded token ids (difference "
+                f"{gap:.1e}), so it cannot be explained by gradients or erasure. Choose another classifier."
+            )
 
 
 @dataclass
@@ -293,8 +297,8 @@ class TransformerClassifier(TextClassifier):
         folded = [[name.lower() for name in some] for some in (names, labels)]
         if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):
             raise UserError(
-                f"The classification head has the classes {', '.join(names)} in this order, and the labels of the "
-                f"data are sorted: {', '.join(labels)}. Rename the labels so that their order is the head's."
+                f"Class order differs: classification head {', '.join(names)}; data (sorted by name) "
+                f"{', '.join(labels)}. Rename the labels in the files so that sorting gives the head's order."
             )
         if names and labels:
             self._audit["classes_of_the_head"] = ", ".join(
@@ -357,8 +361,8 @@ class TransformerClassifier(TextClassifier):
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
             raise UserError(
-                f"{type(self).__name__} lets the learning rate fall to 0 by the last step, and this training has none: "
-                f"give --trainer.max_epochs 3, or another number."
+                f"{type(self).__name__}'s learning-rate schedule (warm-up, then decay to 0) needs a finite training: "
+                f"set --trainer.max_epochs, for example 3."
             )
         rising = self.warmup * steps
 

@@ -95,18 +95,22 @@ class View:
         _check_positions("arcs", [end for start, to, _ in self.arcs for end in (start, to)], n)
         spans = [span for cluster in self.clusters for span in cluster]
         if bad := [span for span in spans if not 0 <= span[0] < span[1] <= n]:
-            raise UserError(f"clusters: {bad[0]} is no span of {n} positions. A span is (first, behind the last).")
+            raise UserError(f"clusters: {bad[0]} is not a valid span of {n} positions; give (first, last + 1).")
         for name, numbers in self.saliency.items():
-            if len(numbers) != n or not all(map(isfinite, numbers)):
+            wrong = [f"number {place} is {one}" for place, one in enumerate(numbers) if not isfinite(one)]
+            if len(numbers) != n or wrong:
                 raise UserError(
-                    f"saliency {name!r}: {len(numbers)} numbers for {n} positions. Give a finite one for each, 0 for "
-                    f"delimiters."
+                    f"saliency {name!r} must have {n} finite numbers, one per position (0 for delimiters); "
+                    f"{f'it has {len(numbers)}' if len(numbers) != n else wrong[0]}."
                 )
         if self.pieces is not None:
             _check_values("pieces", self.pieces.values, len(self.layers), len(self.heads), len(self.pieces.names))
             _check_positions("pieces", self.pieces.of, n)
             if len(self.pieces.of) != len(self.pieces.names):
-                raise UserError(f"pieces: {len(self.pieces.of)} positions of words for {len(self.pieces.names)} pieces")
+                raise UserError(
+                    f"pieces: `of` has {len(self.pieces.of)} entries for {len(self.pieces.names)} pieces; give one "
+                    f"word position per piece."
+                )
 
     def save(self, path: Path | str) -> Path:
         """Write the page of this view atomically to `path`; return the path."""
@@ -124,18 +128,22 @@ def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) ->
     wanted = (layers, heads, n, n)
     if values.shape != wanted or not all(wanted):
         raise UserError(
-            f"{name}: shape {list(values.shape)}. It is to be [layers, heads, from, to] of {layers} layers, {heads} "
+            f"{name} has shape {list(values.shape)}; it must be [layers, heads, from, to] of {layers} layers, {heads} "
             f"heads and {n} positions, none of them 0."
         )
     for layer in values:  # of which a part alone is looked at: no copy of the whole
         low, high = float(layer.min()), float(layer.max())
         if not (low >= 0 and isfinite(high)):  # also where it is not a number
-            raise UserError(f"{name}: {low if isfinite(high) else high:g} is among them. Give numbers from 0 on.")
+            raise UserError(
+                f"{name} contains {low if isfinite(high) else high:g}; attention weights must be finite and ≥ 0."
+            )
 
 
 def _check_positions(name: str, positions: Sequence[int], n: int) -> None:
     if bad := [position for position in positions if not 0 <= position < n]:
-        raise UserError(f"{name}: position {bad[0]} of {n}. Positions count from 0, delimiters included.")
+        raise UserError(
+            f"{name}: position {bad[0]} is not among the {n} positions, which count from 0, delimiters included."
+        )
 
 
 def view_page(*views: View, budget: int = BUDGET) -> str:
@@ -151,7 +159,7 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
         UserError: there is no view, or the budget is too small even without values.
     """
     if not views:
-        raise UserError("There is no text to look at.")
+        raise UserError("`views` is empty: give at least one.")
     grids = [_Grid(values) for view in views for values in _values(view)]
     fixed = len(_page(views, [grid.without() for grid in grids], 0.0).encode())
     start = _first_threshold(grids, budget - fixed)
@@ -160,8 +168,8 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
         if len(page.encode()) <= budget:
             return page
     raise UserError(
-        f"The page has {fixed:,} bytes without any values, and {budget:,} are allowed. Look at fewer texts at once, or "
-        f"allow more."
+        f"The page has {fixed:,} bytes without any values, but only {budget:,} are allowed. Show fewer texts at once, "
+        f"or allow more."
     )
 
 

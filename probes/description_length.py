@@ -63,8 +63,8 @@ def code_bits(
     if not np.isfinite(bits).all():
         at = int(np.argmax(~np.isfinite(bits)))
         raise UserError(
-            f"{type(probe).__name__} gives a gold head of sentence {at} of train probability 0, which has no finite "
-            f"code. Every one of the n+1 candidates must have a score."
+            f"{type(probe).__name__} assigns probability 0 to a gold head in train sentence {at}, so the code length "
+            f"is infinite. Score all n+1 candidates (words and ROOT)."
         )
     return bits
 

@@ -160,7 +160,10 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
         Raises:
             UserError: the probe gives candidate heads no probabilities.
         """
-        raise UserError(f"{type(self).__name__} gives candidate heads no probabilities, so it has no code length.")
+        raise UserError(
+            f"{type(self).__name__} predicts no probabilities of syntactic heads, so a description length cannot be "
+            f"computed. Use another probe, for instance AttentionOnlyProbe."
+        )
 
     def prepare(self) -> None:
         read_fields(self.data, self.reads, type(self).__name__)

@@ -107,8 +107,8 @@ class NestedExperiment(DependencyExperiment):
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, batches=batches)
         if not isinstance(probe, DependencyProbe):
             raise UserError(
-                f"{type(self).__name__} trains a probe of heads, and {type(probe).__name__} predicts no heads: give "
-                f"--model.init_args.probe one that does, for instance AttentionOnlyProbe."
+                f"{type(self).__name__} trains a probe of syntactic heads, but {type(probe).__name__} predicts none: "
+                f"give --model.init_args.probe one that does, for instance AttentionOnlyProbe."
             )
         # Not as a submodule: Lightning would attach this module's trainer to it, and every copy would copy the trainer.
         self._untrained = (probe,)

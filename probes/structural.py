@@ -61,21 +61,24 @@ def sweep_pairs(
     """
     if not held:
         raise UserError(
-            "A structural probe needs hidden states: --data.init_args.hidden '[1,2,3]', 0 for the embeddings, k for "
-            "layer k."
+            "A structural probe needs hidden states. Set --data.init_args.hidden, for instance '[1,2,3]': 0 for the "
+            "embeddings, k for layer k."
         )
     layers = held if layers is None else layers
     ranks = (size,) if ranks is None else ranks
     if absent := [layer for layer in layers if layer not in held]:
         raise UserError(
-            f"layers: the data hold no hidden states of layer {absent[0]}, only of {', '.join(map(str, held))}. Name "
-            f"it in --data.init_args.hidden too."
+            f"--model.init_args.layers: the data hold hidden states of {', '.join(map(str, held))}, but not of layer "
+            f"{absent[0]}. Add it to --data.init_args.hidden."
         )
     if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
-        raise UserError(f"ranks: {wrong[0]} is not from 1 to {size}, the size of a hidden state.")
+        raise UserError(f"--model.init_args.ranks: {wrong[0]} is not from 1 to {size}, the size of a hidden state.")
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
     if not pairs or len(set(pairs)) < len(pairs):
-        raise UserError(f"layers {list(layers)} and ranks {list(ranks)}: give at least one of each, and none twice.")
+        raise UserError(
+            f"--model.init_args: layers {list(layers)} and ranks {list(ranks)} must be non-empty lists without "
+            f"duplicates."
+        )
     return pairs
 
 
@@ -536,8 +539,9 @@ class StructuralDistanceProbe(StructuralProbe):
         """
         if len(self.pairs) != 1:
             raise UserError(
-                f"{type(self).__name__} has {len(self.pairs)} pairs of layer and rank, and each would have a code of "
-                f"its own: give one layer (layers, or --data.init_args.hidden) and one rank (ranks)."
+                f"{type(self).__name__} trains {len(self.pairs)} probes (layers × ranks), but a description length is "
+                f"of one probe. Give one layer (its option layers, or --data.init_args.hidden) and one rank (its "
+                f"option ranks)."
             )
         distances, lengths = self(batch)[:, 0], batch.lengths[:, None]
         itself = torch.eye(distances.size(1), dtype=torch.bool, device=distances.device)

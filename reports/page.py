@@ -528,7 +528,7 @@ class RunFolder:
         try:
             return "" if numbers is None else html_texts(ColouredTexts.from_frame(caption, numbers.raw), 4)
         except (KeyError, ValueError) as error:
-            self.faults.append(f"{caption}: its numbers are no coloured texts: {error}")
+            self.faults.append(f"{caption}: its numbers cannot be shown as coloured texts: {error}")
             return ""
 
 

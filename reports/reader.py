@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from results import Estimate, Unit
-from results.errors import UserError, near
+from results.errors import UserError, counted, near
 from results.estimates import ENDS
 from training.config import SettingsError, read_yaml, score_settings
 
@@ -95,11 +95,16 @@ class Record:
             )
         if score not in ratios or score not in self.scores:
             why = (
-                "cannot be compared item by item" if score in self.scores else f"is no score{near(score, self.scores)}"
+                "cannot be compared item by item"
+                if score in self.scores
+                else f"is not a score{near(score, self.scores)}"
             )
             raise RecordError(f"{self.path}: {score} {why}; there are counts per item of: {', '.join(ratios)}")
         if self.items is None or not self.items.is_file():
-            raise RecordError(f"{self.path}: the items of its test, {self.items or 'items.parquet'}, are not there")
+            raise RecordError(
+                f"{self.path}: {self.items or 'items.parquet'} with the counts per test item is missing, and runs are "
+                f"compared item by item. Copy it back beside results.json, or test again"
+            )
         try:
             frame = pd.read_parquet(self.items)
             counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
@@ -107,12 +112,20 @@ class Record:
             raise RecordError(f"{self.items} cannot be read: {' '.join(str(error).split())}") from None
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
         if not names:
-            raise RecordError(f"{self.items} does not name its items: it has no column id, sentence or document")
+            raise RecordError(
+                f"{self.items} has no column id, sentence or document, so its items cannot be matched with those of "
+                f"another run. Test again"
+            )
         counts = counts.set_index([frame[name] for name in names])
         if twins := int(counts.index.duplicated().sum()):
-            raise RecordError(f"{self.items}: {twins} items repeat the {' and '.join(names)} of others")
+            raise RecordError(
+                f"{self.items}: {counted(twins, 'item')} with the {' and '.join(names)} of another item, so items of "
+                f"two runs cannot be matched. Give each item of the test split its own, and test again"
+            )
         if not np.isfinite(counts.to_numpy()).all():
-            raise RecordError(f"{self.items}: a count of {score} is missing or infinite")
+            raise RecordError(
+                f"{self.items}: a count of {score} is missing or infinite, so the score cannot be compared. Test again"
+            )
         return counts
 
 
@@ -129,7 +142,7 @@ def find_record(run: Path) -> Record:
         raise RecordError(f"{run}: there is no such file or folder")
     below = [str(path.parent) for kind in ("*", "*/*", "*/*/*") for path in sorted(run.glob(f"{kind}/results.json"))]
     hint = f"; below it there are {first_of(below)}" if below else ": no test has ended in it"
-    raise RecordError(f"{run}: the folder is there, but has no results.json{hint}")
+    raise RecordError(f"{run}: the folder exists, but has no results.json{hint}")
 
 
 def first_of(names: Sequence[str]) -> str:
@@ -147,13 +160,13 @@ def read_record(path: Path) -> Record:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
-            raise TypeError(f"`{odd[0]}` is no mapping")
+            raise TypeError(f"`{odd[0]}` is not a mapping")
         items = None if content["items"] is None else path.parent / content["items"]
         scores = _estimates(content["scores"], content["units"])
         return Record(path, content, scores, items, content["versions"]["source_sha256"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"
-        raise RecordError(f"{path} is there, but is not what a run writes as its results.json ({fault})") from None
+        raise RecordError(f"{path} is not a results.json written by a run ({fault})") from None
 
 
 def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -> dict[str, Estimate]:
@@ -177,7 +190,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
         table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
         labels = table.columns[: table.columns.get_loc("seed")]
     except (OSError, ValueError, KeyError, TypeError):
-        raise RecordError(f"{folder} is no folder of a sweep that has ended: it has no table of its runs") from None
+        raise RecordError(f"{folder} is not the folder of a finished sweep: the table of its runs is missing") from None
     rows: dict[str, dict[str, list[Path]]] = {}
     for line in table.to_dict("records"):
         row = " × ".join(line[label] for label in labels)
@@ -217,10 +230,10 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
         except (RecordError, SettingsError) as error:
             warnings.warn(f"left out: {error}", stacklevel=2)
     if table is not None and read and not rows:
-        there = f"there are {', '.join(sorted(tables))}" if tables else "there is none"
+        there = f"there are {', '.join(sorted(tables))}" if tables else "the runs have no tables"
         raise RecordError(f"no run has a table {table}{near(table, tables)}; {there}")
     if not rows:
-        raise RecordError(f"{', '.join(map(str, patterns))}: there is no run with a results.json that can be read")
+        raise RecordError(f"{', '.join(map(str, patterns))}: no run has a results.json that can be read")
     frame = pd.DataFrame(rows)
     if table is not None:
         return frame

@@ -104,7 +104,7 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
     if name in CORPORA or not (path.suffix or path.exists()):
         files = locate(name, None)
         if split not in files and "all" not in files:
-            raise UserError(f"--split {split}: {name} has {', '.join(files)}.")
+            raise UserError(f"--split {split}: {name} has no {split} split, only {', '.join(files)}.")
         path = files.get(split) or files["all"]
     if path.suffix in (".tsv", ".csv"):
         raise UserError(f"{path}: labelled texts have no arcs and no clusters. Give them with --text.")
@@ -184,7 +184,7 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
     for text, split in zip(texts, split_words(encoder.tokenizer, sentences), strict=True):
         if len(split) > encoder.max_length:
             raise UserError(
-                f"{text.title}: {len(split)} pieces, and {encoder.source.spec.name} reads {encoder.max_length} at "
+                f"{text.title} has {len(split)} pieces, but {encoder.source.spec.name} reads {encoder.max_length} at "
                 f"once. Show a part of it: of a document of a corpus `--id ID:FIRST-LAST`, as sentences from 1."
             )
     words = encoder.attention(sentences, options=options)
@@ -221,7 +221,9 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     checkpoint = Checkpoint(path, "", {}, path.stem, "", model)
     _, classified = classify(checkpoint, batch, level, seed=0, pad=model.sizes.vocabulary.pad)
     if classified is None:
-        raise UserError(f"{text.title}: {path} finds fewer than two words in it, and none to set against another.")
+        raise UserError(
+            f"{text.title}: after {path}'s tokenization fewer than two words are left, so saliency is undefined."
+        )
     owners = _owners(text, split.places(0), [form for form in split.forms(0)], path)
     saliency, found = Saliency(classified), {}
     for measure in MEASURES:
@@ -247,16 +249,21 @@ def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], pa
             before, read, last = read, read + len(form), place
         owners.append(int(np.searchsorted(ends, before, side="right")))
     if read > ends[-1]:
-        raise UserError(f"{text.title}: {path} reads other words than these. Show it without --saliency.")
+        raise UserError(
+            f"{text.title}: {path}'s tokenizer gives words that cannot be aligned with this text. Leave out --saliency."
+        )
     return np.array(owners)
 
 
 def _open_store(folder: Path) -> Store:
     if not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder}: no store, it has no {MANIFEST}. A store is a folder below --data.init_args.cache.")
+        raise UserError(
+            f"{folder} is not an attention store: it contains no {MANIFEST}. Give one of the folders that a run made "
+            f"under --data.init_args.cache."
+        )
     store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
     if store is None:
-        raise UserError(f"{folder}: the store is damaged; the run that reads it makes it anew.")
+        raise UserError(f"{folder}: the store is damaged; the next run that reads it rebuilds it.")
     if store.manifest.identity.get("format") != FORMAT:
         raise UserError(f"{folder}: the store has another format than {FORMAT}; run the command that made it again.")
     return store
@@ -380,7 +387,7 @@ def _check(options: argparse.Namespace) -> None:
         "--id: of which corpus? Give --corpus NAME or FILE.": options.id and not corpus,
         f"--saliency {saliency}: there is no such checkpoint, and no such run.": saliency and not saliency.exists(),
         "--layers and --heads count from 1.": min([1, *(options.layers or ()), *(options.heads or ())]) < 1,
-        **{f"--text {text!r}: there is no word in it.": not text.split() for text in options.text},
+        **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
     }
     for fault, found in faults.items():
         if found:

@@ -109,14 +109,14 @@ class ResultWriter(pl.Callback):
 
         result = pl_module.result if isinstance(pl_module, WithResult) else None
         if result is None:
-            warn(f"{type(pl_module).__name__} has no result after its test: nothing written")
+            warn(f"{type(pl_module).__name__} has no result after its test, so nothing is written")
             return
         datamodule = getattr(trainer, "datamodule", None)
         provenance = datamodule.provenance if isinstance(datamodule, Sourced) else Provenance({}, {}, {})
         result = with_sources(result, provenance)
         content = write_scores(folder, result, provenance)  # before printing, which may fail
         if not isinstance(datamodule, Sourced):
-            warn(f"{type(datamodule).__name__} has no provenance: encoder and data unknown")
+            warn(f"{type(datamodule).__name__} has no `provenance`, so results.json does not record encoder and data")
         if trainer.progress_bar_callback is not None:  # otherwise its last line would stand below what is printed
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
         if self.quiet:

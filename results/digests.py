@@ -70,7 +70,11 @@ class Digests:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             keep(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())
         except OSError as error:  # a full disk, or stores that may only be read: only time is lost
-            log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
+            log.warning(
+                "%s: cannot write the checksum cache (%s); the next run recomputes checksums",
+                self._path,
+                error.strerror or error,
+            )
 
     def one(self, path: Path) -> str:
         """Return the SHA-256 of one file in hexadecimal."""

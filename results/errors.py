@@ -65,7 +65,7 @@ def check_numbers(
             continue
         allowed = " and ".join(f"{one} {bound}" for one, bound in bounds.items())
         wanted = allowed if isfinite(value) else f"a finite number {allowed}".rstrip()
-        raise UserError(f"{type(of).__name__}: {name} is {value}, and must be {wanted}.")
+        raise UserError(f"{type(of).__name__}: {name} is {value}, but must be {wanted}.")
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -105,7 +105,7 @@ def from_options(kind: Callable[..., Made], given: object, where: str, **default
     """
     known = list(signature(kind).parameters)
     if not isinstance(given, Mapping):
-        raise UserError(f"{where} is {given!r}, and must be a mapping of {', '.join(known)}.")
+        raise UserError(f"{where} is {given!r}, but must be a mapping of {', '.join(known)}.")
     if strange := [name for name in given if name not in known]:
         raise UserError(f"{where}: there is no option {strange[0]!r}{near(str(strange[0]), known)}.")
     return kind(**{**defaults, **given})
@@ -144,7 +144,7 @@ def check_values(of: object, **given: object) -> None:
     name = of.__name__ if isfunction(of) else type(of).__name__
     for option, value in given.items():
         if wanted := _misfit(value, hints.get(option, Any)):
-            raise UserError(f"{name}: {option} is {value!r}, and must be {wanted}.")
+            raise UserError(f"{name}: {option} is {value!r}, but must be {wanted}.")
 
 
 def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
@@ -176,11 +176,11 @@ def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
     """
     items: list[str | Item] = [given] if isinstance(given, str) else list(given)
     if not items:
-        raise UserError(f"{what}: there is none to predict.")
+        raise UserError(f"{what} is empty: give at least one.")
     for place, item in enumerate(items):
         parts = [item] if isinstance(item, str) else item
         if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, str) for part in parts):
-            raise UserError(f"{what}: number {place}, from 0, is {item!r}: give a string, or a sequence of strings.")
+            raise UserError(f"{what}[{place}] is {item!r}; it must be a string or a sequence of strings.")
         if not all(part.strip() for part in parts):
-            raise UserError(f"{what}: number {place}, from 0, is empty or has an empty part: leave it out.")
+            raise UserError(f"{what}[{place}] is empty or has an empty part. Leave it out.")
     return items

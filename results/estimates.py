@@ -60,7 +60,7 @@ class Estimate(Generic[Number]):
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise ValueError(f"there is no unit {self.unit!r}: use one of {', '.join(UNITS)}")
+            raise ValueError(f"{self.unit!r} is not a unit: use one of {', '.join(UNITS)}")
         if (self.low is None) != (self.high is None):
             raise ValueError(f"an interval has two ends, not {self.low} and {self.high}")
 
@@ -114,7 +114,7 @@ class Table:
         columns = [str(column) for column in self.frame]
         named = {*self.units, *self.answer, *([self.interval] if self.interval else [])}
         if strange := sorted(named - set(columns)):
-            raise ValueError(f"units, intervals or answers of columns that are not there: {', '.join(strange)}")
+            raise ValueError(f"`units`, `interval` or `answer` name columns that the table lacks: {', '.join(strange)}")
         owned = {end for ends in self._owned().values() for end in ends.values()}
         floats = [name for name in columns if pd.api.types.is_float_dtype(self.frame[name])]
         if missing := [name for name in floats if name not in self.units and name not in owned]:

@@ -381,7 +381,7 @@ class Curves(Figure):
             faults |= {
                 f"{name}: {len(x)} values of x and {len(y)} of y": len(x) != len(y),
                 f"{name}: an infinite value": np.isinf([*x, *y]).any(),
-                f"{name}: a logarithmic scale has no x up to 0": self.log_x and not _within(x, 5e-324, np.inf),
+                f"{name}: a logarithmic scale needs x > 0": self.log_x and not _within(x, 5e-324, np.inf),
             }
         low, high = self.y_range or (0.0, 1.0)
         faults["a y axis without two finite ends"] = not (np.isfinite([low, high]).all() and low < high)

@@ -43,11 +43,14 @@ class Result:
 
     def __post_init__(self) -> None:
         if strange := [name for name in self.headline if name not in self.scores]:
-            raise ValueError(f"{strange} of {self.experiment!r} are headlines, and no scores")
+            raise ValueError(f"Result {self.experiment!r}: headline must name scores, not {strange}")
         columns = () if self.items is None else tuple(self.items)
         for name, pair in self.ratios.items():
             if name not in self.scores or not set(pair) <= set(columns):
-                raise ValueError(f"{name!r} of {self.experiment!r} is no score, or {pair} are no columns of its items")
+                raise ValueError(
+                    f"Result {self.experiment!r}: ratios[{name!r}] = {pair} must name a score and two columns of "
+                    f"`items`"
+                )
         for name, score in self.scores.items():
             if not name.strip():
                 raise ValueError(f"a score of {self.experiment!r} has an empty name: {score}")

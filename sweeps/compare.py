@@ -128,7 +128,10 @@ def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], l
         names = run.counts.index
         if names.names != order.names:
             both = [" and ".join(map(str, index.names)) for index in (order, names)]
-            raise RecordError(f"items of {first.folder} are named by {both[0]}, items of {run.folder} by {both[1]}")
+            raise RecordError(
+                f"{first.folder} and {run.folder} cannot be compared: items of {first.folder} are identified by "
+                f"{both[0]}, those of {run.folder} by {both[1]}"
+            )
         missing, added = order.difference(names), names.difference(order)
         if len(missing) + len(added) and not common:
             raise RecordError(
@@ -193,7 +196,7 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
     found = []
     for run in runs:
         if run.config is None:
-            found.append(f"{run.folder} has no config.yaml: it is not grouped with other seeds")
+            found.append(f"{run.folder} has no config.yaml, so it is not grouped with other seeds")
         if others := run.other_data(reference):
             found.append(f"{run.folder} and {reference.folder} read other files as {' and '.join(others)}")
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
@@ -231,7 +234,7 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
     try:
         record = find_record(runs[-1])
     except RecordError as error:
-        raise RecordError(f"{error}; {EXPECTED} is expected") from None
+        raise RecordError(f"{error}. Give a run folder, a results.json, or SWEEP_DIR:ROW") from None
     return scored(record, score, label)
 
 

@@ -191,7 +191,9 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     if plan.grid and plan.label:
         raise UserError(f"{path}: `label` is for `rows`; the first columns of a `grid` are called as its axes")
     if path.resolve() in above:
-        raise UserError(f"{path}: its `checkpoints` come from a plan that takes checkpoints from this one")
+        raise UserError(
+            f"{path}: `checkpoints` is circular: the plan takes checkpoints from itself, directly or by another plan"
+        )
     if plan.grid:
         labels, entries = _grid(plan.grid, f"{path}: `grid`")
     else:
@@ -253,7 +255,9 @@ def _over(below: dict[str, Any], above: dict[str, Any], where: str) -> dict[str,
 def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
     """Return one of several runs of a row."""
     if other := sorted(part.keys() - {"config", "command", "set"}):
-        raise UserError(f"{where}: `{other[0]}` is not of a single run, which has `config`, `command` and `set`")
+        raise UserError(
+            f"{where}: `{other[0]}` belongs to the row; a single run may only have `config`, `command`, `set`"
+        )
     return typed(Entry, _over(row, part, where), where)
 
 
@@ -290,12 +294,12 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
     for option, value in typed_options(of_plan):
         for name, leaf in leaves(value, option):
             if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
-                raise UserError(f"{where}: only the command line can permit `{name}`: give it there, behind `--`")
+                raise UserError(f"{where}: only the command line may allow `{name}`: give it there, after `--`")
     for package in sorted(trusted_modules(of_plan) - trusted_modules(of_user)):
         if find_spec(package) is not None:
             raise UserError(
-                f"{where}: {package} is another program, and no file may import it. If you trust it, add "
-                f"`-- --trust {package}`"
+                f"{where}: the plan imports the external package {package}, which only the command line may allow. If "
+                f"you trust it, add `-- --trust {package}`"
             )
 
 
@@ -321,7 +325,10 @@ def _trained(
     found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs() if run.command == "fit"]
     if not found:
         names = [row.name for row in rows]
-        raise UserError(f"{where}: {source} names no training{near(wanted, names)}; rows are {', '.join(names)}")
+        raise UserError(
+            f"{where}: no row that {source}{near(wanted, names)} selects runs `fit`, so there are no checkpoints to "
+            f"test; rows: {', '.join(names)}"
+        )
     return found
 
 

@@ -99,7 +99,7 @@ def _pooled_interval(row: Row, score: str, givers: Sequence[Record], faults: lis
     try:
         counts = pd.concat([one.counts(score) for one in givers])
     except RecordError as error:
-        faults.append(f"row `{row.name}`: {error}: no interval")
+        faults.append(f"row `{row.name}` has no interval: {error}")
         return NAN, NAN
     pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
     return bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval

@@ -135,6 +135,6 @@ def test_no_choice_is_taken_that_there_is_not(
 
 
 def test_attention_is_over_words_or_pieces(bert: Path) -> None:
-    message = r"^attention: over is 'piece', and must be one of words, pieces \(did you mean `pieces`\?\)\.$"
+    message = r"^attention: over is 'piece', but must be one of words, pieces \(did you mean `pieces`\?\)\.$"
     with pytest.raises(UserError, match=message):
         Encoder(str(bert)).attention(["the fox"], over="piece")  # type: ignore[arg-type]

@@ -211,8 +211,8 @@ def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("config", "option", "fault"),
     [
-        ("demo_classifier", "data.init_args.max_length=0", "ClassificationDataModule: max_length is 0, and must be at"),
-        ("demo", "model.init_args.learning_rate=-1", "AttentionOnlyProbe: learning_rate is -1.0, and must be at"),
+        ("demo_classifier", "data.init_args.max_length=0", "ClassificationDataModule: max_length is 0, but must be at"),
+        ("demo", "model.init_args.learning_rate=-1", "AttentionOnlyProbe: learning_rate is -1.0, but must be at"),
     ],
 )
 def test_a_fault_found_by_a_constructor_is_told_in_a_line_and_leaves_nothing(
@@ -262,7 +262,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "max_epoch": "--trainer.max_epoch=2",
         "learning_rate": "--model.init_args.learning_rate=fast",
         "absent-train.conllu: there is no such file. Check the path.": "--data.init_args.corpus=absent-{split}.conllu",
-        "The corpus has no test split, and it is needed": f"--data.init_args.corpus={json.dumps(files)}",
+        "The corpus has no test split, but the command needs one": f"--data.init_args.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
         "The options of --trainer cannot be met: ": "--trainer.accelerator=tpu",
         "absent.yaml": "--config=absent.yaml",
@@ -430,7 +430,7 @@ def test_a_corpus_without_a_test_split_is_trained_on(
     command = of_config(corpus=json.dumps(splits))
     with caplog.at_level("INFO", "pytorch_lightning"):
         train.main(command)
-    assert "Not tested: there is no test split" in caplog.text
+    assert "Not tested: the test split is missing" in caplog.text
     assert list(tmp_path.rglob("*.ckpt"))
     assert not list(tmp_path.rglob("results.json"))
 
@@ -451,8 +451,16 @@ def test_bad_input_removes_the_folder_of_its_own_run_alone(
 @pytest.mark.parametrize(
     ("config", "option", "message"),
     [
-        (HEADS, "model.init_args.drawings=[{head: 9-9, sentence: a}]", "no head '9-9'; heads are called layer-head"),
-        ("demo.yaml", "data.init_args.corpus={train: TRAIN}", r"no dev split, and it is needed.*--data\.init_args"),
+        (
+            HEADS,
+            "model.init_args.drawings=[{head: 9-9, sentence: a}]",
+            "head '9-9' does not exist; heads are named layer-head",
+        ),
+        (
+            "demo.yaml",
+            "data.init_args.corpus={train: TRAIN}",
+            r"no dev split, but the command needs one.*--data\.init_args",
+        ),
     ],
 )
 def test_a_fault_of_the_set_up_leaves_no_run_behind(
@@ -567,7 +575,7 @@ def test_a_finished_training_is_said_to_be_only_tested(
     copy = altered(checkpoint, tmp_path / "last.ckpt", epoch=1)
     with caplog.at_level(logging.INFO, "pytorch_lightning"):
         train.main([*of_config(), f"--ckpt_path={copy}"], cli=CheckedCLI)
-    assert "last.ckpt has seen 2 epochs, and --trainer.max_epochs is 2: it is tested, not trained." in caplog.text
+    assert "last.ckpt is already trained for 2 epochs (--trainer.max_epochs 2): testing only." in caplog.text
 
 
 def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:
@@ -658,14 +666,14 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
-        (slurm(4), DDP, r"SLURM has 4 tasks, .* wants 2 \(.*: 2 × 1\)"),
+        (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(.*: 2 × 1\)"),
         (slurm(2, NNODES="2"), [], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
         # No number of devices gives this on each of the nodes.
         (slurm(3, NNODES="2"), [], r"1 × 1\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
         (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
-        (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* the job is named bash,"),
-        ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "which has no task: start the command with srun"),
+        (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
+        ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
         (slurm(2), ["--trainer.devices=two"], "options of --trainer cannot be met: .devices. selected"),
     ],
 )
@@ -712,19 +720,19 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(checkpoint: Path, of_con
     flipped[content.index(weight.numpy().tobytes())] ^= 1
     for damaged in (content[: len(content) // 2], b"", bytes(flipped), b"text"):
         path.write_bytes(damaged)
-        assert "weights_only" not in refused("this is no checkpoint, or a damaged one")
+        assert "weights_only" not in refused("this is not a checkpoint, or it is damaged")
     torch.save(torch.nn.Linear(2, 2), path)
-    refused(r"this is no checkpoint, or a damaged one \(UnpicklingError\)\. ")
+    refused(r"this is not a checkpoint, or it is damaged \(UnpicklingError\)\. ")
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
-        refused("this is no checkpoint of a run")
+        refused("this is not a checkpoint of a run")
     configs: list[Any] = ["- a", "a: [b", "model: {class_path: 3}", {"model": {}}, None]
     for config in configs:
         altered(checkpoint, path, config=config)
-        refused("this is no checkpoint of a run")
+        refused("this is not a checkpoint of a run")
     for parameters in ([1], {"_class_path": 3}):
         altered(checkpoint, path, hyper_parameters=parameters)
-        refused("this is no checkpoint of a run")
+        refused("this is not a checkpoint of a run")
     assert not (tmp_path / "runs").exists()
 
 

@@ -15,7 +15,7 @@ from pytorch_lightning import LightningDataModule, LightningModule
 from results.errors import UserError
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
-NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run."
+NOT_OF_A_RUN = "this is not a checkpoint of a run. `fit` writes them to checkpoints/ of its run."
 
 
 class TrainingError(UserError):
@@ -26,7 +26,7 @@ def checkpoint_file(path: str | Path) -> Path:
     """Return the path of a checkpoint; raise TrainingError if there is no such file."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise TrainingError(f"{file}: there is no such checkpoint. `fit` leaves them in checkpoints/ of its run.")
+        raise TrainingError(f"{file}: there is no such checkpoint. `fit` writes them to checkpoints/ of its run.")
     return file
 
 
@@ -44,8 +44,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         damaged, content = type(error).__name__, None
     if damaged:
         raise TrainingError(
-            f"{path}: this is no checkpoint, or a damaged one ({damaged}). Give another of checkpoints/ of its run, or "
-            f"train again."
+            f"{path}: this is not a checkpoint, or it is damaged ({damaged}). Give another of checkpoints/ of its run, "
+            f"or train again."
         )
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")

@@ -350,7 +350,7 @@ class ProbingCLI(CommandLine):
                 self.state.keep_trained(best, self.model.epochs_run)
         test = self.datamodule.files().get("test")
         if test is None or not test.is_file():
-            rank_zero_info(f"Not tested: there is no test split{'' if test is None else f' at {test}'}.")
+            rank_zero_info(f"Not tested: the test split is missing{'' if test is None else f' ({test})'}.")
         elif best:
             rank_zero_info(f"Testing the best checkpoint, {Path(best).name}")
             self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best)
@@ -495,7 +495,10 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
         )
     if max_epochs is not None and 0 <= max_epochs <= content["epoch"] + 1:
         seen = counted(content["epoch"] + 1, "epoch")
-        rank_zero_info(f"{path} has seen {seen}, and --trainer.max_epochs is {max_epochs}: it is tested, not trained.")
+        rank_zero_info(
+            f"{path} is already trained for {seen} (--trainer.max_epochs {max_epochs}): testing only. Raise "
+            f"max_epochs to train further."
+        )
 
 
 def without_data_options(words: Sequence[str]) -> list[str]:

@@ -78,9 +78,9 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]
         for place, (key, _) in enumerate(node.value):
-            fault = f"`{key.value}` stands twice in one mapping" if key.value in names[:place] else ""
+            fault = f"the key `{key.value}` occurs twice in one mapping" if key.value in names[:place] else ""
             if not key.tag.endswith((":str", ":merge")):
-                fault = f"the name `{key.value}` is no text: write it in quotes"
+                fault = f"the key `{key.value}` is not a string: write it in quotes"
             if fault:
                 raise yaml.constructor.ConstructorError(problem=fault, problem_mark=key.start_mark)
         found: dict[Any, Any] = super().construct_mapping(node, deep)

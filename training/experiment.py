@@ -49,11 +49,11 @@ class Experiment(LightningModule, Generic[Data]):
 
     def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
         """Process one batch of `test`: update the metrics of the experiment."""
-        raise NotImplementedError(f"{type(self).__name__}.update")
+        raise NotImplementedError(f"{type(self).__name__} must implement update().")
 
     def outcome(self) -> Result | None:
         """Return the result of the experiment after all batches; every rank calls it, and it may be None on some."""
-        raise NotImplementedError(f"{type(self).__name__}.outcome")
+        raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
 
     @property
     def data(self) -> Data:
@@ -66,7 +66,7 @@ class Experiment(LightningModule, Generic[Data]):
         data = part_of(given, self.takes)
         if data is None:
             raise UserError(
-                f"{type(self).__name__} needs {self.takes.holds}, and {type(given).__name__} has none: use "
+                f"{type(self).__name__} needs {self.takes.holds}, but {type(given).__name__} has none. Use "
                 f"{self.takes.__name__}."
             )
         return data  # type: ignore[return-value]
@@ -97,4 +97,4 @@ def check_names(option: str, names: Sequence[str]) -> None:
         names: The list.
     """
     if not names or len(set(names)) < len(names):
-        raise UserError(f"--model.init_args.{option}: name one or more, each once, and not {list(names)}.")
+        raise UserError(f"--model.init_args.{option} must be a non-empty list without duplicates, not {list(names)}.")

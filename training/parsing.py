@@ -93,7 +93,8 @@ def explained(message: str) -> str:
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if denied := _DENIED.search(message):
         module = denied[1].rpartition(".")[0]
-        fault = f"{denied[1]} is of another program, and no file may import it. If you trust it, {remedy(module)}"
+        fault = f"{denied[1]} is in an external package, which only the command line may allow"
+        fault = f"{fault}. If you trust it, {remedy(module)}"
     elif found := _CLASS.search(message):
         rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
         known = (name for room in rooms for name, value in room.items() if isinstance(value, type))
@@ -271,7 +272,7 @@ def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
     for name, _ in _permissions(settings):
         if name.replace(".init_args", "") not in given:
             raise SettingsError(
-                f"{name} is true in a file of settings, and only the command line can permit that. If you trust the "
+                f"{name} is true in a config file, but only the command line may allow that. If you trust the "
                 f"file that it opens, add --{name} true."
             )
 

@@ -222,8 +222,8 @@ def rehearse(
         free = shutil.disk_usage(_existing(data.cache)).free
         if needs.bytes > free:
             raise UserError(
-                f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, and {decimal(free)} are free. Free "
-                f"{decimal(needs.bytes - free)} more, or choose another folder with --data.init_args.cache."
+                f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, but only {decimal(free)} are free. "
+                f"Free {decimal(needs.bytes - free)} more, or choose another folder with --data.init_args.cache."
             )
         found.append(f"{decimal(needs.bytes)} to be written, {decimal(free)} free")
         if needs.bytes:
@@ -315,7 +315,10 @@ def was_requeued() -> bool:
 def refuse_shell() -> None:
     """Raise UserError in the interactive shell of a SLURM allocation, where no task runs."""
     if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
-        raise UserError("This is the shell of a SLURM allocation, which has no task: start the command with srun.")
+        raise UserError(
+            "The command runs in the shell of a SLURM allocation, not in a task. Start it with srun: srun python "
+            "train.py …"
+        )
 
 
 def check_tasks(trainer: Trainer) -> None:
@@ -330,16 +333,16 @@ def check_tasks(trainer: Trainer) -> None:
         # Lightning ignores SLURM in a job with the name that `salloc` gives; only srun sets this variable.
         if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
             raise UserError(
-                f"SLURM has {tasks} tasks, and each would be the whole run: the job is named "
-                f"{SLURMEnvironment.job_name()}, and Lightning takes no notice of SLURM in such a job. Give srun "
-                f"--ntasks 1, or salloc another --job-name."
+                f"SLURM started {tasks} tasks, but Lightning ignores SLURM in a job named "
+                f"'{SLURMEnvironment.job_name()}', so each task would do the whole run. Use srun --ntasks 1, or "
+                f"another salloc --job-name."
             )
         return
     tasks, nodes = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
     if tasks != trainer.num_devices * trainer.num_nodes:
         options = f"--trainer.devices {tasks // nodes} --trainer.num_nodes {nodes}, or "
         raise UserError(
-            f"SLURM has {counted(tasks, 'task')}, and the trainer wants {trainer.num_devices * trainer.num_nodes} "
+            f"SLURM has {counted(tasks, 'task')}, but the trainer needs {trainer.num_devices * trainer.num_nodes} "
             f"(devices × nodes: {trainer.num_devices} × {trainer.num_nodes}). Give "
             f"{'' if tasks % nodes else options}srun --nodes {trainer.num_nodes} --ntasks-per-node "
             f"{trainer.num_devices}."

@@ -214,7 +214,7 @@ class Resume(StopBetweenBatches):
             return None
         who = f"rank {frozen[0]} gives" if len(frozen) == 1 else f"ranks {', '.join(map(str, frozen))} give"
         return LostRank(
-            f"{self.state.run}: {who} no sign of life, and the others have waited for {self._ranks.patience:.0f} s "
+            f"{self.state.run}: {who} no sign of life; the others have waited for {self._ranks.patience:.0f} s "
             f"(--data.init_args.rank_timeout). Look at its output; the same command continues the run."
         )
 

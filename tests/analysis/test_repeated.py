@@ -95,7 +95,7 @@ def test_best_heads_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sequences": 1}, "sequences is 1, and must be at least 2"),
+        ({"sequences": 1}, "sequences is 1, but must be at least 2"),
         ({"length": 40}, "make an input of 80 tokens, and .* takes 64"),
     ],
 )

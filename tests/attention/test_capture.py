@@ -334,7 +334,7 @@ def test_a_state_that_is_seen_nowhere_or_changes_later_is_refused(
         return output
 
     monkeypatch.setattr(model, "forward", altered)
-    with pytest.raises(UserError, match=rf"tiny: hidden state 1 cannot be captured \(it differs .* by {gap}\)"):
+    with pytest.raises(UserError, match=rf"tiny: captured hidden state 1 differs from output_hidden_states by {gap}"):
         found_in(model)
 
 

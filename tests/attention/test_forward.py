@@ -245,7 +245,7 @@ def test_parts_of_a_sentence_follow_one_another() -> None:
 
 @pytest.mark.parametrize(
     ("broken", "named"),
-    [(lambda words: words * 0.99, r"1 ± 1\.0e-02"), (lambda words: words * float("nan"), r"1 ± nan")],
+    [(lambda words: words * 0.99, r"1\.0e-02"), (lambda words: words * float("nan"), "nan")],
     ids=["too little", "not a number"],
 )
 def test_a_row_that_does_not_sum_to_one_is_an_error(
@@ -258,7 +258,7 @@ def test_a_row_that_does_not_sum_to_one_is_an_error(
 
     monkeypatch.setattr("attention.extraction.reduce", break_one)
     items = items_of(tiny.treebank((4, 4, 4)), encoder, FLOAT32)
-    with pytest.raises(UserError, match=f"a row of attention sums to {named}"):
+    with pytest.raises(UserError, match=f"attention weights of a word must sum to 1, but one row is off by {named}"):
         forward(encoder, [parts[0] for parts in items.inputs], items)
 
 
@@ -271,7 +271,7 @@ def test_states_beyond_half_precision_are_refused_with_the_remedy(tmp_path: Path
     exact = extracted(encoder, items_of(treebank, encoder, FLOAT32, EVERY_STATE))
     largest = max(float(exact[f"hidden.{item}"].abs().max()) for item in range(2))
     assert largest > 65504
-    found = re.escape(f"layer 2 reach {largest:.4g}, and float16 ends at 65504")
+    found = re.escape(f"layer 2 reach {largest:.4g}, but float16 ends at 65504")
     with pytest.raises(UserError, match=rf"{found}\. .*--data\.init_args\.options\.precision float32"):
         extracted(encoder, items_of(treebank, encoder, Options(), EVERY_STATE))
     extracted(encoder, items_of(treebank, encoder, Options(), (0, 1)))  # the others fit

@@ -129,5 +129,5 @@ def test_what_cannot_be_pruned_is_refused(tmp_path: Path) -> None:
         prune(bert, of_layer(0, 1))
     source, folder = resolve(EncoderSpec(str(tiny.save_bert(tmp_path / "whole")))), tmp_path / "pruned"
     save_model(bert, source, folder)
-    with pytest.raises(EncoderError, match=r"heads were removed from this model.*Name the whole model"):
+    with pytest.raises(EncoderError, match=r"this model is pruned.*Name the unpruned model"):
         Encoder(resolve(EncoderSpec(str(folder))))

@@ -56,11 +56,11 @@ def test_options_choose_layers_heads_and_windows(bert: Path) -> None:
     windows = Options(too_long="window")
     [array] = encoder.attention([long], options=windows)
     assert array.sizes["to"] == 102
-    with pytest.raises(AlignmentError, match="windows has no attention over pieces"):
+    with pytest.raises(AlignmentError, match="windows, which give no piece-level matrix"):
         encoder.attention([long], options=windows, over="pieces")
     some = encoder.attention([long, "the fox"], options=Options(too_long="skip"))
     assert (some.sentences, some.audit["skipped_too_long"]) == ((("the", "fox"),), 1)
-    with pytest.raises(UserError, match="layers: 9 is asked for"):
+    with pytest.raises(UserError, match=r"options\.layers contains 9"):
         encoder.attention(["the fox"], options=Options(layers=(9,)))
 
 
@@ -73,7 +73,7 @@ def test_a_sentence_is_named_by_its_place_or_its_words(bert: Path) -> None:
     for wrong in (3, -4):
         with pytest.raises(IndexError, match=f"no sentence {wrong}: there are 3"):
             attention.place(wrong)
-    with pytest.raises(IndexError, match="no layer 9: there are 1, 2"):
+    with pytest.raises(IndexError, match="layer 9 is missing; available: 1, 2"):
         attention.lines(0, layer=9, head=1)
     lines = attention.lines(1, layer=2, head=3)
     np.testing.assert_array_equal(lines.weights, attention[1][1, 2])
@@ -94,7 +94,7 @@ def test_one_sentence_may_be_given_by_itself_and_what_cannot_be_read_is_named(be
     alone, listed = encoder.attention("the fox"), encoder.attention(["the fox"])
     assert alone.sentences == listed.sentences == (("the", "fox"),)
     assert alone[0].equals(listed[0])
-    with pytest.raises(UserError, match="number 1, from 0, is empty"):
+    with pytest.raises(UserError, match=r"\[1\] is empty"):
         encoder.attention(["the fox", " "])
     with pytest.raises(EncoderError, match="no such folder"):
         Encoder("./nowhere")
@@ -112,7 +112,7 @@ def test_views_mark_words_by_their_numbers(save: Callable[[Path], Path], start: 
     )
     assert view.title == "the foxglove sleeps ."
     assert list(pieces.view(words).words) == [str(piece) for piece in pieces[0]["from"].to_numpy()]
-    with pytest.raises(UserError, match="Arcs, clusters and saliency need attention over words"):
+    with pytest.raises(UserError, match="arcs, clusters and saliency refer to words"):
         pieces.view(words, arcs=[(1, 2, "det")])
     assert [view.words[place] for arc in view.arcs for place in arc[:2]] == ["the", "foxglove"]
     assert [tuple(view.words[slice(*span)]) for span in view.clusters[0]] == [("the", "foxglove")]

@@ -101,7 +101,7 @@ def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
     )
     job = slurm.submit(wrapped, "--ntasks-per-node=2", "--nodes=1")
     assert slurm.wait(job, seconds=480) == "FAILED"
-    assert "SLURM has 2 tasks, and the trainer wants 1" in log_of(slurm, job)
+    assert "SLURM has 2 tasks, but the trainer needs 1" in log_of(slurm, job)
     assert older.exists()
     assert os.listdir(runs / "Baselines") == ["version_0"]
     wrapped = wrapped.replace("absent-{split}.conllu", f"'{corpus}' --data.init_args.cache {cache}")

@@ -175,7 +175,7 @@ def test_random_spans_written_as_brackets_are_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cell", ["5", "()", "(5|", "(5)(6)", "(-1)", "(5) |(6)", "(٣)"])
 def test_malformed_brackets_are_refused(cell: str, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=re.escape(f":2: the coreference {cell!r} is malformed")):
+    with pytest.raises(CorpusError, match=re.escape(f":2: coreference column {cell!r} is malformed")):
         read_documents(write(tmp_path, BEGIN + row(0, "word", cell) + END))
 
 
@@ -187,7 +187,7 @@ ERRORS = [
     (BEGIN + sentence("a/NN/(1 b/NN/2)|1)") + END, 3, r"2\) closes a mention of cluster 2, but none is", r"Write \(2 "),
     (BEGIN + sentence("a/NN/(1") + sentence("b/NN/1)") + END, 2, r"\(1 opens here and is not closed .*2", r"Write 1\)"),
     (BEGIN + sentence("a b/NN/(1|(1 c/NN/1) d") + END, 3, r"\(1 opens here and is not closed .*line 5", r"Write 1\)"),
-    (BEGIN + sentence("a/NN/(x)") + END, 2, r"the coreference '\(x\)' is malformed", r"Write \(5 where"),
+    (BEGIN + sentence("a/NN/(x)") + END, 2, r"coreference column '\(x\)' is malformed", r"Examples: `\(5` opens"),
     (BEGIN + sentence("a", columns=11) + END, 2, "has 11 columns, the format at least 12", "Separate"),
     (BEGIN + row(0, "a", columns=13) + row(1, "b") + END, 3, "has 12 columns, the rows before it .* 13", "last tab"),
     (BEGIN + row(0, "a") + row(2, "b") + END, 3, "number '2' in column 3 instead of 1", "Number the words"),
@@ -198,7 +198,7 @@ ERRORS = [
     ("\n" + ONE + BEGIN + ONE + END, 2, "text outside a document", "Put `#begin document"),
     (BEGIN + ONE + END + END, 5, "no document is open", "Remove the mark"),
     (BEGIN + ONE + OTHER + ONE + END, 4, "begins inside another, d of line 1", "End that one"),
-    ((BEGIN + ONE + END) * 2, 5, "d, part 000, is there already, at line 1", "Remove"),
+    ((BEGIN + ONE + END) * 2, 5, "d, part 000, occurs already at line 1", "Remove"),
     (NAMED, 9, "would be called d:1, as the one of line 5", "Rename"),
     (BEGIN + ONE + END + OTHER + ONE, 5, "the document e begins here and does not end", "cut off"),
     (BEGIN + ONE + END + OTHER + "\n# nothing\n" + END, 5, "document e, .* has no sentence", "Remove it"),

@@ -34,7 +34,7 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
         (f"{HEADER}{FOX}\tA\t3\t2\n{FOX}\tA\t3\t2,7\n", r":3: column 'to' names word 7 of a sentence of 6 words\."),
         (f"{HEADER}{FOX}\tA\t0\t2\n", r":2: column 'from' names word 0 "),
         (f"{HEADER}{FOX}\tA\t\t2\n", r":2: column 'from' is empty\."),
-        (f"{HEADER}{FOX}\tA\t1\n", r":2: the record has 3 fields instead of 4\."),
+        (f"{HEADER}{FOX}\tA\t1\n", r":2: the row has 3 fields, but the first row has 4\."),
         ("sentence\tlabel\tstart\tto\n", r":1: the header has no column 'from'\. Write sentence, label, from, to "),
         (b"\xff\xfes\0\n", r":1: byte 0xff .*UTF-16"),
     ],
@@ -142,7 +142,9 @@ def test_framenet_links_a_target_with_its_core_elements(tmp_path: Path, monkeypa
     ]
     assert audit == {"unlinked_sentences": 1}
     (tmp_path / "luIndex.xml").unlink()
-    with pytest.raises(CorpusError, match=r"frameIndex\.xml: there is no luIndex\.xml beside it\. .*framenet_v17"):
+    with pytest.raises(
+        CorpusError, match=r"frameIndex\.xml: luIndex\.xml is missing in the same folder\. .*framenet_v17"
+    ):
         list(read_framenet(tmp_path / "frameIndex.xml", audit))
 
 

@@ -260,10 +260,22 @@ X, END = "X\t_\tX\t_\t_", "\t_\t_\n\n"
 @pytest.mark.parametrize(
     ("trees", "line", "wrong"),
     [
-        (CONLLU.replace("box", "cup"), 6, "word 5 of sentence 1 is 'box', but 'cup' at {trees}:6"),
-        (f"{CONLLU[:-1]}3\t{X}\t2\tdep{END}", 10, "word 3 of sentence 2 is missing, but 'X' at {trees}:13"),
-        (CONLLU.partition("# sent_id = 2")[0], 9, "word 1 of sentence 2 is 'It', but missing at {trees}:2"),
-        (f"{CONLLU}# more\n1\t{X}\t0\troot{END}", 10, "word 1 of sentence 3 is missing, but 'X' at {trees}:15"),
+        (CONLLU.replace("box", "cup"), 6, "word 5 of sentence 1 is 'box', but 'cup' in the parses ({trees}:6)"),
+        (
+            f"{CONLLU[:-1]}3\t{X}\t2\tdep{END}",
+            10,
+            "word 3 of sentence 2 is missing, but 'X' in the parses ({trees}:13)",
+        ),
+        (
+            CONLLU.partition("# sent_id = 2")[0],
+            9,
+            "word 1 of sentence 2 is 'It', but missing in the parses ({trees}:2)",
+        ),
+        (
+            f"{CONLLU}# more\n1\t{X}\t0\troot{END}",
+            10,
+            "word 1 of sentence 3 is missing, but 'X' in the parses ({trees}:15)",
+        ),
     ],
 )
 def test_trees_of_another_text_are_refused_with_both_places(tmp_path: Path, trees: str, line: int, wrong: str) -> None:
@@ -273,8 +285,8 @@ def test_trees_of_another_text_are_refused_with_both_places(tmp_path: Path, tree
     with pytest.raises(CorpusError) as caught:
         read_documents(path)
     assert str(caught.value) == (
-        f"{path}:{line}: {wrong.format(trees=beside)}. Heads are read from parses of exactly these sentences and "
-        "words: correct or move one file."
+        f"{path}:{line}: {wrong.format(trees=beside)}. Both files must have the same sentences and words: "
+        "correct one, or remove the parses."
     )
 
 

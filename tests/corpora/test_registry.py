@@ -112,13 +112,13 @@ def test_another_file_in_its_place_is_named_and_kept(tmp_path: Path) -> None:
     own = tmp_path / "ud" / "tiny-test.conllu"
     own.parent.mkdir()
     own.write_text("my own work")
-    with pytest.raises(CorpusError, match=f"^{own}: the file is there already, but is not the one of tiny .*Move"):
+    with pytest.raises(CorpusError, match=f"^{own}: the file exists already, but is not the one of tiny .*Move"):
         fetch("tiny", tmp_path)
     assert own.read_text() == "my own work"
     assert Quiet.asked == []
     own.unlink()
     own.mkdir()
-    with pytest.raises(CorpusError, match=f"^{own}: the file is there already"):
+    with pytest.raises(CorpusError, match=f"^{own}: the file exists already"):
         fetch("tiny", tmp_path)
 
 
@@ -210,7 +210,7 @@ def test_made_files_are_located_and_checked_with_those_beside_them(
     assert main(["own", "--root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"all: {tmp_path}/coref/own.conll2012\nmade, not fetched: write both by hand\n"
     (tmp_path / beside.path).write_text("something else")
-    with pytest.raises(CorpusError, match=r"own\.conllu: the file is there already, but is not the one of own"):
+    with pytest.raises(CorpusError, match=r"own\.conllu: the file exists already, but is not the one of own"):
         fetch("own", tmp_path)
 
 

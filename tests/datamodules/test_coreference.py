@@ -246,9 +246,9 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     ("count", "stage", "options", "message"),
     [
-        (7, "fit", {}, r"no train split.*Part its documents in three: --data.init_args.parts"),
-        (1, "test", {}, r"few.conll: one document with mentions cannot be parted into dev and test.*dev: b.con"),
-        (2, "test", {"parts": THIRDS}, r"2 documents with .* parted into train, dev and test\..*train: a.con"),
+        (7, "fit", {}, r"no train split.*Split its documents into three parts: --data.init_args.parts"),
+        (1, "test", {}, r"few.conll: one document with mentions is too few to split into dev and test.*dev: b.con"),
+        (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test by .*train: a.con"),
         (7, "test", {"parses": "absent.conllu"}, r"absent\.conllu"),
         (7, "test", {"parses": "other.conllu"}, r"other\.conllu"),
     ],
@@ -392,7 +392,7 @@ def test_sentences_are_joined_as_long_as_they_fit(
         ([LONG], {"too_long": "window"}, r"bn/long, sentence 2.*does not cut sentences.*too_long skip"),
         ([SILENT, SILENT], {}, r"No mention in 2 windows of 2 documents\. Check that coreference is annotated"),
         ([of_lengths(13)], {"too_long": "skip"}, "1 sentences over 14 pieces, with 1 mentions, were skipped"),
-        ([of_lengths(2)], {"layers": (3,)}, "layers: 3 is asked for, and the encoder has"),
+        ([of_lengths(2)], {"layers": (3,)}, "layers contains 3, but the encoder has"),
     ],
 )
 def test_what_cannot_be_cut(texts: list[Document], options: dict[str, Any], message: str, encoder: Encoder) -> None:

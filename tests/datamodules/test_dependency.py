@@ -98,7 +98,7 @@ def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(s
         f"set --data.init_args.punctuation_by relation."
     )
     assert len(list(tmp_path.rglob("manifest.json"))) == 2 * stored  # nothing was made before
-    with pytest.raises(UserError, match="punctuation_by is 'upos', and must be one of relation, xpos"):
+    with pytest.raises(UserError, match="punctuation_by is 'upos', but must be one of relation, xpos"):
         DependencyDataModule(punctuation_by=cast(Any, "upos"), **options)
 
 

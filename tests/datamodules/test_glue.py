@@ -63,7 +63,7 @@ def test_records_of_qqp_that_lack_a_field_or_a_question_are_counted(tmp_path: Pa
     assert sum(len(batch.index) for loader in texts.test_dataloader() for batch in loader) == 6
     other = write(tmp_path, "rte")["train"]
     other.write_text(other.read_text(encoding="utf-8") + "8\tone field too few\t0\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match=rf"{other}:8: the record has 3 fields instead of 4"):
+    with pytest.raises(CorpusError, match=rf"{other}:8: the row has 3 fields, but the first row has 4"):
         module(tmp_path, "rte")
 
 
@@ -71,8 +71,12 @@ def test_records_of_qqp_that_lack_a_field_or_a_question_are_counted(tmp_path: Pa
     ("task", "given", "message"),
     [
         ("qnli", "rte", r"train\.tsv:1: the header has no column 'question'; there are index, .*columns\.text"),
-        ("rte", "wnli", r"train\.tsv:2: '0' is no label of rte, which has entailment, not_entailment\. Put .*RTE\.zip"),
-        ("glue_sst2", "qnli", r"train\.tsv:2: 'entailment' is no label of glue_sst2, which has 0, 1"),
+        (
+            "rte",
+            "wnli",
+            r"train\.tsv:2: label '0' is not one of rte's \(entailment, not_entailment\).*Replace .*RTE\.zip",
+        ),
+        ("glue_sst2", "qnli", r"train\.tsv:2: label 'entailment' is not one of glue_sst2's \(0, 1\)"),
         ("cola", "glue_sst2", r"train\.tsv:1: without a header .* there is no column '4'; there are 1, 2\."),
         ("stsb", "rte", r"train\.tsv:1: the header has no column 'score'"),
         ("mrpc", "qqp", r"train\.tsv:1: the header has no column '#1 String'"),
@@ -90,7 +94,7 @@ def test_labels_that_do_not_fit_the_task_are_refused_by_line(tmp_path: Path) -> 
     dev = write(tmp_path, "stsb")["dev"]
     for label in ("high", "nan", "1e999"):
         dev.write_text(dev.read_text(encoding="utf-8").replace("\t0.5\n", f"\t{label}\n", 1), encoding="utf-8")
-        with pytest.raises(CorpusError, match=rf"{dev}:3: the label '{label}' is no number, and this is a reg"):
+        with pytest.raises(CorpusError, match=rf"{dev}:3: the label '{label}' is not a number, but a reg"):
             module(tmp_path, "stsb")
         write(tmp_path, "stsb")
     train = write(tmp_path, "mnli")["train"]
@@ -106,9 +110,9 @@ def test_what_the_registry_says_yields_to_what_is_given(tmp_path: Path) -> None:
     assert (data.score, data.splits["dev"].ids[0], data.text("dev", 0)[1][-1]) == ("mcc", f"{TEXTS[0]} dev 0", "0")
     data = ClassificationDataModule("stsb", root=str(tmp_path), regression=False)
     assert (data.regression, data.score) == (False, "accuracy")
-    with pytest.raises(CorpusError, match=r"score: pearson is no score of a classification\. .*f1 or auroc or mcc"):
+    with pytest.raises(CorpusError, match=r"score: pearson is not a score of a classification\. .*f1 or auroc or mcc"):
         ClassificationDataModule("cola", score="pearson")
-    with pytest.raises(CorpusError, match="score: mcc is no score of a regression"):
+    with pytest.raises(CorpusError, match="score: mcc is not a score of a regression"):
         ClassificationDataModule("stsb", score="mcc")
 
 

@@ -294,9 +294,9 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
         ([], r"corpora: none\. Name one or more"),
         ([7], r"corpora: 7 names no corpus"),
         ({"corpus": "my.txt", "packng": "pairs"}, r"no option 'packng' \(did you mean `packing`"),
-        ({"corpus": "my.txt", "packing": "pair"}, r"packing is 'pair', and must be one of single, pairs"),
-        ({"corpus": "my.txt", "limit": "many"}, r"limit is 'many', and must be a whole number"),
-        ({"corpus": "my.txt", "columns": {"text": "a", "label": 3}}, r"Columns: label is 3, and must be text"),
+        ({"corpus": "my.txt", "packing": "pair"}, r"packing is 'pair', but must be one of single, pairs"),
+        ({"corpus": "my.txt", "limit": "many"}, r"limit is 'many', but must be a whole number"),
+        ({"corpus": "my.txt", "columns": {"text": "a", "label": 3}}, r"Columns: label is 3, but must be text"),
     ],
 )
 def test_corpora_that_are_not_are_named(corpora: Corpora, message: str) -> None:
@@ -339,7 +339,9 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
         chosen = both.only(names)
         assert sum(len(batch.index) for batch in chosen.drawn("train", 99, 0)) == most
     plain = make(str(write(tmp_path / "plain.txt")))
-    with pytest.raises(CorpusError, match=r"a file has no train split\. Give .* a path with \{split\} in it"):
+    with pytest.raises(
+        CorpusError, match=r"is a single file, without a train split\. Give .* a path with \{split\} in it"
+    ):
         next(iter(plain.drawn("train", 5, 0)))
 
 

@@ -56,23 +56,27 @@ TWICE = ["attention", "attention"]
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (Adversary, {"copies": 0}, "Adversary: copies is 0, and must be at least 1"),
+        (Adversary, {"copies": 0}, "Adversary: copies is 0, but must be at least 1"),
         (Adversary, {"draws": 0}, "draws is 0"),
-        (Adversary, {"tolerance": 0.0}, "tolerance is 0.0, and must be above 0"),
+        (Adversary, {"tolerance": 0.0}, "tolerance is 0.0, but must be above 0"),
         (Adversary, {"epsilon": math.nan}, "epsilon is nan"),
         *(
-            (ConsistentAdversary, {"strengths": few}, "strengths are [")
+            (ConsistentAdversary, {"strengths": few}, "strengths must be a non-empty list")
             for few in ((0.1, 0.1), (-0.1, 0.1), (math.nan, 0.1))
         ),
-        (ConsistentAdversary, {"patience": 0}, "patience is 0, and must be at least 1"),
-        (Correlation, {"saliencies": ["leave_one_out"] * 2}, "each once, and not ['leave_one_out', 'leave_one_out']"),
-        (Correlation, {"saliencies": []}, "one or more"),
-        (GuidedMLP, {"sources": ("own", "own")}, "each once, and not ['own', 'own']"),
-        (Rationale, {"rankings": TWICE}, "each once, and not ['attention', 'attention']"),
+        (ConsistentAdversary, {"patience": 0}, "patience is 0, but must be at least 1"),
+        (
+            Correlation,
+            {"saliencies": ["leave_one_out"] * 2},
+            "without duplicates, not ['leave_one_out', 'leave_one_out']",
+        ),
+        (Correlation, {"saliencies": []}, "must be a non-empty list"),
+        (GuidedMLP, {"sources": ("own", "own")}, "without duplicates, not ['own', 'own']"),
+        (Rationale, {"rankings": TWICE}, "without duplicates, not ['attention', 'attention']"),
         (Rationale, {"fractions": (0.1, 1.0)}, "fractions [0.1, 1.0]"),
-        (SetErasure, {"rankings": TWICE}, "each once"),
-        (Fidelity, {"tests": [Perturbation()] * 2}, "each once, and not ['perturbation', 'perturbation']"),
-        (Fidelity, {"tests": []}, "name one or more"),
+        (SetErasure, {"rankings": TWICE}, "without duplicates"),
+        (Fidelity, {"tests": [Perturbation()] * 2}, "without duplicates, not ['perturbation', 'perturbation']"),
+        (Fidelity, {"tests": []}, "must be a non-empty list"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

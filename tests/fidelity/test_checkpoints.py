@@ -66,10 +66,12 @@ def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant
 def test_two_checkpoints_of_one_training_are_no_two_seeds(runs: Path, texts: Data, tmp_path: Path) -> None:
     first, last, copy = one(runs, "base-0"), tmp_path / "last.ckpt", tmp_path / "copy.ckpt"
     torch.save({**torch.load(first, weights_only=True), "epoch": 7}, last)
-    with pytest.raises(UserError, match=r"last\.ckpt and .* are both base, seed 0: name one checkpoint of each train"):
+    with pytest.raises(
+        UserError, match=r"last\.ckpt and .* have the same settings and seed \(base, seed 0\)\. Give only one"
+    ):
         load([first, last], texts)
     shutil.copy(first, copy)
-    with pytest.raises(UserError, match=r"copy\.ckpt and .*are the same checkpoint: name it once"):
+    with pytest.raises(UserError, match=r"copy\.ckpt and .*are the same checkpoint\. Give only one"):
         load([first, copy], texts)
 
 
@@ -109,13 +111,13 @@ def flipped(whole: bytes) -> bytes:
     [
         (of_config("- a"), "the checkpoint has no configuration of its model"),
         (of_config("model: 3\ndata: {}\nseed_everything: 0"), "the checkpoint has no configuration of its model"),
-        (lambda whole: b"no checkpoint", "this is no checkpoint, or a damaged one"),
-        (lambda whole: whole[:2000], "this is no checkpoint, or a damaged one"),
-        (flipped, r"this is no checkpoint, or a damaged one \(.*data/\d+\)"),
-        (lambda whole: saved(state_dict={}), "this is no checkpoint of a run"),
+        (lambda whole: b"no checkpoint", "this is not a checkpoint, or it is damaged"),
+        (lambda whole: whole[:2000], "this is not a checkpoint, or it is damaged"),
+        (flipped, r"this is not a checkpoint, or it is damaged \(.*data/\d+\)"),
+        (lambda whole: saved(state_dict={}), "this is not a checkpoint of a run"),
         (
             lambda whole: saved(**{"state_dict": {}, "epoch": 0, "pytorch-lightning_version": "2.6"}),
-            r"this is no checkpoint of a text classifier.*train\.py fit",
+            r"this is not a checkpoint of a text classifier.*train\.py fit",
         ),
     ],
 )
@@ -129,7 +131,7 @@ def test_what_is_no_checkpoint_is_named(
 
 
 def test_a_folder_without_a_checkpoint_is_named(texts: Data, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r": there is no checkpoint \(\*\.ckpt\) in this folder"):
+    with pytest.raises(UserError, match=r": the folder and its subfolders contain no checkpoint \(\*\.ckpt\)"):
         load([tmp_path], texts)
 
 

@@ -79,7 +79,9 @@ def test_texts_of_one_word_are_classified_and_not_tested() -> None:
 
 
 def test_a_level_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--model\.init_args\.level: there is no 7-1, only 2-1, 2-2, 2-3, 2-4"):
+    with pytest.raises(
+        UserError, match=r"level: '7-1' is not an attention level of this classifier; choose one of 2-1, 2-2, 2-3, 2-4"
+    ):
         classified("transformer", level="7-1")
 
 

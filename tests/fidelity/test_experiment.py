@@ -208,7 +208,7 @@ THERE = "--model.init_args.checkpoints=[{folder}/trained.ckpt]"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["test"], r"There is no checkpoint: name one or more with --model\.init_args\.check"),
+        (["test"], r"No checkpoint is given\. Give one or more: --model\.init_args\.check"),
         (["test", NOWHERE], r"nowhere\.ckpt: there is no such checkpoint"),
         (
             ["test", "--data=ClassificationDataModule", THERE, "--ckpt_path={folder}/trained.ckpt"],

@@ -303,9 +303,12 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
         *(
             (probe(drawings=(drawing,)), {}, message)
             for drawing, message in (
-                (AttentionDrawing("3-1", "tiny-test-0"), "no head '3-1'; heads are called layer-head, from "),
-                (AttentionDrawing("1-1", "tiny-dev-0"), "no sentence 'tiny-dev-0'"),
-                (AttentionDrawing("1-1", "tiny-test-0", "dobj"), "no relation 'dobj'"),
+                (
+                    AttentionDrawing("3-1", "tiny-test-0"),
+                    "head '3-1' does not exist; heads are named layer-head, from ",
+                ),
+                (AttentionDrawing("1-1", "tiny-dev-0"), "sentence 'tiny-dev-0' is not in the scored split"),
+                (AttentionDrawing("1-1", "tiny-test-0", "dobj"), "relation 'dobj' is not in the corpus"),
             )
         ),
     ],

@@ -174,9 +174,12 @@ def test_random_sets_have_as_many_heads_of_each_layer_and_others_where_there_are
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model.init_args.sets={a: [3-1]}"], r"sets\.a: there is no 3-1; there are 2 layers of 4 heads"),
+        (["--model.init_args.sets={a: [3-1]}"], r"sets\.a: 3-1 does not exist; the model has 2 layers of 4 heads"),
         (["--model.init_args.sets={a: [late]}"], r"sets\.a: 'late' is not a head\. Write layer-head"),
-        (["--model.init_args.score=pearson"], r"there is no pearson; give accuracy or f1 or auroc or mcc"),
+        (
+            ["--model.init_args.score=pearson"],
+            r"pearson is not a score of this task; choose accuracy or f1 or auroc or mcc",
+        ),
         (["--model.init_args.checkpoint=null"], "needs TextDataModule, and ClassificationDataModule is given"),
     ],
 )
@@ -194,5 +197,5 @@ def test_what_cannot_be_ablated_is_refused(
 
 
 def test_something_is_to_be_ablated() -> None:
-    with pytest.raises(UserError, match="name kinds of ablation, each once, and heads, layers or sets"):
+    with pytest.raises(UserError, match="kinds must be non-empty without duplicates, and at least one of"):
         HeadAblation(kinds=())

@@ -221,7 +221,7 @@ def test_the_score_of_a_fine_tuned_task(
     assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
 
     narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
-    with pytest.raises(UserError, match="has 2 layers of 4 heads, and the encoder 2 of 2"):
+    with pytest.raises(UserError, match="has 2 layers of 4 heads, but the encoder has 2 of 2"):
         scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
 
 
@@ -239,12 +239,12 @@ def test_random_sets_that_share_heads_are_counted() -> None:
     ("options", "of_data", "message"),
     [
         ({"relations": ("det", "dative")}, {}, "the corpus has no 'dative'; its relations are det"),
-        ({"relations": ("det", "det")}, {}, "name one or more, each once"),
-        ({"heads": 5}, {}, "there are 4 heads below the upper 1 layers, and 5 are to be off"),
-        ({"upper": 2}, {}, "can read 1 to 1 of the 2 layers, not 2"),
-        ({"random": 0}, {}, "random is 0, and must be at least 1"),
+        ({"relations": ("det", "det")}, {}, "must be a non-empty list without duplicates"),
+        ({"heads": 5}, {}, "heads is 5, but only 4 heads lie below the 1 layer that"),
+        ({"upper": 2}, {}, "upper is 2, but the probe can read 1 to 1 of the 2 layers"),
+        ({"random": 0}, {}, "random is 0, but must be at least 1"),
         ({}, {"encoder": None}, "needs attention: --data.init_args.encoder must not be null"),
-        ({"probe": DistancesWordsProbe()}, {}, "DistancesWordsProbe does not read it"),
+        ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

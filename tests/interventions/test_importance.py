@@ -240,13 +240,13 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
         analysis.begin(SimpleNamespace(names=names, drawn=drawn), one)  # type: ignore[arg-type]
         return analysis
 
-    with pytest.raises(UserError, match=r"has no head for language modelling.*without a label"):
+    with pytest.raises(UserError, match=r"has no language-modelling head.*without a label"):
         begin(batch_of(one, "the fox", "the dogs"))
-    with pytest.raises(UserError, match="a classifier is fitted to one corpus, not to a, b"):
+    with pytest.raises(UserError, match=r"needs exactly one corpus \(given: a, b\)"):
         begin(names=("a", "b"))
     analysis = begin(labelled(one))
     stranger = replace(labelled(one), passages=(((Passage("1", ("fox",), 1, label="r"),),) * 8))
-    with pytest.raises(UserError, match="knows the labels p, q, and test has r too"):
+    with pytest.raises(UserError, match="trained on the labels p, q, but test also has r"):
         analysis.end(stranger)
 
 

@@ -57,8 +57,8 @@ class TestArcs:
         [
             ("word", [2, 1, 3, 4, 5], "row 1 is word 2"),
             ("word", [1, 2, 3, 4, 4], "row 5 is word 4"),
-            ("length", [6, 6, 6, 6, 6], "sentence 0 is not the words 1 to 6 in order.* it has 5 rows"),
-            ("sentence", [0, 0, 0, 0, 1], "sentence 0 is not the words 1 to 5 in order.* it has 4 rows"),
+            ("length", [6, 6, 6, 6, 6], "sentence 0 must be words 1…6, one row each in order; there are 5 rows"),
+            ("sentence", [0, 0, 0, 0, 1], "sentence 0 must be words 1…5, one row each in order; there are 4 rows"),
             ("sentence", [1, 1, 1, 0, 0], "not sorted"),
             ("head", [2, 3, 0, 6, 3], r"word 4 of sentence 0 \(5 words\) has the impossible gold head 6"),
             ("head", [2, 3, 0, -1, 3], "impossible gold head -1"),

@@ -69,7 +69,7 @@ def test_distances_and_depths_equal_a_walk_through_the_tree(sentences: list[list
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        *((heads, "have a cycle") for heads in ([0, 3, 4, 2], [1])),
+        *((heads, "form a cycle") for heads in ([0, 3, 4, 2], [1])),
         *(([0, head], "a head lies outside its sentence") for head in (-2, 3)),
     ],
 )

@@ -211,7 +211,9 @@ def test_many_imposed_weights_at_once_decide_as_one_by_one(kind: str) -> None:
 def test_weights_for_a_level_that_is_not_there_are_refused(kind: str, levels: str) -> None:
     model, imposed = built(KINDS[kind]()), {"paragraph": torch.zeros(3, 8)}
     for attempt in (lambda: model(texts(), imposed=imposed), lambda: model.decide(model(texts()), imposed)):
-        with pytest.raises(UserError, match=rf"no attention paragraph to impose weights on; there is {levels}\.$"):
+        with pytest.raises(
+            UserError, match=rf"No weights can be imposed on level 'paragraph'; .* levels are {levels}\.$"
+        ):
             attempt()
 
 

@@ -77,7 +77,7 @@ def test_plain_transformers_decides_as_the_checkpoint_does(tmp_path: Path, capsy
         capsys.readouterr()
         assert main([str(checkpoint), str(folder)]) == 1
         assert capsys.readouterr().err == (
-            f"error: {folder} is there already, and nothing is overwritten. Name a folder that is not there.\n"
+            f"error: {folder} exists already and is not overwritten. Name a folder that does not exist.\n"
         )
 
 
@@ -104,5 +104,5 @@ def test_what_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     export(model, tmp_path / "model")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for taken in ("model", "link", "texts"):
-        with pytest.raises(EncoderError, match="is there already, and nothing is overwritten"):
+        with pytest.raises(EncoderError, match="exists already and is not overwritten"):
             export(model, tmp_path / taken)

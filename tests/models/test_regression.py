@@ -95,11 +95,11 @@ def test_it_learns_numbers_and_says_them_again_without_the_data(corpus: str, bar
 
 
 def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"AttentionClassifier decides between classes, and the labels are numbers"):
+    with pytest.raises(UserError, match=r"AttentionClassifier decides between classes, but the labels are numbers"):
         trainer().fit(
             AttentionClassifier(AverageEncoder(), AdditiveAttention()), datamodule=data(corpus, None, tmp_path)
         )
-    with pytest.raises(UserError, match=r"TransformerClassifier weighs classes \(class_weights\), and the labels are"):
+    with pytest.raises(UserError, match=r"TransformerClassifier weighs classes \(class_weights\), but the labels are"):
         trainer().fit(TransformerClassifier(class_weights=True), datamodule=data(corpus, bare, tmp_path))
     checkpoint = tmp_path / "some.ckpt"
     checkpoint.touch()
@@ -108,6 +108,6 @@ def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, t
             Fidelity(checkpoints=[str(checkpoint)], tests=[Permutation()]), datamodule=data(corpus, bare, tmp_path)
         )
     words = ClassificationDataModule(corpus, cache=str(tmp_path), regression=False)
-    with pytest.raises(CorpusError, match="score: pearson is no score of a classification"):
+    with pytest.raises(CorpusError, match="score: pearson is not a score of a classification"):
         ClassificationDataModule(corpus, score="pearson")
     assert words.score == "accuracy"

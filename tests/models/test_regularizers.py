@@ -238,7 +238,7 @@ def test_choices_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
         ({"share": 1.5}, r"share is 1\.5"),
         ({"masked": 0.8, "random": 0.3}, r"masked is 0\.8 and random 0\.3"),
         ({"masked": -0.1}, r"masked is -0\.1"),
-        ({}, r"no mask token: give a tokenizer .*--data\.init_args\.tokenizer"),
+        ({}, r"no mask token\. Give a tokenizer .*--data\.init_args\.tokenizer"),
     ],
 )
 def test_without_a_mask_token_or_a_share_there_is_no_language_model(options: dict[str, float], message: str) -> None:

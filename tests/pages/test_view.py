@@ -494,13 +494,13 @@ def test_what_a_smaller_page_leaves_out_stands_beside_the_figure(tmp_path: Path,
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"values": np.zeros((3, 4, 8, 7), np.float32)}, r"values: shape \[3, 4, 8, 7\]"),
-        ({"values": np.full((3, 4, 8, 8), np.nan, np.float32)}, "values: nan"),
-        ({"values": np.full((3, 4, 8, 8), -1, np.float32)}, "values: -1"),
+        ({"values": np.zeros((3, 4, 8, 7), np.float32)}, r"values has shape \[3, 4, 8, 7\]"),
+        ({"values": np.full((3, 4, 8, 8), np.nan, np.float32)}, "values contains nan"),
+        ({"values": np.full((3, 4, 8, 8), -1, np.float32)}, "values contains -1"),
         ({"layers": (1, 2)}, "of 2 layers"),
-        ({"arcs": [(1, 8, "obj")]}, "arcs: position 8 of 8"),
+        ({"arcs": [(1, 8, "obj")]}, "arcs: position 8 is not among the 8"),
         ({"clusters": [[(3, 3)]]}, r"clusters: \(3, 3\)"),
-        ({"saliency": {"a": [1.0]}}, "saliency 'a': 1 numbers for 8"),
+        ({"saliency": {"a": [1.0]}}, "saliency 'a' must have 8 finite numbers.*; it has 1"),
         ({"delimiters": [-1]}, "delimiters: position -1"),
     ],
 )

@@ -139,7 +139,7 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
 
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> None:
-    with pytest.raises(UserError, match="Never gives a gold head of sentence 4 of train probability 0"):
+    with pytest.raises(UserError, match="Never assigns probability 0 to a gold head in train sentence 4"):
         scored(short(Never()), data)
 
 

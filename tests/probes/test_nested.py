@@ -181,7 +181,9 @@ def test_a_loss_that_is_no_number_is_refused(data: DependencyDataModule) -> None
 
 
 def test_a_probe_of_something_else_is_refused() -> None:
-    with pytest.raises(UserError, match=r"AntecedentAttentionProbe predicts no heads: give "):
+    with pytest.raises(
+        UserError, match=r"trains a probe of syntactic heads, but AntecedentAttentionProbe predicts none: give "
+    ):
         ControlTask(AntecedentAttentionProbe())  # type: ignore[arg-type]
 
 

@@ -193,9 +193,9 @@ def test_nats_are_a_code_over_root_and_the_other_words() -> None:
 
 
 def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
-    with pytest.raises(UserError, match="it has no code length"):
+    with pytest.raises(UserError, match="so a description length cannot be computed"):
         made(StructuralDepthProbe).cross_entropy(batch())
-    with pytest.raises(UserError, match="has 3 pairs of layer and rank"):
+    with pytest.raises(UserError, match=r"trains 3 probes \(layers × ranks\)"):
         made(StructuralDistanceProbe).cross_entropy(batch())
 
 
@@ -213,10 +213,10 @@ def test_every_layer_goes_with_every_rank() -> None:
 @pytest.mark.parametrize(
     ("layers", "ranks", "held", "message"),
     [
-        (None, None, (), r"needs hidden states: --data\.init_args\.hidden '\[1,2,3\]'"),
-        ((3,), None, (1, 2), r"layer 3, only of 1, 2\. Name it in --data\.init_args\.hidden too"),
+        (None, None, (), r"needs hidden states\. Set --data\.init_args\.hidden, for instance '\[1,2,3\]'"),
+        ((3,), None, (1, 2), r"of 1, 2, but not of layer 3\. Add it to --data\.init_args\.hidden"),
         (None, (0,), (1,), r"ranks: 0 is not from 1 to 16"),
-        (None, (2, 2), (1,), r"ranks \[2, 2\]: give at least one of each, and none twice"),
+        (None, (2, 2), (1,), r"ranks \[2, 2\] must be non-empty lists without duplicates"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(

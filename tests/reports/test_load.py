@@ -69,9 +69,9 @@ def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
     run(tmp_path / "a", 0.1)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "results.json").write_text("{", encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"left out: .*b.results\.json is there, but is not what a run writes"):
+    with pytest.warns(UserWarning, match=r"left out: .*b.results\.json is not a results\.json written by a run"):
         assert reports.load(tmp_path)["run"].unique().tolist() == [str(tmp_path / "a")]
-    with pytest.raises(RecordError, match="there is no run"):
+    with pytest.raises(RecordError, match=r"no run has a results\.json that can be read"):
         reports.load(tmp_path / "nowhere")
 
 
@@ -92,5 +92,5 @@ def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
     assert frame["encoder"].tolist() == ["bert-a", "bert-a", "bert-b", "bert-b"]
     with pytest.raises(RecordError, match=r"no run has a table best_head \(did you mean `?best_heads`?\?\)"):
         reports.load(tmp_path, table="best_head")
-    with pytest.raises(RecordError, match=r"no run has a table best_heads; there is none$"):
+    with pytest.raises(RecordError, match=r"no run has a table best_heads; the runs have no tables$"):
         reports.load(tmp_path / "probe", table="best_heads")

@@ -237,7 +237,7 @@ def test_without_drawings_all_else_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", [Silent(), Bare()], ids=["without a result", "without the attribute"])
 def test_a_module_without_a_result_is_named_and_skipped(module: Bare, tmp_path: Path) -> None:
     printed = run(module, SourcedNumbers(), tmp_path)
-    assert f"Warning: {type(module).__name__} has no result after its test: nothing written" in printed
+    assert f"Warning: {type(module).__name__} has no result after its test, so nothing is written" in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -253,7 +253,7 @@ def test_beside_the_logs_of_a_run_and_with_data_of_unknown_origin(
             (folder / "config.yaml").touch()  # as the command line does
 
     printed = run(Configured(), Numbers(), tmp_path / "root", CSVLogger(tmp_path, name="demo", version="run"))
-    assert "Warning: Numbers has no provenance: encoder and data unknown" in printed
+    assert "Warning: Numbers has no `provenance`, so results.json does not record encoder and data" in printed
     record = record_of(folder)
     assert (record["config"], record["seed"], record["encoder"], record["data"]) == ("config.yaml", None, {}, {})
     assert record["audit"] == RESULT.audit

@@ -18,13 +18,13 @@ def test_a_number_within_its_bounds_passes(value: float | None) -> None:
 @pytest.mark.parametrize("value", [-0.1, 1, 2.5, float("nan"), float("inf"), -float("inf")])
 def test_a_number_outside_its_bounds_is_named_with_them(value: float) -> None:
     wanted = f"{'' if math.isfinite(value) else 'a finite number '}at least 0 and below 1"
-    with pytest.raises(UserError, match=rf"^Thing: share is {value}, and must be {wanted}\.$"):
+    with pytest.raises(UserError, match=rf"^Thing: share is {value}, but must be {wanted}\.$"):
         check_numbers(Thing(), least=0, below=1, epochs=0, share=value)
 
 
 def test_without_bounds_a_number_must_be_finite() -> None:
     check_numbers(Thing(), share=-3)
-    with pytest.raises(UserError, match=r"^Thing: share is nan, and must be a finite number\.$"):
+    with pytest.raises(UserError, match=r"^Thing: share is nan, but must be a finite number\.$"):
         check_numbers(Thing(), share=math.nan)
 
 
@@ -52,16 +52,16 @@ class Given:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("count", "3", "Given: count is '3', and must be a whole number."),
-        ("count", True, "Given: count is True, and must be a whole number."),
-        ("count", 2.5, "Given: count is 2.5, and must be a whole number."),
-        ("share", "half", "Given: share is 'half', and must be a number."),
-        ("names", "punct", "Given: names is 'punct', and must be a list."),
-        ("names", ["a", 3], "Given: names is ['a', 3], and must be a list, each text."),
-        ("flag", "no", "Given: flag is 'no', and must be true or false."),
-        ("flag", 1, "Given: flag is 1, and must be true or false."),
-        ("way", "nearer", "Given: way is 'nearer', and must be one of near, far (did you mean `near`?)."),
-        ("ways", ["far", "close"], "Given: ways is ['far', 'close'], and must be a list, each one of near, far."),
+        ("count", "3", "Given: count is '3', but must be a whole number."),
+        ("count", True, "Given: count is True, but must be a whole number."),
+        ("count", 2.5, "Given: count is 2.5, but must be a whole number."),
+        ("share", "half", "Given: share is 'half', but must be a number."),
+        ("names", "punct", "Given: names is 'punct', but must be a list."),
+        ("names", ["a", 3], "Given: names is ['a', 3], but must be a list, each text."),
+        ("flag", "no", "Given: flag is 'no', but must be true or false."),
+        ("flag", 1, "Given: flag is 1, but must be true or false."),
+        ("way", "nearer", "Given: way is 'nearer', but must be one of near, far (did you mean `near`?)."),
+        ("ways", ["far", "close"], "Given: ways is ['far', 'close'], but must be a list, each one of near, far."),
     ],
 )
 def test_values_of_other_types_are_refused(name: str, value: object, message: str) -> None:
@@ -77,7 +77,7 @@ class Own(Given):
 
 def test_annotations_that_cannot_be_read_leave_those_of_the_base() -> None:
     check_values(Own(thing=None), thing=object(), count=3)
-    with pytest.raises(UserError, match=r"^Own: flag is 1, and must be true or false\.$"):
+    with pytest.raises(UserError, match=r"^Own: flag is 1, but must be true or false\.$"):
         check_values(Own(thing=None), flag=1)
 
 
@@ -101,7 +101,7 @@ def test_an_object_is_made_of_a_mapping_of_its_options() -> None:
     assert from_options(Box, {"width": 5}, "corpora.box", width=2).width == 5
     with pytest.raises(UserError, match=r"^corpora\.box: there is no option 'dept' \(did you mean `depth`\?\)\.$"):
         from_options(Box, {"dept": 3}, "corpora.box")
-    with pytest.raises(UserError, match=r"^corpora\.box is \[1\], and must be a mapping of width, depth\.$"):
+    with pytest.raises(UserError, match=r"^corpora\.box is \[1\], but must be a mapping of width, depth\.$"):
         from_options(Box, [1], "corpora.box")
 
 

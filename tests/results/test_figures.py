@@ -65,7 +65,7 @@ TEXT = ColouredText("7", "gold 1", ("a", "film"), {"attention": [0.1, 0.9], "gra
         (CURVES, {"lines": {}, "points": {}}, "no lines and no points"),
         (CURVES, {"lines": {"base": ([0, 1], [0])}}, "line 'base': 2 values of x and 1 of y"),
         (CURVES, {"points": {"seeds": ([1, INF], [0, 0])}}, "points 'seeds': an infinite value"),
-        (CURVES, {"log_x": True}, "line 'base': a logarithmic scale has no x up to 0"),
+        (CURVES, {"log_x": True}, "line 'base': a logarithmic scale needs x > 0"),
         (CURVES, {"y_range": (0, NAN)}, "a y axis without two finite ends"),
         (TEXT, {"words": (), "rows": {"attention": []}}, "no words or no rows"),
         (TEXT, {"rows": {"gradient": [0.5]}}, "row 'gradient' has 1 values for 2 words"),

@@ -38,7 +38,7 @@ if "warned" in config:
 if "killed" in config:
     os.kill(os.getpid(), signal.SIGKILL)
 if "silent" in config:
-    print("Not tested: there is no test split.")
+    print("Not tested: the test split is missing.")
     sys.exit(0)
 folder = Path(options["trainer.default_root_dir"]) / "Probe" / "version_0"
 folder.mkdir(parents=True)

@@ -207,7 +207,7 @@ def test_other_items_are_counted_in_the_error(tmp_path: Path) -> None:
     ):
         main([str(a), str(b)])
     c = make_run(tmp_path / "c", items(2).drop(columns="id"), config(decay=1))
-    with pytest.raises(UserError, match=r"items of .*a are named by id, items of .*c by sentence"):
+    with pytest.raises(UserError, match=r"items of .*a are identified by id, those of .*c by sentence"):
         main([str(a), str(c)])
 
 
@@ -267,7 +267,7 @@ def test_a_row_of_a_sweep_is_named_as_in_its_table(tmp_path: Path) -> None:
             main([str(wrong)])
     with pytest.raises(UserError, match=r"has no row 'wrods' \(did you mean `words`\?\); there are: words, no words"):
         main([f"{folder}:wrods"])
-    with pytest.raises(UserError, match="alone is no folder of a sweep that has ended"):
+    with pytest.raises(UserError, match="alone is not the folder of a finished sweep"):
         main([f"{alone}:words"])
 
 
@@ -278,7 +278,7 @@ def test_other_denominators_are_told(tmp_path: Path) -> None:
     assert f"Warning: in 7 items the denominators of {runs[1]} and {runs[0]} differ" in run_main(*runs)
 
 
-EXPECTED = "the folder of a run, its results.json, or DIR:ROW"
+EXPECTED = "Give a run folder, a results.json, or SWEEP_DIR:ROW"
 
 
 def no_results(run: Path) -> None:
@@ -289,17 +289,17 @@ def no_results(run: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (shutil.rmtree, f"run: there is no such file or folder; {EXPECTED}"),
-        (no_results, rf"run: the folder is there, but has no results\.json: no test has ended in it; {EXPECTED}"),
+        (shutil.rmtree, rf"run: there is no such file or folder\. {EXPECTED}"),
+        (no_results, rf"run: the folder exists, but has no results\.json: no test has ended in it\. {EXPECTED}"),
         (
             lambda run: shutil.move(run, run.parent / "other") and shutil.move(run.parent / "other", run / "version_0"),
-            rf"run: the folder is there, .*; below it there are .*run/version_0; {EXPECTED}",
+            rf"run: the folder exists, .*; below it there are .*run/version_0\. {EXPECTED}",
         ),
         (
             lambda run: items(2).to_parquet(run / "items.parquet"),
             r"uas is 0\.\d+ there but 0\.\d+ by .*items.parquet, which is of another run",
         ),
-        (lambda run: (run / "items.parquet").unlink(), "items.parquet, are not there"),
+        (lambda run: (run / "items.parquet").unlink(), "items.parquet with the counts per test item is missing"),
         (
             lambda run: change_record(run, ratios={}),
             r"results\.json: the experiment .* keeps no counts per item.* Compare runs of probes or of classifiers",
@@ -307,7 +307,7 @@ def no_results(run: Path) -> None:
         (lambda run: (run / "items.parquet").write_text("words"), "items.parquet cannot be read: "),
         (
             lambda run: (run / "results.json").write_text("{"),
-            rf"results.json is there, but is not what a run writes as its results.json .*; {EXPECTED}",
+            rf"results.json is not a results.json written by a run .*\. {EXPECTED}",
         ),
         (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not valid YAML"),
     ],
@@ -321,7 +321,7 @@ def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], 
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (items(1).replace("text-1", "text-0"), "1 items repeat the id of others"),
+        (items(1).replace("text-1", "text-0"), "1 item with the id of another item"),
         (items(1).drop(columns=["id", "sentence"]), "has no column id, sentence or document"),
         (items(1).assign(scored=[*[np.nan] * 9, *[25.0] * (SENTENCES - 9)]), "a count of uas is missing"),
     ],
@@ -334,7 +334,7 @@ def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: s
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        ("uass", r"uass is no score \(did you mean `uas`\?\); there are counts per item of: uas"),
+        ("uass", r"uass is not a score \(did you mean `uas`\?\); there are counts per item of: uas"),
         ("loss", "loss cannot be compared item by item; there are counts per item of: uas"),
         ("uas", "run is named twice"),
     ],

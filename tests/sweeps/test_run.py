@@ -125,7 +125,7 @@ def test_a_failed_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     assert "[1/3] x, fail, seed 0: no results after 0 s: exit code 3; the end of " in told
     assert "    Error: nothing comes of nothing\n" in told
     assert "[2/3] y, silent, seed 0: no results after 0 s: exit code 0; the end of " in told
-    assert "    Not tested: there is no test split.\n" in told
+    assert "    Not tested: the test split is missing.\n" in told
     assert "[3/3] z, afterwards, seed 0: 0 s, then exit code 5, after its results; uas 50.0" in told
     assert "3 runs: 1 done (3 begun now), 2 failed" in told
     assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [0, 0, 1]
@@ -216,7 +216,7 @@ def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tm
     next((tmp_path / "out" / "runs").rglob("results.json")).write_text("{}")
     code, told = sweep(spec)
     assert code == 1
-    assert "is not what a run writes as its results.json" in told
+    assert "is not a results.json written by a run" in told
     assert f"; remove {next((tmp_path / 'out' / 'runs').iterdir())} to run it again" in told
 
 

@@ -146,12 +146,12 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (" ", "texts: number 0, from 0, is empty"),
-        ([], "texts: there is none to predict"),
-        (["fine", " "], "texts: number 1, from 0, is empty"),
-        ([["the", ""]], "texts: number 0, from 0, is empty or has an empty part"),
-        ([[]], "texts: number 0, from 0, is .*: give a string, or a sequence of strings"),
-        ([3], "texts: number 0, from 0, is 3: give a string"),
+        (" ", r"texts\[0\] is empty"),
+        ([], "texts is empty: give at least one"),
+        (["fine", " "], r"texts\[1\] is empty"),
+        ([["the", ""]], r"texts\[0\] is empty or has an empty part"),
+        ([[]], r"texts\[0\] is .*; it must be a string or a sequence of strings"),
+        ([3], r"texts\[0\] is 3; it must be a string"),
     ],
 )
 def test_what_nothing_can_be_predicted_of_is_refused(given: list[object], message: str) -> None:

@@ -27,7 +27,7 @@ from training.parsing import Parser, explained, only_known_classes, trusted_modu
 QUICK = f"--config={ROOT}/configs/fidelity/quick.yaml"
 CONFIGS = ROOT / "configs"
 CPU = "--trainer.accelerator=cpu"
-IS_OF_ANOTHER = r"evil\.\w+ is of another program, and no file may import it"
+IS_OF_ANOTHER = r"evil\.\w+ is in an external package, which only the command line may allow"
 EVIL = "STRANGE.evil.X"  # STRANGE stands for the module
 
 
@@ -141,7 +141,8 @@ def test_what_tests_a_checkpoint_imports_nothing_of_its_data(
     path = forged(trained, tmp_path / "evil.ckpt", PLACES["data"], evil, **of_transformer(route))
     assert train.run(of_route(route, path)) == 1
     *_, told = capsys.readouterr().err.splitlines()
-    fault = f"{evil}.evil.X is of another program, and no file may import it. If you trust it, add --trust {evil}.evil"
+    fault = f"{evil}.evil.X is in an external package, which only the command line may allow. If you trust it, "
+    fault += f"add --trust {evil}.evil"
     assert fault in told
     assert not ran.exists()
 
@@ -216,17 +217,20 @@ def test_a_config_imports_and_permits_nothing(
         return capsys.readouterr().err
 
     if kind == "class":
-        assert f"{evil}.evil.X is of another program, and no file may import it. If you trust it, add --tru" in told()
+        assert (
+            f"{evil}.evil.X is in an external package, which only the command line may allow. If you trust it, add "
+            f"--tru" in told()
+        )
         assert not ran.exists()
         told(f"--trust={evil}.evil")
         assert ran.exists()
     else:
         allow = "data.init_args.vectors.allow_pickle"
-        assert f"Error: {allow} is true in a file of settings, and only the command line can permit that. " in told()
+        assert f"Error: {allow} is true in a config file, but only the command line may allow that. " in told()
         command.insert(2, f"--{allow}=false")
         assert f"add --{allow} true." in told()
         command.pop(2)
-        assert "x.kv: there is no such file" in told(f"--{allow}=true")
+        assert "x.kv: no such file of word vectors" in told(f"--{allow}=true")
 
 
 @pytest.mark.slow
@@ -250,7 +254,7 @@ def test_a_class_of_ones_own_is_named_on_the_command_line(
 def test_a_checkpoint_whose_config_cannot_be_read_is_refused(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "nested.ckpt"
     torch.save({**torch.load(trained, weights_only=True), "config": "[" * 100_000, "hyper_parameters": {}}, path)
-    with pytest.raises(TrainingError, match=r"nested\.ckpt: this is no checkpoint of a run"):
+    with pytest.raises(TrainingError, match=r"nested\.ckpt: this is not a checkpoint of a run"):
         TextClassifier.load_from_checkpoint(path)
 
 

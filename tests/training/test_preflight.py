@@ -86,10 +86,10 @@ def test_all_faults_are_told_at_once(
     for fault, expected in zip(
         faults,
         (
-            "SLURM has 1 task, and the trainer wants 2",
+            "SLURM has 1 task, but the trainer needs 2",
             "c-train.conllu: there is no such file",
             "some/encoder: not found, neither as a local folder nor on the hub (offline, and not downloaded before)",
-            "absent.txt: there is no such file of word vectors",
+            "absent.txt: no such file of word vectors",
             "c-dev.conllu",
         ),
         strict=True,
@@ -126,9 +126,7 @@ def test_what_gensim_would_fetch_is_told(
     command = arguments(config, corpus, bert, str(tmp_path), tmp_path / "runs")
     code, _, errors = flown([*command, "--data.init_args.vectors.name=glove-wiki-gigaword-50"])
     assert code == 1
-    assert (
-        "Fetch it where there is a network (`python -m gensim.downloader --download glove-wiki-gigaword-50`)" in errors
-    )
+    assert "Download it first: `python -m gensim.downloader --download glove-wiki-gigaword-50`" in errors
 
 
 def test_an_encoder_that_was_fetched_before_is_found(
@@ -153,8 +151,8 @@ def test_a_disk_that_is_too_full_is_told_with_what_is_missing(
     command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, str(tmp_path / "stores"), tmp_path / "runs")
     code, _, errors = flown([*command, *DDP])
     assert code == 1
-    assert "SLURM has 1 task, and the trainer wants 2" in errors
-    assert "kB are needed for the stores, and 1.0 kB are free. Free " in errors
+    assert "SLURM has 1 task, but the trainer needs 2" in errors
+    assert "kB are needed for the stores, but only 1.0 kB are free. Free " in errors
 
 
 def shards(folder: Path) -> list[Path]:
@@ -269,7 +267,7 @@ def test_documents_texts_and_fidelity_are_gone_through(
     shutil.copy(checkpoint, tmp_path / "twin.ckpt")
     code, _, errors = flown([*command, f"--model.init_args.checkpoints=[{checkpoint}, {tmp_path / 'twin.ckpt'}]"])
     assert code == 1
-    assert "are the same checkpoint: name it once" in errors
+    assert "are the same checkpoint. Give only one" in errors
     assert left(tmp_path) == before | {"twin.ckpt"}
 
 

@@ -60,7 +60,7 @@ def test_a_slow_validation_is_waited_for_and_a_rank_frozen_in_backward_is_named(
     (folder,) = (tmp_path / "runs").glob("*/version_0")
     assert list(folder.glob("checkpoints/*.ckpt")), "the first epoch has ended"
     assert done.stderr.splitlines()[-1] == (
-        f"Error: {folder}: rank 1 gives no sign of life, and the others have waited for 6 s "
+        f"Error: {folder}: rank 1 gives no sign of life; the others have waited for 6 s "
         f"(--data.init_args.rank_timeout). Look at its output; the same command continues the run."
     )
     end = time.monotonic() + 10

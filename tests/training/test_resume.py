@@ -295,7 +295,7 @@ def test_checkpoints_are_put_back_as_they_were_in_the_state(noted: bool, tmp_pat
     assert state.left == Left(state.training, best=kept_best, log="step\n1\n")
     left = {path.name: path.read_text() for path in (moved / "checkpoints").iterdir()}
     assert left == {path.name: path.name for path in (best, users)}
-    with pytest.raises(UserError, match="there is no checkpoint"):
+    with pytest.raises(UserError, match="contain no checkpoint"):
         files_of(state.folder)  # nothing of an unfinished run is taken for a trained classifier
 
 
