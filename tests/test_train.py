@@ -25,10 +25,13 @@ from results.errors import UserError
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
+from tests.trainers import CONTINUES
 from training import TrainingError
 from training.cli import CheckedCLI, check
 from training.faults import fault
 from training.parsing import Parser
+
+pytestmark = CONTINUES
 
 ROOT = Path(__file__).parent.parent
 Given = Callable[..., list[str]]

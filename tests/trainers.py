@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from pytorch_lightning import Callback, LightningDataModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
@@ -10,6 +11,13 @@ from datamodules import DependencyDataModule
 from probes.nested import best_copy, train_copy
 from results import Result
 from training import Best, Experiment, TrainedModule
+
+CONTINUES = pytest.mark.filterwarnings(
+    "ignore:The dirpath has changed",
+    "ignore:Checkpoint directory .* exists and is not empty",
+    "ignore:Be aware that when using `ckpt_path`",
+)
+"""Mark of tests that begin with a checkpoint, or in the folder of an earlier run: Lightning remarks on both."""
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 

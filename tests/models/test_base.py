@@ -28,8 +28,10 @@ from models.text_classifier import DecisionRows
 from results.errors import UserError
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
-from tests.trainers import trainer
+from tests.trainers import CONTINUES, trainer
 from training import TrainingError
+
+pytestmark = CONTINUES
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,9 @@ from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, 
 from tests import tiny
 from tests.fidelity.trained import ROOT, fitted
 from tests.models.corpora import write_vectors
+from tests.trainers import CONTINUES
+
+pytestmark = CONTINUES
 
 HIERARCHICAL = [
     "--model=HierarchicalClassifier",

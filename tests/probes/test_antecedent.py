@@ -26,8 +26,10 @@ from probes.frozen import Sizes
 from results.errors import UserError
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
-from tests.trainers import scored, trainer
+from tests.trainers import CONTINUES, scored, trainer
 from training import TrainingError
+
+pytestmark = CONTINUES
 
 ROOT = Path(__file__).parent.parent.parent
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]]

@@ -22,8 +22,10 @@ from probes.head_selection import HeadSelectionProbe, RelationClassifier
 from results import Bars, HeatMap, Result
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
-from tests.trainers import scored, trainer
+from tests.trainers import CONTINUES, scored, trainer
 from training import TrainingError
+
+pytestmark = CONTINUES
 
 DIM = 5
 SIZES = Sizes((0, 1), (0, 1, 2), DIM)

@@ -34,8 +34,10 @@ from results.errors import UserError
 from tests.attention import reference
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
-from tests.trainers import scored, trainer
+from tests.trainers import CONTINUES, scored, trainer
 from training import TrainingError
+
+pytestmark = CONTINUES
 
 SIZE = 8
 PAIRS = (Pair(1, 3), Pair(1, 8), Pair(2, 3))

@@ -28,6 +28,8 @@ from reports.tables import latex_table
 from reports.writer import ResultWriter, write
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table
 
+pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
+
 EXAMPLES = ColouredTexts("Examples", (ColouredText("7", "gold 1", ("ein", "schöner"), {"attention": [0.1, 0.9]}),))
 TABLE = pd.DataFrame(
     {"relation": ["det", 'a, "b"', "[unused1]"], "n": [3, 2, 1], "accuracy": [1 / 3, 0.1, float("nan")]}

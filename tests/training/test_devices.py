@@ -14,6 +14,8 @@ import train
 from models.regularizers import MaskedLanguageModel
 from tests.models.corpora import write_texts
 
+pytestmark = pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")
+
 Train = Callable[..., tuple[dict[str, Any], list[dict[str, str]], dict[str, Tensor]]]
 
 

@@ -19,10 +19,13 @@ import train
 from models import TextClassifier
 from probes import AttentionOnlyProbe
 from tests.test_train import ROOT, arguments, classifier_arguments
+from tests.trainers import CONTINUES
 from training import TrainingError
 from training.checkpoints import data_settings, read_checkpoint
 from training.cli import ProbingCLI, check
 from training.parsing import Parser, explained, only_known_classes, trusted_modules
+
+pytestmark = CONTINUES
 
 QUICK = f"--config={ROOT}/configs/fidelity/quick.yaml"
 CONFIGS = ROOT / "configs"

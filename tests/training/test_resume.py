@@ -31,11 +31,14 @@ from processes.ranks import LostRank
 from results.errors import UserError
 from results.files import keep
 from tests.test_train import ROOT, arguments, classifier_arguments
+from tests.trainers import CONTINUES
 from training.checkpoints import read_checkpoint
 from training.lightning_private import random_states, set_random_states
 from training.parsing import Parser
 from training.resume import save_tensors
 from training.run import Left, RunState, run_digest
+
+pytestmark = CONTINUES
 
 Command = Callable[[Path], list[str]]
 
