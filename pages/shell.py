@@ -1,19 +1,24 @@
 """Frame common to all pages: style, scripts, data, and a content security policy that blocks everything else."""
 
-import base64
 import hashlib
-import json
 import zlib
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Self
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 _HERE = Path(__file__).parent
-_POLICY = (
-    "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
-    "script-src {}"
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(_HERE),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
 )
+_TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
 
 
 class Packed(bytes):
@@ -35,6 +40,16 @@ def resource(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
+def render(template: str, **values: object) -> str:
+    """Return the HTML of a template of this package, such as `report.html`; texts among the values are escaped.
+
+    Args:
+        template: Name of the file.
+        **values: Variables of the template; one that is missing is an error.
+    """
+    return _TEMPLATES.get_template(template).render(values)
+
+
 def document(
     title: str,
     body: str,
@@ -46,44 +61,22 @@ def document(
     """Return a complete page as HTML.
 
     Args:
-        title: title as plain text; it is escaped here.
-        body: HTML of the body; the caller has escaped what comes from files.
+        title: Title as plain text.
+        body: HTML of the body, from `render`.
         styles: CSS added to the style of all pages (`theme.css`).
         scripts: JavaScript added to the script of all pages (`page.js`). The policy of the page allows scripts by their
             SHA-256, so that no other script runs, whatever a text contains.
-        data: data by id of the element that contains them: `Packed` bytes, or values for JSON.
+        data: Data by id of the element that contains them: `Packed` bytes, or values for JSON.
     """
     sources = [resource("page.js"), *scripts]
-    hashes = " ".join(f"'sha256-{_sha256(source)}'" for source in sources)
-    blocks = [_block(name, value) for name, value in (data or {}).items()]
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(hashes)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title>",
-        *(f"<style>\n{style}</style>" for style in [resource("theme.css"), *styles]),
-        "</head>",
-        "<body>",
-        body,
-        *blocks,
-        *(f"<script>{source}</script>" for source in sources),
-        "</body>",
-        "</html>",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def _sha256(source: str) -> str:
-    return base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
-
-
-def _block(name: str, value: object) -> str:
-    if isinstance(value, Packed):
-        content = base64.b64encode(value).decode()
-        return f'<script type="application/octet-stream" id="{escape(name)}">{content}</script>'
-    # No text of the data can end the element.
-    content = json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    return f'<script type="application/json" id="{escape(name)}">{content}</script>'
+    packed = {name: b64encode(value).decode() for name, value in (data or {}).items() if isinstance(value, Packed)}
+    return render(
+        "document.html",
+        title=title,
+        body=body,
+        styles=[resource("theme.css"), *styles],
+        scripts=sources,
+        hashes=[b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in sources],
+        values={name: value for name, value in (data or {}).items() if name not in packed},
+        packed=packed,
+    )

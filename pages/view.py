@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pages.shell import Packed, document, resource
+from pages.shell import Packed, document, render, resource
 from results.errors import UserError
 from results.files import write_atomically
 
@@ -292,7 +292,7 @@ def _page(views: Sequence[View], packed: Sequence[_Packed], threshold: float) ->
     described: dict[str, object] = {"view": {"texts": texts, "threshold": threshold, "thumbnail": THUMBNAIL}}
     return document(
         title,
-        resource("view.html").replace("{title}", escape(title)),
+        render("view.html", title=title),
         styles=[resource("view.css")],
         scripts=[resource("view.js")],
         data=described | data,

@@ -15,9 +15,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from html import escape
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -26,7 +26,7 @@ import yaml
 
 from corpora.registry import CORPORA
 from pages import Packed, document
-from pages.shell import resource
+from pages.shell import render, resource
 from reports.reader import NAN, Record, RecordError, find_record, rows_of
 from reports.tables import DASH, LATEX_ROWS, Latex, flat, latex_lines, number, written, zeros_in_words
 from results import ColouredText, ColouredTexts, Table, Unit, command
@@ -38,41 +38,33 @@ from training.config import leaves, read_yaml
 PAGE = "page.html"
 MOST = 50_000  # rows of a table that a page may hold
 ROWS = 200  # of a table that are elements of the page; sorting, filtering and copying are of all
-FEW = 15  # rows of a table that has no filter
-LONG = 40  # rows from which on a table scrolls by itself
 LISTED = 20  # entries of a list of facts
 BESIDE = 480  # pixels of a figure that stands beside another
 FULL = 10  # multiple of the even share of a row of texts from which a word has the full colour
 SCALE = 1.3  # of a figure on the screen, whose letters are as small as in print
 SIGNS: Mapping[str, str] = {"fraction": "×100", "nats": "nats", "bits": "bits"}
 LIMIT = 2_000_000  # bytes of a page
-MANY = 12  # entries that are listed behind a button
 PLANS = Path(__file__).resolve().parent.parent / "configs"
 CORPUS_OPTIONS = ("corpus", "treebank", "documents")
 APPLICATION = "attention-probing"
 
-UNITS = (
-    f"Fractions are shown ×100: 54.3 is 0.543. Brackets hold the 95 % interval, sd is the standard deviation over "
-    f"seeds, p is two-sided. Nats and bits are marked, other numbers are plain; {DASH} is undefined. Copies have the "
-    "numbers as they were computed."
-)
-OMITTED = {"numbers": "numbers of the figure", "figure": "figure", "rows": f"rows after the first {ROWS} of the table"}
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ShownTable:
     """A table on a page: its numbers with units, and the strings of its CSV file.
 
     Attributes:
-        name: name of the table.
-        file: name of its CSV file.
-        table: rows and units.
-        raw: the rows as strings of the CSV file.
-        experiment: name of the experiment.
-        links: addresses for the cells of a column; empty for a cell without a link.
-        rows: number of rows of the file, if this table has only the first; else None.
+        kind: `rows` of a table, or `numbers` of a figure.
+        name: Name of the table or the figure.
+        file: Name of the CSV file.
+        table: Rows and units.
+        raw: The rows as strings of the CSV file.
+        experiment: Name of the experiment.
+        links: Addresses for the cells of a column; empty for a cell without a link.
+        rows: Number of rows of the file, if this table has only the first; else None.
     """
 
+    kind: Literal["rows", "numbers"]
     name: str
     file: str
     table: Table
@@ -84,6 +76,11 @@ class ShownTable:
     def __len__(self) -> int:
         return len(self.raw) if self.rows is None else self.rows
 
+    @property
+    def block(self) -> str:
+        """Id of the element with the data of this table, which the scripts of the page read."""
+        return identifier(f"{self.kind} {self.name}")
+
     @cached_property
     def cells(self) -> dict[str, list[str]]:
         """Formatted cells of this table by column; an interval is in the cell of its number."""
@@ -93,6 +90,24 @@ class ShownTable:
     def numeric(self) -> dict[str, bool]:
         """True for numeric columns, by column of this table."""
         return {name: pd.api.types.is_numeric_dtype(self.table.frame[name]) for name in self.cells}
+
+    @property
+    def heads(self) -> list[tuple[str, bool, str]]:
+        """Name of each column, True for numbers, and the sign of its unit; empty if the unit has none."""
+        units = {name: unit for name, unit in self.table.units.items() if isinstance(unit, str)}
+        return [(name, numeric, SIGNS.get(units.get(name, ""), "")) for name, numeric in self.numeric.items()]
+
+    @property
+    def first_rows(self) -> Iterator[list[tuple[str, bool, str]]]:
+        """Text of each cell, True for numbers, and its link; for the rows that are elements of the page."""
+        columns = [
+            [(text, self.numeric[name], link) for text, link in zip(cells[:ROWS], self._links(name), strict=False)]
+            for name, cells in self.cells.items()
+        ]
+        return map(list, zip(*columns, strict=True))
+
+    def _links(self, name: str) -> Iterable[str]:
+        return self.links.get(name) or repeat("")
 
     @cached_property
     def latex(self) -> Latex | None:
@@ -124,18 +139,23 @@ class ShownTable:
         }
         return Packed(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
+    @property
+    def cost(self) -> int:
+        """Number of characters of the data of this table in the HTML."""
+        return _coded(self.packed)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class ShownFigure:
     """A figure on a page: an SVG, coloured texts as HTML, or nothing if its file cannot be read.
 
     Attributes:
-        name: name of the figure.
-        caption: caption.
-        file: name of its file.
-        svg: content of the SVG file; empty for texts.
-        texts: coloured texts as HTML; empty for an SVG.
-        numbers: table of the numbers that it shows, if any.
+        name: Name of the figure.
+        caption: Caption.
+        file: Name of its file.
+        svg: Content of the SVG file; empty for texts.
+        texts: Coloured texts as HTML; empty for an SVG.
+        numbers: Table of the numbers that it shows, if any.
     """
 
     name: str
@@ -144,11 +164,12 @@ class ShownFigure:
     svg: str = ""
     texts: str = ""
     numbers: ShownTable | None = None
+    kind: ClassVar = "figure"
 
     @cached_property
     def cost(self) -> int:
         """Approximate number of characters of this figure in the HTML."""
-        return cost(zlib.compress(self.svg.encode())) + len(self.texts)
+        return _coded(zlib.compress(self.svg.encode())) + len(self.texts)
 
     @property
     def wide(self) -> bool:
@@ -164,14 +185,10 @@ class ShownFigure:
         width, height = (round(float(side) / 72 * 96 * SCALE) for side in found.groups())
         return width, height
 
-    @property
-    def html(self) -> str:
-        """HTML of this figure: the texts, or for an SVG an image that the scripts of the page fill."""
-        if not self.svg:
-            return self.texts
-        sides = 'width="{}" height="{}"'.format(*self.size) if self.size else ""
-        image = f'<img alt="{escape(self.caption)}" {sides} data-figure="{escape(self.name)}">'
-        return f'<div class="card">{image}</div>'
+
+def _coded(packed: bytes) -> int:
+    """Return the number of characters of packed content in the HTML, after base64."""
+    return 4 * len(packed) // 3
 
 
 def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
@@ -190,136 +207,40 @@ def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
     return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
 
 
-def table_html(view: ShownTable, block: str, *, whole: bool = True, filled: bool = True) -> str:
-    """Return a table as HTML, with buttons to filter, copy and save it.
-
-    Args:
-        view: the table.
-        block: id of the element with the data of the table, which the scripts read.
-        whole: True if these data have all rows, False if only the first.
-        filled: include the first rows in the HTML; otherwise the scripts create them.
-    """
-    units = {name: unit for name, unit in view.table.units.items() if isinstance(unit, str)}
-    heads = "".join(
-        f'<th scope="col" aria-sort="none"{_number(view.numeric[name])}><button type="button">{escape(name)}'
-        f"{_sign(units.get(name, ''))}</button></th>"
-        for name in view.cells
-    )
-    known, file, long = escape(view.name), escape(view.file), " long" if len(view) > LONG else ""
-    search = f'<label>Filter <input type="search" aria-label="Filter the rows of {known}"></label>'
-    latex = '<button type="button" data-do="latex">Copy as LaTeX</button>' if view.latex else ""
-    more = "" if whole else f'<span class="more">; the others are in {file}</span>'
-    return (
-        f'<div class="table" data-block="{block}" data-name="{known}" data-file="{file}">\n<div class="tools">'
-        f'{search if len(view) > FEW else ""}<button type="button" data-do="tsv">Copy as TSV</button>{latex}'
-        f'<button type="button" data-do="csv">Save as CSV</button><span role="status"></span></div>\n'
-        f'<div class="scroll{long}" tabindex="0" role="region" aria-label="Table {known}">\n<table>\n'
-        f'<caption><span class="count">{_count(len(view))}</span>{more}</caption>\n<thead><tr>{heads}</tr></thead>\n'
-        f"<tbody>{chr(10).join(_rows(view)) if filled else ''}</tbody>\n</table>\n</div>\n</div>"
-    )
-
-
-def _rows(view: ShownTable) -> Iterator[str]:
-    """Yield the first rows as HTML; the first cell of a row is its head, unless it is a number."""
-    for place, row in enumerate(zip(*(cells[:ROWS] for cells in view.cells.values()), strict=True)):
-        cells = []
-        for index, (name, cell) in enumerate(zip(view.cells, row, strict=True)):
-            text, numeric = escape(cell), view.numeric[name]
-            if name in view.links and (address := view.links[name][place]):
-                text = f'<a href="{escape(address)}">{text}</a>'
-            cells.append(f'<th scope="row">{text}' if not index and not numeric else f"<td{_number(numeric)}>{text}")
-        yield f"<tr>{''.join(cells)}"
-
-
-def _number(numeric: bool) -> str:
-    return " class=n" if numeric else ""
-
-
-def _sign(unit: str) -> str:
-    return f" <small>{SIGNS[unit]}</small>" if unit in SIGNS else ""
-
-
-def _count(rows: int) -> str:
-    return counted(rows, "row") if rows <= ROWS else f"{ROWS:,} of {counted(rows, 'row')} shown"
-
-
 def html_page(figure: ColouredTexts) -> str:
     """Return a page with coloured texts alone, as HTML."""
-    body = f'<main class="texts">\n<h1>{escape(figure.title)}</h1>\n{html_texts(figure, 2)}\n</main>'
+    body = render("texts_page.html", title=figure.title, **_texts(figure, level=2))
     return document(figure.title, body, styles=[resource("texts.css")])
 
 
-def html_texts(figure: ColouredTexts, level: int) -> str:
-    """Return coloured texts as HTML, each with a heading and, once per row of values, its words.
-
-    The opacity of a word is its share of the total magnitude of the row, relative to the even share, 1/n of n words:
-    even attention is pale in texts of any length. The tooltip of a word shows its value.
-
-    Args:
-        figure: the texts.
-        level: level of the headings, 2 for `<h2>`.
-    """
-    return "\n".join([_text_legend(figure), *(_text_section(text, level) for text in figure.texts)])
-
-
-def _text_legend(figure: ColouredTexts) -> str:
-    """Return the legend of the colours as HTML, with negative and missing values only if there are any."""
-    numbers = [value for text in figure.texts for values in text.rows.values() for value in values]
-    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in numbers) else []
-    samples = " ".join(f"<span {_looks(step)}>{_value(FULL * step)}×</span>" for step in (*below, 0.0, 0.1, 0.5, 1.0))
-    missing = ' <span class="missing">no value</span>' if any(math.isnan(value) for value in numbers) else ""
-    return (
-        f'<p class="legend">Colour: share of the total magnitude of the row, in multiples of the even share (1/n of n '
-        f"words); full from {FULL}× on: {samples}{missing}</p>"
-    )
+def _texts(figure: ColouredTexts, level: int) -> dict[str, object]:
+    """Return the variables of `texts.html`; the headings are `<h2>` for level 2."""
+    values = [value for text in figure.texts for row in text.rows.values() for value in row]
+    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in values) else []
+    return {
+        "texts": [{"name": text.name, "caption": text.caption, "rows": _text_rows(text)} for text in figure.texts],
+        "level": level,
+        "full": FULL,
+        "steps": [*below, 0.0, 0.1, 0.5, 1.0],
+        "missing": any(math.isnan(value) for value in values),
+    }
 
 
-def _text_section(text: ColouredText, level: int) -> str:
-    rows = "\n".join(_text_row(name, text.words, values) for name, values in text.rows.items())
-    heading = escape(": ".join(filter(None, (text.name, text.caption))))
-    # dir="auto": a text may run from right to left.
-    return f'<section class="text">\n<h{level} dir="auto">{heading}</h{level}>\n<table>\n{rows}\n</table>\n</section>'
+def _text_rows(text: ColouredText) -> list[dict[str, object]]:
+    """Return the rows of a text: words with their values, mean magnitude, and largest magnitude; None for nan."""
+    rows: list[dict[str, object]] = []
+    for name, row in text.rows.items():
+        values = [None if math.isnan(value) else value for value in row]
+        magnitudes = [abs(value) for value in values if value is not None]
+        even, largest = sum(magnitudes) / max(len(magnitudes), 1), max(magnitudes, default=None)
+        words = list(zip(text.words, values, strict=True))
+        rows.append({"name": name, "words": words, "even": even, "largest": largest})
+    return rows
 
 
-def _text_row(name: str, words: Sequence[str], values: Sequence[float]) -> str:
-    magnitudes = [abs(value) for value in values if not math.isnan(value)]
-    even = sum(magnitudes) / max(len(magnitudes), 1)
-    spans = []
-    for word, value in zip(words, values, strict=True):
-        if math.isnan(value):
-            looks, number = 'class="missing"', "no value"
-        else:
-            looks, number = _looks(value / (FULL * even or 1.0)), _value(value)
-        spans.append(f'<span {looks} title="{escape(name)}: {number}">{escape(word)}</span>')
-    largest = max(magnitudes, default=0.0)
-    times = f", {_value(largest / even)}× even" if even else ""
-    scale = f"largest {_value(largest)}{times}" if magnitudes else "no values"
-    return f'<tr><th scope="row">{escape(name)}<small>{scale}</small></th>\n<td dir="auto">{" ".join(spans)}</td></tr>'
-
-
-def _looks(strength: float) -> str:
-    """Return the class and style of a word as HTML attributes; `strength` is its value relative to the full colour."""
-    return f'class="{"above" if strength >= 0 else "below"}" style="--share: {min(abs(strength), 1.0):.3f}"'
-
-
-def _value(value: float) -> str:
-    return f"{'−' if value < 0 else ''}{abs(value):.3g}"
-
-
-def counts(entries: Mapping[str, Any]) -> str:
-    """Return counts as HTML, nested or not; counts of zero are hidden behind a button."""
-    found = flat(entries)
-    zeros = {name: count for name, count in found.items() if str(count) == "0"}
-    shown = facts({name: count for name, count in found.items() if name not in zeros})
-    hidden = f"<details><summary>{zeros_in_words(len(zeros))}</summary>{facts(zeros)}</details>"
-    return shown + hidden if zeros else shown
-
-
-def facts(entries: Mapping[str, Any]) -> str:
-    """Return nested entries as an HTML table of names, joined with dots, and values."""
-    found = ((name, _fact(value)) for name, value in flat(entries).items())
-    rows = "\n".join(f'<tr><th scope="row">{escape(name)}<td>{escape(text)}' for name, text in found)
-    return f'<table class="facts">\n{rows}\n</table>' if rows else ""
+def facts(entries: Mapping[str, Any]) -> dict[str, str]:
+    """Return nested entries as text, by their names joined with dots."""
+    return {name: _fact(value) for name, value in flat(entries).items()}
 
 
 def _fact(value: object) -> str:
@@ -329,29 +250,13 @@ def _fact(value: object) -> str:
     return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
 
 
-def copied(text: str, label: str) -> str:
-    """Return a text as HTML with a button that copies it; `label` is its name for screen readers."""
-    return (
-        f'<div class="copied"><pre tabindex="0" role="region" aria-label="{escape(label)}">{escape(text)}</pre>'
-        f'<button type="button" data-do="copy">Copy</button><span role="status"></span></div>'
-    )
-
-
-def identifier(*parts: str) -> str:
-    """Return an HTML id made from names.
+def identifier(text: str) -> str:
+    """Return an HTML id made from a text.
 
     Letters, digits, dots, dashes and underscores stay, blanks become dashes, other characters their code points.
     """
     signs = {" ": "-"}
-    return "-".join(
-        "".join(sign if sign.isalnum() or sign in "._-" else signs.get(sign, f":{ord(sign):x}:") for sign in part)
-        for part in parts
-    )
-
-
-def cost(packed: bytes) -> int:
-    """Return the number of characters of packed content in the HTML, after base64."""
-    return 4 * len(packed) // 3
+    return "".join(sign if sign.isalnum() or sign in "._-" else signs.get(sign, f":{ord(sign):x}:") for sign in text)
 
 
 def write_page(run: Path, out: Path | None = None) -> Path:
@@ -470,13 +375,13 @@ class RunFolder:
         what = ", ".join(self.models) + (f" in {len(self.runs)} runs" if self.record.is_sweep else "")
         return " on ".join(filter(None, (what, ", ".join(filter(None, on)))))
 
-    def table(self, name: str, file: str, described: str | None = None) -> ShownTable | None:
+    def table(self, kind: Literal["rows", "numbers"], name: str, file: str) -> ShownTable | None:
         """Read a table from its CSV file; only the first rows if it has more than `MOST`.
 
         Args:
-            name: name of the table.
-            file: name of the CSV file.
-            described: name of its description in `results.json`; the name of the table by default.
+            kind: `rows` for a table of the result, `numbers` for those of a figure.
+            name: Name of the table or the figure.
+            file: Name of the CSV file.
 
         Returns:
             The table; None, with a message in `faults`, if the file cannot be read.
@@ -488,7 +393,7 @@ class RunFolder:
             return None
         rows, raw = len(raw), raw if len(raw) <= MOST else raw.head(ROWS)
         try:
-            table = typed(raw, self.content["columns"].get(described or name, {}))
+            table = typed(raw, self.content["columns"].get(Path(file).stem, {}))
         except (KeyError, TypeError, ValueError) as error:  # rows that were added or taken away
             self.faults.append(f"{file} does not fit what results.json says of its columns: {error}")
             table = Table(raw)
@@ -496,7 +401,7 @@ class RunFolder:
         if self.record.is_sweep and name == f"{self.record.experiment}_runs" and "folder" in raw:
             pages = [self.folder / "runs" / folder / PAGE for folder in raw["folder"]]
             links["folder"] = [self.address(page) if page.is_file() else "" for page in pages]
-        return ShownTable(name, file, table, raw, self.record.experiment, links, rows)
+        return ShownTable(kind, name, file, table, raw, self.record.experiment, links, rows)
 
     def scores(self) -> ShownTable | None:
         """Return the scores of the run as a table; None if there are none."""
@@ -513,12 +418,12 @@ class RunFolder:
         units |= {"p": "p"} if "p" in frame else {}
         raw = frame.map(lambda value: "" if pd.isna(value) else str(value))
         table = Table(frame, units, interval="value")
-        return ShownTable("scores", "results.json", table, raw, self.record.experiment)
+        return ShownTable("rows", "scores", "results.json", table, raw, self.record.experiment)
 
     def drawing(self, name: str, file: str) -> ShownFigure:
         """Read the figure `name` from its `file`, with the table of its numbers."""
         caption, data = str(self.content["captions"].get(name) or name), self.content["figure_data"].get(name)
-        numbers = self.table(name, data, f"{name}.data") if data else None
+        numbers = self.table("numbers", name, data) if data else None
         if file.endswith(".html"):
             return ShownFigure(name, caption, file, texts=self._texts(caption, numbers), numbers=numbers)
         vector = str(Path(file).with_suffix(".svg"))
@@ -526,10 +431,46 @@ class RunFolder:
 
     def _texts(self, caption: str, numbers: ShownTable | None) -> str:
         try:
-            return "" if numbers is None else html_texts(ColouredTexts.from_frame(caption, numbers.raw), 4)
+            if numbers is None:
+                return ""
+            return render("texts.html", **_texts(ColouredTexts.from_frame(caption, numbers.raw), level=4))
         except (KeyError, ValueError) as error:
             self.faults.append(f"{caption}: its numbers cannot be shown as coloured texts: {error}")
             return ""
+
+    @property
+    def commands(self) -> list[str]:
+        """Commands that repeat the run or the sweep."""
+        place, here = self.folder.resolve(), Path.cwd().resolve()
+        shown = place.relative_to(here) if place.is_relative_to(here) else place
+        config = shlex.quote(str(shown / "config.yaml"))
+        if self.record.is_sweep:
+            plans = (path for path in sorted(PLANS.rglob("*.yaml")) if path.read_text("utf-8") == self.config_text)
+            plan = next((path.relative_to(PLANS.parent).as_posix() for path in plans), "PLAN.yaml")
+            return [f"python -m sweeps.run {plan} --out {shlex.quote(str(shown))}"]
+        if not self.content["config"]:
+            return []
+        checkpoints = sorted(
+            (self.folder / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name)
+        )
+        if not checkpoints:
+            return [f"python train.py test --config {config}"]
+        checkpoint = shlex.quote(str(shown / "checkpoints" / checkpoints[0].name))
+        return [
+            f"python train.py fit --config {config}",
+            f"python train.py test --config {config} --ckpt_path {checkpoint}",
+        ]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size in bytes of each file of the folder, by name, without the page and hidden files."""
+        paths = sorted(path for path in self.folder.iterdir() if path.is_file() and path.name[0] != ".")
+        return {path.name: path.stat().st_size for path in paths if path.name != PAGE}
+
+    def formats(self, figure: ShownFigure) -> list[Path]:
+        """Return the files of a figure, one for each of its formats."""
+        files = [Path(figure.file).with_suffix(suffix) for suffix in (".svg", ".pdf", ".png", ".html")]
+        return [file for file in files if (self.folder / file).is_file()]
 
 
 def _last(name: str) -> str:
@@ -547,22 +488,37 @@ def _parts(data: Mapping[str, Any], above: Sequence[str] = ()) -> Iterator[tuple
             yield from _parts(value, (*above, str(key)))
 
 
+Part: TypeAlias = ShownTable | ShownFigure
+"""Part of a page that can be left out; `kind`, `name` and `file` describe it, `cost` is its size."""
+
+
 class RunPage:
-    """HTML page of a run or a sweep, from the files in its folder, a `RunFolder`."""
+    """HTML page of a run or a sweep, from the files in its folder.
+
+    Attributes:
+        source: Folder of the run or the sweep.
+        scores: Table of the scores, if there are any.
+        tables: All tables; for a sweep also the scores.
+        figures: All figures.
+        numbers: Tables of the numbers of figures.
+        omitted: Parts that are left out: a figure, or all rows of a table after the first.
+        filled: True if rows of tables are elements of the page, False if its scripts make them.
+        config: Text of the config; empty if the run has none.
+        citation: BibTeX entries.
+    """
 
     def __init__(self, source: RunFolder) -> None:
         self.source, content = source, source.content
-        self.omitted: dict[tuple[str, str], str] = {}  # kind and name of what was left out: the file that has it
-        tables = [source.table(name, file) for name, file in content["tables"].items()]
-        self.tables = [table for table in tables if table]
+        tables = [source.table("rows", name, file) for name, file in content["tables"].items()]
+        self.tables = [table for table in tables if table is not None]
         own = next((table for table in self.tables if table.name == source.record.experiment), None)
         self.scores = own if source.record.is_sweep else source.scores()
-        self.drawings = [source.drawing(name, file) for name, file in content["figures"].items()]
-        numbers = [one.numbers for one in self.drawings if one.numbers]
-        for kind, views in (("rows", self.tables), ("numbers", numbers)):
-            self.omitted |= {(kind, view.name): view.file for view in views if len(view) > MOST}
-        self.filled = True  # whether rows of tables are elements of the page before its scripts make them
-        self.data: dict[str, object] = {}
+        self.figures = [source.drawing(name, file) for name, file in content["figures"].items()]
+        self.numbers = [one.numbers for one in self.figures if one.numbers is not None]
+        self.omitted: list[Part] = [table for table in (*self.tables, *self.numbers) if len(table) > MOST]
+        self.filled = True
+        # These read the last files, so that `source.faults` is complete.
+        self.config, self.citation = source.config_text, cited(source.classes, source.corpora)
 
     def html(self) -> str:
         """Return the page as HTML, without its largest parts if it would exceed `LIMIT` bytes."""
@@ -570,201 +526,73 @@ class RunPage:
         if len(text.encode()) > LIMIT:  # at first without what the scripts can make
             self.filled = False
             text = self._html()
-        parts = [part for part in self._parts() if part[:2] not in self.omitted]
+        parts = self._parts()
         while parts and (excess := len(text.encode()) - LIMIT) > 0:
             while parts and excess > 0:
-                kind, name, file, size = parts.pop(0)
-                self.omitted[kind, name] = file
-                excess -= size
+                excess -= parts[0].cost
+                self.omitted.append(parts.pop(0))
             text = self._html()
         return text
 
-    def _parts(self) -> Iterator[tuple[str, str, str, int]]:
-        """Yield parts that can be left out, in order: kind, name, file that has the part, and size."""
-        numbers = [one.numbers for one in self.drawings if one.numbers and self._has("numbers", one.name)]
-        rows = [table for table in self.tables if len(table) > ROWS and self._has("rows", table.name)]
-        for parts in (
-            [("numbers", table.name, table.file, cost(table.packed)) for table in numbers],
-            [("figure", one.name, one.file, one.cost) for one in self.drawings],
-            [("rows", table.name, table.file, cost(table.packed)) for table in rows],
-        ):
-            yield from sorted(parts, key=lambda part: -part[-1])
-
-    def _has(self, kind: str, name: str) -> bool:
-        return (kind, name) not in self.omitted
+    def _parts(self) -> list[Part]:
+        """Return the parts that can be left out, in the order in which they are."""
+        found: list[Part] = []
+        for kind in (self.numbers, self.figures, [table for table in self.tables if len(table) > ROWS]):
+            found += sorted((part for part in kind if part not in self.omitted), key=lambda part: -part.cost)
+        return found
 
     def _html(self) -> str:
-        source, records = self.source, self.source.content
-        self.data = {"limits": {"rows": ROWS, "latex": LATEX_ROWS}}
-        listed = [table for table in self.tables if table is not self.scores]
-        scores = "<p>There are none.</p>" if self.scores is None else self._table(self.scores)
-        figures = "\n".join(map(self._figure, self.drawings))
-        sections = {
-            "Scores": f'<p class="note">{UNITS}</p>\n{scores}',
-            "Figures": f'<div class="figures">\n{figures}\n</div>' if figures else "",
-            "Tables": "\n".join(map(self._listed_table, listed)),
-            "Audit": counts(records["audit"]) or "<p>Nothing was counted.</p>",
-            "What was run": _what_was_run(records),
-            "Config and command": _config(source),
-            "Files": _files(source),
-            "Citation": '<p class="note">BibTeX of the protocols that were run, of the corpora and of this application.'
-            f"</p>\n{copied(cited(source.classes, source.corpora), 'BibTeX')}",
-        }
-        below = {"Figures": [one.name for one in self.drawings], "Tables": [table.name for table in listed]}
-        contents = "\n".join(_contents(name, below.get(name, [])) for name, content in sections.items() if content)
-        body = "\n".join(
-            f'<section aria-labelledby="{at}">\n<h2 id="{at}">{name}</h2>\n{content}\n</section>'
-            for name, content in sections.items()
-            for at in [identifier(name.lower())]
-            if content
+        content = self.source.content
+        counts, known = flat(content["audit"]), {"seed": content["seed"], **content["versions"]}
+        zeros = {name: count for name, count in counts.items() if str(count) == "0"}
+        files = [{"data": name, **said} for name, said in _parts(content["data"])]
+        columns = dict.fromkeys(name for file in files for name in file)
+        body = render(
+            "report.html",
+            page=self,
+            source=self.source,
+            tables=[table for table in self.tables if table is not self.scores],
+            notices=self._notices(),
+            counts=facts({name: count for name, count in counts.items() if name not in zeros}),
+            zeros=facts(zeros),
+            data=[{name: file.get(name, "") for name in columns} for file in files],
+            encoder=facts(content["encoder"]),
+            versions=facts({name: one for name, one in known.items() if one is not None}),
+            rows=ROWS,
+            counted=counted,
+            zeros_in_words=zeros_in_words,
+            id=identifier,
         )
-        name, run_on = source.record.experiment, source.run_on
-        page = (
-            f'<div class="page">\n<nav aria-label="Contents">\n<ul>\n{contents}\n</ul>\n</nav>\n<main>\n'
-            f'<h1>{escape(name)}</h1>\n<p class="on">{escape(run_on)}</p>\n'
-            "<noscript><p>Figures and sorting need the scripts of this page; the files of the run stand below.</p>"
-            f"</noscript>\n{self._notices()}\n{body}\n</main>\n</div>"
-        )
-        if pictures := {one.name: one.svg for one in self.drawings if one.svg and self._has("figure", one.name)}:
-            self.data["pictures"] = Packed(json.dumps(pictures, ensure_ascii=False).encode())
         styles = [resource("texts.css"), resource("report.css")]
-        title = ": ".join(filter(None, (name, run_on)))
-        return document(title, page, styles=styles, scripts=[resource("report.js")], data=self.data)
+        title = ": ".join(filter(None, (self.source.record.experiment, self.source.run_on)))
+        return document(title, body, styles=styles, scripts=[resource("report.js")], data=self._data())
 
-    def _notices(self) -> str:
-        """Return the notices before the scores as HTML: problems, unreadable files, and parts left out."""
+    def _data(self) -> dict[str, object]:
+        """Return the data for the scripts of the page."""
+        data: dict[str, object] = {"limits": {"rows": ROWS, "latex": LATEX_ROWS}}
+        for table in [*self.tables, *([self.scores] if self.scores is not None else [])]:
+            data[table.block] = table.beginning if table in self.omitted else table.packed
+        data |= {table.block: table.packed for table in self.numbers if table not in self.omitted}
+        if pictures := {one.name: one.svg for one in self.figures if one.svg and one not in self.omitted}:
+            data["pictures"] = Packed(json.dumps(pictures, ensure_ascii=False).encode())
+        return data
+
+    def _notices(self) -> dict[str, list[str]]:
+        """Return the notices before the scores by title: problems, unreadable files, and parts left out."""
         audit, sweep = self.source.content["audit"], self.source.record.is_sweep
         problems = [audit.get(kind) for kind in ("faults", "warnings") if sweep]
-        found = {
+        omitted = {
+            "numbers": "numbers of the figure",
+            "figure": "figure",
+            "rows": f"rows after the first {ROWS} of the table",
+        }
+        return {
             "Problems of the sweep": [str(one) for lines in problems if isinstance(lines, list) for one in lines],
             "Files that cannot be shown": list(dict.fromkeys(self.source.faults)),
             f"Left out, so that the page stays below {LIMIT / 1e6:.0f} MB; the files lie beside it": [
-                f"{OMITTED[kind]} {name}: {file}" for (kind, name), file in self.omitted.items()
+                f"{omitted[part.kind]} {part.name}: {part.file}" for part in self.omitted
             ],
         }
-        return "\n".join(
-            f'<section class="notice"><h2>{title}</h2>{_listed(list(map(escape, lines)), "entries")}</section>'
-            for title, lines in found.items()
-            if lines
-        )
-
-    def _listed_table(self, table: ShownTable) -> str:
-        absent = list(table.links.get("folder", ())).count("")
-        remedy = "<code>python -m reports.page RUN</code> makes the page of a run."
-        note = f'<p class="note">Without a page: {absent} of {len(table)} runs. {remedy}</p>' if absent else ""
-        return f'<h3 id="{identifier("table", table.name)}">{escape(table.name)}</h3>\n{note}{self._table(table)}'
-
-    def _table(self, table: ShownTable) -> str:
-        block, whole = identifier("rows", table.name), self._has("rows", table.name)
-        self.data[block] = table.packed if whole else table.beginning
-        return table_html(table, block, whole=whole, filled=self.filled)
-
-    def _figure(self, one: ShownFigure) -> str:
-        shown = self._has("figure", one.name)
-        content = one.html if shown else f'<p class="note">Left out of this page: {escape(one.file)}</p>'
-        files = [Path(one.file).with_suffix(suffix) for suffix in (".svg", ".pdf", ".png", ".html")]
-        lying = [file for file in files if (self.source.folder / file).is_file()]
-        links = [_link(self.source, file.name, file.suffix[1:].upper()) for file in lying]
-        save = f'<button type="button" data-save="{escape(one.name)}">Save as SVG</button>' if shown and one.svg else ""
-        return (
-            f'<figure{" class=wide" if one.wide else ""} id="{identifier("figure", one.name)}">\n'
-            f"<h3>{escape(one.name)}</h3>\n{content}\n"
-            f'<figcaption>{escape(one.caption)}</figcaption>\n<div class="tools">{save}<span>{" ".join(links)}</span>'
-            f"</div>\n{self._numbers(one)}\n</figure>"
-        )
-
-    def _numbers(self, one: ShownFigure) -> str:
-        """Return the numbers of a figure as HTML, whose rows appear when they are opened."""
-        if one.numbers is None:
-            return '<p class="note">What is drawn was not written as numbers.</p>'
-        if not self._has("numbers", one.name):
-            return f'<p class="note">Its numbers are in {escape(one.numbers.file)}.</p>'
-        block = identifier("numbers", one.name)
-        self.data[block] = one.numbers.packed
-        summary = f"Numbers of this figure ({counted(len(one.numbers), 'row')})"
-        table = table_html(one.numbers, block, filled=False)
-        return f'<details class="numbers"><summary>{summary}</summary>\n{table}\n</details>'
-
-
-def _what_was_run(content: Mapping[str, Any]) -> str:
-    parts = []
-    if files := [{"data": name, **said} for name, said in _parts(content["data"])]:
-        names = list(dict.fromkeys(name for file in files for name in file))
-        heads = "".join(f'<th scope="col">{escape(name)}' for name in names)
-        rows = "\n".join(
-            f'<tr><th scope="row">{"<td>".join(escape(str(file.get(name, ""))) for name in names)}' for file in files
-        )
-        parts.append(
-            '<h3>Data</h3>\n<div class="scroll" tabindex="0" role="region" aria-label="Data">'
-            f'<table class="data">\n<tr>{heads}\n{rows}\n</table></div>'
-        )
-    parts += [f"<h3>Encoder</h3>\n{facts(content['encoder'])}"] if content["encoder"] else []
-    known = {"seed": content["seed"], **content["versions"]}
-    parts.append(f"<h3>Seed and versions</h3>\n{facts({name: one for name, one in known.items() if one is not None})}")
-    return "\n".join(parts)
-
-
-def _config(source: RunFolder) -> str:
-    commands = "\n".join(copied(command, "Command") for command in _commands(source))
-    if not source.config_text:
-        return commands or "<p>The run has left no config.yaml.</p>"
-    what, lines = "The plan" if source.record.is_sweep else "The config of the run", source.config_text.count("\n")
-    return (
-        f"{commands}\n<details><summary>{what}, config.yaml ({lines} lines)</summary>\n"
-        f'<pre tabindex="0" role="region" aria-label="config.yaml">{escape(source.config_text)}</pre>\n</details>'
-    )
-
-
-def _commands(source: RunFolder) -> list[str]:
-    """Return the commands that repeat a run or a sweep."""
-    place, here = source.folder.resolve(), Path.cwd().resolve()
-    shown = place.relative_to(here) if place.is_relative_to(here) else place
-    config = shlex.quote(str(shown / "config.yaml"))
-    if source.record.is_sweep:
-        plans = (path for path in sorted(PLANS.rglob("*.yaml")) if path.read_text("utf-8") == source.config_text)
-        plan = next((path.relative_to(PLANS.parent).as_posix() for path in plans), "PLAN.yaml")
-        return [f"python -m sweeps.run {plan} --out {shlex.quote(str(shown))}"]
-    if not source.content["config"]:
-        return []
-    checkpoints = sorted((source.folder / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name))
-    if not checkpoints:
-        return [f"python train.py test --config {config}"]
-    checkpoint = shlex.quote(str(shown / "checkpoints" / checkpoints[0].name))
-    return [
-        f"python train.py fit --config {config}",
-        f"python train.py test --config {config} --ckpt_path {checkpoint}",
-    ]
-
-
-def _files(source: RunFolder) -> str:
-    """Return links to the files of the folder as HTML."""
-    paths = sorted(path for path in source.folder.iterdir() if path.is_file() and path.name[0] != ".")
-    sizes = {path.name: path.stat().st_size for path in paths if path.name != PAGE}
-    items = [f"{_link(source, name, name)} <small>{_bytes(size)}</small>" for name, size in sizes.items()]
-    return f'<p class="note">In the folder of the run; the links are to it.</p>{_listed(items, "files")}'
-
-
-def _link(source: RunFolder, name: str, text: str) -> str:
-    return f'<a href="{escape(source.address(source.folder / name))}">{escape(text)}</a>'
-
-
-def _bytes(size: int) -> str:
-    return f"{size:,} B" if size < 1000 else f"{size / 1000:,.0f} kB"
-
-
-def _listed(items: Sequence[str], what: str) -> str:
-    """Return a list as HTML, hidden behind a button if it is long."""
-    entries = "".join(f"<li>{item}</li>" for item in items)
-    listed = f"<ul>{entries}</ul>"
-    return f"<details><summary>{len(items)} {what}</summary>{listed}</details>" if len(items) > MANY else listed
-
-
-def _contents(name: str, below: Sequence[str]) -> str:
-    """Return an entry of the table of contents as HTML, with the entries below it."""
-    kind = name.lower().rstrip("s")
-    items = [f'<a href="#{quote(identifier(kind, one))}">{escape(one)}</a>' for one in below]
-    nested = _listed(items, name.lower()) if items else ""
-    return f'<li><a href="#{identifier(name.lower())}">{name}</a>{nested}</li>'
 
 
 @cache
