@@ -23,7 +23,7 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
 CELLS = 1 << 20  # weights (draws × units) held at once in float64: 8 MB, whatever the size of the split
-KEPT = 1 << 28  # most weights that are kept for the next statistic of the test set, two bytes each
+KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 TIE = 1e-12  # differences of ratios below it count as equal; the order of summation changes the last digit
 
 
@@ -84,8 +84,8 @@ def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
 
 
 @lru_cache(maxsize=1)  # many statistics of one test set follow each other
-def _kept(units: int, draws: int, seed: int) -> list[NDArray[np.uint16]]:
-    return [some.astype(np.uint16) for some in _drawn(units, draws, seed)]
+def _kept(units: int, draws: int, seed: int) -> list[NDArray[np.integer]]:
+    return [some.astype(np.min_scalar_type(some.max())) for some in _drawn(units, draws, seed)]
 
 
 def _drawn(units: int, draws: int, seed: int) -> Iterator[NDArray[np.int64]]:
