@@ -5,6 +5,7 @@ largest value is m stands for m·(q/255)². An error is then at most m/255, and 
 linear codes. The page states the largest error.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -131,9 +132,9 @@ def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) ->
             f"{name} has shape {list(values.shape)}; it must be [layers, heads, from, to] of {layers} layers, {heads} "
             f"heads and {n} positions, none of them 0."
         )
-    for layer in values:  # of which a part alone is looked at: no copy of the whole
+    for layer in values:  # one layer at a time: the values may be mapped from a file that memory cannot hold
         low, high = float(layer.min()), float(layer.max())
-        if not (low >= 0 and isfinite(high)):  # also where it is not a number
+        if not (low >= 0 and isfinite(high)):  # False for nan as well
             raise UserError(
                 f"{name} contains {low if isfinite(high) else high:g}; attention weights must be finite and ≥ 0."
             )
@@ -258,16 +259,10 @@ def _first_threshold(grids: Sequence[_Grid], room: int) -> int:
     share: float = sum(grid.size**2 for grid, _ in chosen) / sum(grid.size**2 for grid, _ in places)
 
     def fits(threshold: float) -> bool:
-        bytes_of_all: float = sum(
-            len(Packed(grid.codes(place, threshold).tobytes(), noisy=True)) for grid, place in chosen
-        )
-        return bytes_of_all * 4 / 3 / share <= room * _MARGIN
+        size: float = sum(len(Packed(grid.codes(place, threshold).tobytes(), noisy=True)) for grid, place in chosen)
+        return size * 4 / 3 / share <= room * _MARGIN
 
-    low, high = 0, len(_THRESHOLDS)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits([0.0, *_THRESHOLDS][middle]) else (middle + 1, high)
-    return low
+    return bisect_left([0.0, *_THRESHOLDS], True, hi=len(_THRESHOLDS), key=fits)
 
 
 def _page(views: Sequence[View], packed: Sequence[_Packed], threshold: float) -> str:

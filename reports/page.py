@@ -438,40 +438,6 @@ class RunFolder:
             self.faults.append(f"{caption}: its numbers cannot be shown as coloured texts: {error}")
             return ""
 
-    @property
-    def commands(self) -> list[str]:
-        """Commands that repeat the run or the sweep."""
-        place, here = self.folder.resolve(), Path.cwd().resolve()
-        shown = place.relative_to(here) if place.is_relative_to(here) else place
-        config = shlex.quote(str(shown / "config.yaml"))
-        if self.record.is_sweep:
-            plans = (path for path in sorted(PLANS.rglob("*.yaml")) if path.read_text("utf-8") == self.config_text)
-            plan = next((path.relative_to(PLANS.parent).as_posix() for path in plans), "PLAN.yaml")
-            return [f"python -m sweeps.run {plan} --out {shlex.quote(str(shown))}"]
-        if not self.content["config"]:
-            return []
-        checkpoints = sorted(
-            (self.folder / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name)
-        )
-        if not checkpoints:
-            return [f"python train.py test --config {config}"]
-        checkpoint = shlex.quote(str(shown / "checkpoints" / checkpoints[0].name))
-        return [
-            f"python train.py fit --config {config}",
-            f"python train.py test --config {config} --ckpt_path {checkpoint}",
-        ]
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Size in bytes of each file of the folder, by name, without the page and hidden files."""
-        paths = sorted(path for path in self.folder.iterdir() if path.is_file() and path.name[0] != ".")
-        return {path.name: path.stat().st_size for path in paths if path.name != PAGE}
-
-    def formats(self, figure: ShownFigure) -> list[Path]:
-        """Return the files of a figure, one for each of its formats."""
-        files = [Path(figure.file).with_suffix(suffix) for suffix in (".svg", ".pdf", ".png", ".html")]
-        return [file for file in files if (self.folder / file).is_file()]
-
 
 def _last(name: str) -> str:
     """Return the last part of a dotted name."""
@@ -519,6 +485,40 @@ class RunPage:
         self.filled = True
         # These read the last files, so that `source.faults` is complete.
         self.config, self.citation = source.config_text, cited(source.classes, source.corpora)
+
+    @property
+    def commands(self) -> list[str]:
+        """Commands that repeat the run or the sweep."""
+        place, here = self.source.folder.resolve(), Path.cwd().resolve()
+        shown = place.relative_to(here) if place.is_relative_to(here) else place
+        config = shlex.quote(str(shown / "config.yaml"))
+        if self.source.record.is_sweep:
+            plans = (path for path in sorted(PLANS.rglob("*.yaml")) if path.read_text("utf-8") == self.config)
+            plan = next((path.relative_to(PLANS.parent).as_posix() for path in plans), "PLAN.yaml")
+            return [f"python -m sweeps.run {plan} --out {shlex.quote(str(shown))}"]
+        if not self.source.content["config"]:
+            return []
+        checkpoints = sorted(
+            (self.source.folder / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name)
+        )
+        if not checkpoints:
+            return [f"python train.py test --config {config}"]
+        checkpoint = shlex.quote(str(shown / "checkpoints" / checkpoints[0].name))
+        return [
+            f"python train.py fit --config {config}",
+            f"python train.py test --config {config} --ckpt_path {checkpoint}",
+        ]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size in bytes of each file of the folder, by name, without the page and hidden files."""
+        paths = sorted(path for path in self.source.folder.iterdir() if path.is_file() and path.name[0] != ".")
+        return {path.name: path.stat().st_size for path in paths if path.name != PAGE}
+
+    def formats(self, figure: ShownFigure) -> list[Path]:
+        """Return the files of a figure, one for each of its formats."""
+        files = [Path(figure.file).with_suffix(suffix) for suffix in (".svg", ".pdf", ".png", ".html")]
+        return [file for file in files if (self.source.folder / file).is_file()]
 
     def html(self) -> str:
         """Return the page as HTML, without its largest parts if it would exceed `LIMIT` bytes."""
