@@ -31,12 +31,12 @@ class Links:
     """Links of one window; U is the number of distinct head words of its mentions.
 
     Attributes:
-        heads: positions of the head words in the window, `[U]`, 0-based, ascending.
-        mention: index of each link's mention in the window, `[links]`, ascending.
-        source: index, in `heads`, of the head word of each link's mention, `[links]`.
-        type: mention type of each link, `[links]`: 0 pronoun, 1 proper, 2 nominal.
-        candidates: bool `[links, U]`, True if the head word heads an earlier mention and is not the link's head word.
-        gold: bool `[links, U]`, True if it is a candidate and heads an earlier mention of the same cluster.
+        heads: Positions of the head words in the window, `[U]`, 0-based, ascending.
+        mention: Index of each link's mention in the window, `[links]`, ascending.
+        source: Index, in `heads`, of the head word of each link's mention, `[links]`.
+        type: Mention type of each link, `[links]`: 0 pronoun, 1 proper, 2 nominal.
+        candidates: Bool `[links, U]`, True if the head word heads an earlier mention and is not the link's head word.
+        gold: Bool `[links, U]`, True if it is a candidate and heads an earlier mention of the same cluster.
     """
 
     heads: Integers
@@ -57,8 +57,8 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
 
     Args:
         head_words: 0-based position of the head word of each mention, `[mentions]`.
-        clusters: cluster of each mention, `[mentions]`.
-        types: type of each mention, `[mentions]`: 0 pronoun, 1 proper, 2 nominal.
+        clusters: Cluster of each mention, `[mentions]`.
+        types: Type of each mention, `[mentions]`: 0 pronoun, 1 proper, 2 nominal.
     """
     order = np.arange(head_words.size)[:, None]
     heads, first, own = np.unique(head_words, return_index=True, return_inverse=True)
@@ -99,8 +99,8 @@ def antecedent_hits(weights: Tensor, links: Links) -> Choices:
     """Choose, for every attention head and link, the candidate with the greatest weight; the last of equals wins.
 
     Args:
-        weights: attention from and to head words, in the order of `links.heads`, `[layers, heads, U, U]`.
-        links: the links of the window.
+        weights: Attention from and to head words, in the order of `links.heads`, `[layers, heads, U, U]`.
+        links: The links of the window.
 
     Returns:
         Right choices, bool `[2, layers, heads, links]`.
@@ -115,9 +115,9 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
     link without another gold candidate is always wrong.
 
     Args:
-        rows: attention from each head word to the n words of the window, `[layers, heads, U, n]`.
-        columns: attention from the n words to each head word, `[layers, heads, U, n]`.
-        links: the links of the window.
+        rows: Attention from each head word to the n words of the window, `[layers, heads, U, n]`.
+        columns: Attention from the n words to each head word, `[layers, heads, U, n]`.
+        links: The links of the window.
     """
     words = rows.shape[-1]
     before = np.arange(words) < links.heads[links.source][:, None]
@@ -150,7 +150,7 @@ class AntecedentCounts(ExactMetric):
     Keywords give the number of predictors of each kind, by the name of the kind.
 
     Args:
-        documents: number of documents.
+        documents: Number of documents.
     """
 
     right: Tensor
@@ -166,9 +166,9 @@ class AntecedentCounts(ExactMetric):
         """Add a window of a document.
 
         Args:
-            document: index of the document, from 0.
-            types: mention type of each link, `[links]`.
-            **right: bool `[predictors, links]` by kind of predictor, True for right choices.
+            document: Index of the document, from 0.
+            types: Mention type of each link, `[links]`.
+            **right: Bool `[predictors, links]` by kind of predictor, True for right choices.
         """
         device = self.links.device
         of_type = types.to(device) == torch.arange(TYPES, device=device)[:, None]
@@ -193,10 +193,10 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     The links of one document share its clusters and are not independent.
 
     Args:
-        hits: right choices by mention type, `[documents, ..., 3]`.
-        links: links by mention type, `[documents, 3]`.
-        draws: number of resamples.
-        seed: seed of the resampling.
+        hits: Right choices by mention type, `[documents, ..., 3]`.
+        links: Links by mention type, `[documents, 3]`.
+        draws: Number of resamples.
+        seed: Seed of the resampling.
 
     Returns:
         Accuracies `[..., 4]`, nan for a group without links.

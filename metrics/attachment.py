@@ -22,17 +22,17 @@ class Arcs:
     """The gold arcs of whole sentences, one row per word, sorted by (sentence, word); all columns are `[words]`.
 
     Attributes:
-        sentence: index of the sentence in its split.
+        sentence: Index of the sentence in its split.
         word: 1-based position in the sentence.
-        length: number of words of the sentence.
-        head: position of the gold head, 0 for ROOT.
-        relation: id of the relation; the datamodule has the labels by id.
+        length: Number of words of the sentence.
+        head: Position of the gold head, 0 for ROOT.
+        relation: Id of the relation; the datamodule has the labels by id.
         punctuation: True for punctuation.
-        reach: first and last word that the word may attend to in each layer of an encoder, `[words, layers, 2]`; None
+        reach: First and last word that the word may attend to in each layer of an encoder, `[words, layers, 2]`; None
             if it may always attend to all. It bounds what uniform attention and fixed offsets can find.
 
     Raises:
-        ValueError: a sentence is not exactly the words 1 to length in order, or a head lies outside its sentence.
+        ValueError: A sentence is not exactly the words 1 to length in order, or a head lies outside its sentence.
     """
 
     sentence: Integers
@@ -82,8 +82,8 @@ def attached(arcs: Arcs, predicted: Integers) -> Floats:
     The mean without punctuation is the unlabelled attachment score (UAS).
 
     Args:
-        arcs: gold arcs.
-        predicted: position of the predicted head of each word, `[words]`; 0 for ROOT.
+        arcs: Gold arcs.
+        predicted: Position of the predicted head of each word, `[words]`; 0 for ROOT.
     """
     _check_column(arcs, predicted)
     return np.where(predicted == arcs.head, 1.0, 0.0)
@@ -96,8 +96,8 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
     punctuation predicts no edge. The mean of the others is the UUAS (Hewitt & Manning 2019, §4).
 
     Args:
-        arcs: gold arcs.
-        predicted: position of the predicted head of each word, `[words]`.
+        arcs: Gold arcs.
+        predicted: Position of the predicted head of each word, `[words]`.
     """
     _check_column(arcs, predicted)
     scored, head_row = _edges(arcs)
@@ -186,8 +186,8 @@ def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
     without a word gets the overall best. Choose on one split and score on another.
 
     Args:
-        arcs: gold arcs of the split to choose on.
-        relations: number of relations.
+        arcs: Gold arcs of the split to choose on.
+        relations: Number of relations.
 
     Returns:
         The offset, and the offsets by relation, int64 `[relations]`.
@@ -225,11 +225,11 @@ def attachment_scores(
     """Return `uas` and `uuas` without punctuation, and `uas_with_punctuation`, with 95 % intervals over sentences.
 
     Args:
-        arcs: gold arcs.
-        attached: score of each word, `[words]`, from `attached` or a row of `uniform_attached`.
-        edges: score of each word, `[words]`, from `edges_found` or a row of `uniform_edges_found`.
-        prefix: beginning of the names of the scores.
-        seed: seed of the resampling.
+        arcs: Gold arcs.
+        attached: Score of each word, `[words]`, from `attached` or a row of `uniform_attached`.
+        edges: Score of each word, `[words]`, from `edges_found` or a row of `uniform_edges_found`.
+        prefix: Beginning of the names of the scores.
+        seed: Seed of the resampling.
     """
     return ratio_scores(sentence_scores(arcs, attached, edges), ATTACHMENT_RATIOS, prefix=prefix, seed=seed)
 
@@ -245,11 +245,11 @@ def ratio_scores(
     """Return scores that divide the sums of two columns, with 95 % intervals over the rows; nan if nothing was scored.
 
     Args:
-        items: one row per independently sampled unit, for instance a sentence.
-        ratios: columns of numerator and denominator, by name of the score.
-        unit: unit of the scores.
-        prefix: beginning of the names of the scores.
-        seed: seed of the resampling.
+        items: One row per independently sampled unit, for instance a sentence.
+        ratios: Columns of numerator and denominator, by name of the score.
+        unit: Unit of the scores.
+        prefix: Beginning of the names of the scores.
+        seed: Seed of the resampling.
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
@@ -263,8 +263,8 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
     Only relations that occur are groups, ordered by frequency.
 
     Args:
-        arcs: gold arcs.
-        relations: label of each relation id.
+        arcs: Gold arcs.
+        relations: Label of each relation id.
     """
     frequency = np.bincount(arcs.relation, minlength=len(relations))
     order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
@@ -276,10 +276,10 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
     """Return the accuracy of each group of `groups_of`, with 95 % intervals over sentences.
 
     Args:
-        arcs: gold arcs.
+        arcs: Gold arcs.
         attached: 1.0 for words with the right head, else 0.0, `[words]`.
-        relations: label of every relation id.
-        seed: seed of the resampling.
+        relations: Label of every relation id.
+        seed: Seed of the resampling.
 
     Returns:
         A frame with columns `relation, n, accuracy, low, high`.
@@ -303,9 +303,9 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
     """Return one row per sentence: its `words`, and the numerators and denominators of the attachment scores.
 
     Args:
-        arcs: gold arcs.
-        attached: score of each word, `[words]`.
-        edges: score of each word's edge, `[words]`, nan for words whose edge does not count.
+        arcs: Gold arcs.
+        attached: Score of each word, `[words]`.
+        edges: Score of each word's edge, `[words]`, nan for words whose edge does not count.
     """
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)

@@ -56,8 +56,8 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
 
     Args:
         weights: float32 `[batch, heads, from, to]`, zero in the columns of the padding.
-        tokens: kinds of the tokens.
-        smoothed: compute entropies of .9999 α + .0001 / n over n tokens, as the released code does, unlike the paper.
+        tokens: Kinds of the tokens.
+        smoothed: Compute entropies of .9999 α + .0001 / n over n tokens, as the released code does, unlike the paper.
 
     Returns:
         float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan if an input has no token of

@@ -39,18 +39,18 @@ def bootstrap_ratio(
     `scipy.stats.bootstrap` copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
     Args:
-        numerator: counts `[units, ...]`, for instance the right words of each sentence.
-        denominator: counts `[units, ...]`, for instance all words of each sentence.
-        unit: unit of the ratio.
-        draws: number of resamples.
-        seed: seed of the resampling.
+        numerator: Counts `[units, ...]`, for instance the right words of each sentence.
+        denominator: Counts `[units, ...]`, for instance all words of each sentence.
+        unit: Unit of the ratio.
+        draws: Number of resamples.
+        seed: Seed of the resampling.
 
     Returns:
         The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all units, an interval if
         fewer than two units have a denominator. Resamples without a denominator are ignored.
 
     Raises:
-        ValueError: a count is not finite.
+        ValueError: A count is not finite.
     """
     counts, totals = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     units, shape = counts.shape[0], counts.shape[1:]
@@ -100,12 +100,12 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
     """Compute a statistic of a test set, its 95 % interval, and its value under each resample.
 
     Args:
-        statistic: function from values and weights to one number per draw.
-        values: one row per unit, `[units, columns]`. Rows with a nan are ignored, but keep their place in the
+        statistic: Function from values and weights to one number per draw.
+        values: One row per unit, `[units, columns]`. Rows with a nan are ignored, but keep their place in the
             resamples.
-        unit: unit of the statistic.
-        draws: number of resamples; 0 for no interval.
-        seed: seed of the resampling.
+        unit: Unit of the statistic.
+        draws: Number of resamples; 0 for no interval.
+        seed: Seed of the resampling.
 
     Returns:
         The estimate; its interval is nan for fewer than two units, and without draws.
@@ -124,8 +124,8 @@ def mean(values: Floats, weights: Floats) -> Floats:
     """Return the weighted mean of one column, `[draws]`.
 
     Args:
-        values: one column, `[units, 1]`.
-        weights: how often each unit was drawn, `[draws, units]`.
+        values: One column, `[units, 1]`.
+        weights: How often each unit was drawn, `[draws, units]`.
     """
     return ratio(weights @ values[:, 0], weights.sum(axis=1))
 
@@ -136,8 +136,8 @@ def median(values: Floats, weights: Floats) -> Floats:
     For an even number of units it is the mean of the middle two, as in `numpy.median`.
 
     Args:
-        values: the column, `[units, 1]`.
-        weights: number of times that each unit was drawn, whole numbers `[draws, units]`.
+        values: The column, `[units, 1]`.
+        weights: Number of times that each unit was drawn, whole numbers `[draws, units]`.
     """
     column = values[:, 0]
     found = np.full(len(weights), np.nan)
@@ -156,8 +156,8 @@ def pearson(values: Floats, weights: Floats) -> Floats:
     """Return Pearson's r of two columns, each unit counted as often as it was drawn, `[draws]`.
 
     Args:
-        values: two columns, `[units, 2]`.
-        weights: how often each unit was drawn, whole numbers `[draws, units]`.
+        values: Two columns, `[units, 2]`.
+        weights: How often each unit was drawn, whole numbers `[draws, units]`.
 
     Returns:
         Correlations `[draws]`; nan if a column is constant in a draw.
@@ -172,8 +172,8 @@ def spearman(values: Floats, weights: Floats) -> Floats:
     It is Pearson's r of the ranks within each draw; equal values share their mean rank.
 
     Args:
-        values: columns x and y, `[units, 2]`.
-        weights: number of times each unit was drawn, `[draws, units]`.
+        values: Columns x and y, `[units, 2]`.
+        weights: Number of times each unit was drawn, `[draws, units]`.
 
     Returns:
         Rank correlations `[draws]`; nan if a column is constant in a draw.
@@ -227,7 +227,7 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     """Return the difference a − b under the same resamples, with the interval and p-value of `paired_bootstrap`.
 
     Raises:
-        ValueError: the numbers of draws differ.
+        ValueError: The numbers of draws differ.
     """
     return _difference(a.value - b.value, a.draws - b.draws, a.unit)
 
@@ -250,20 +250,20 @@ def paired_bootstrap(
     zero.
 
     Args:
-        a_numerator: counts of run a, `[units]`, for instance the right words of each sentence.
-        a_denominator: counts of run a, `[units]`, for instance all words of each sentence.
-        b_numerator: counts of run b, in the same order.
-        b_denominator: counts of run b, in the same order.
-        unit: unit of the ratios.
-        draws: number of resamples.
-        seed: seed of the resampling.
+        a_numerator: Counts of run a, `[units]`, for instance the right words of each sentence.
+        a_denominator: Counts of run a, `[units]`, for instance all words of each sentence.
+        b_numerator: Counts of run b, in the same order.
+        b_denominator: Counts of run b, in the same order.
+        unit: Unit of the ratios.
+        draws: Number of resamples.
+        seed: Seed of the resampling.
 
     Returns:
         Difference, nan if a denominator is zero in every unit; interval and p-value are nan if it is zero in all units
         but one. Resamples without a denominator are ignored.
 
     Raises:
-        ValueError: a count is not finite.
+        ValueError: A count is not finite.
     """
     counts = _paired_counts(a_numerator, a_denominator, b_numerator, b_denominator)
     value = float(_differences(counts.sum(axis=0, keepdims=True))[0])

@@ -23,9 +23,9 @@ def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> 
     F1 is 2·right / (gold + predicted) of the class `positive`; without one there are no columns for F1.
 
     Args:
-        gold: gold class of each text, `[texts]`.
-        predicted: predicted class of each text, `[texts]`.
-        positive: class of F1, or None.
+        gold: Gold class of each text, `[texts]`.
+        predicted: Predicted class of each text, `[texts]`.
+        positive: Class of F1, or None.
     """
     columns = {"correct": (gold == predicted).astype(np.int64), "scored": np.ones_like(gold)}
     if positive is not None:
@@ -38,9 +38,9 @@ def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
     """Return the confusion matrix of gold and predicted classes, int64 `[gold classes, predicted classes]`.
 
     Args:
-        gold: class of each text, `[texts]`.
-        predicted: class predicted for each text, `[texts]`.
-        classes: number of classes.
+        gold: Class of each text, `[texts]`.
+        predicted: Class predicted for each text, `[texts]`.
+        classes: Number of classes.
     """
     return np.bincount(gold * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
@@ -62,8 +62,8 @@ def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
     """Return F1 `[...]` from confusion matrices: of the class `positive`, or macro F1 if it is None.
 
     Args:
-        table: confusion matrices `[..., gold classes, predicted classes]`.
-        positive: the class, or None.
+        table: Confusion matrices `[..., gold classes, predicted classes]`.
+        positive: The class, or None.
     """
     each = class_f1(table)
     return each[..., positive] if positive is not None else _mean(each)
@@ -87,10 +87,10 @@ def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: 
     """Return the area under the ROC curve of `positive`; if it is None, the mean of each class against the rest.
 
     Args:
-        gold: gold class of each text, `[texts]`.
-        probabilities: probabilities of the classes, `[texts, classes]`, or other numbers that rank the texts.
-        positive: the class, or None for the mean over classes.
-        weights: how often each text counts, `[draws, texts]`.
+        gold: Gold class of each text, `[texts]`.
+        probabilities: Probabilities of the classes, `[texts, classes]`, or other numbers that rank the texts.
+        positive: The class, or None for the mean over classes.
+        weights: How often each text counts, `[draws, texts]`.
 
     Returns:
         Areas `[draws]`; nan if undefined for every class.
@@ -156,9 +156,9 @@ def accuracy_drop(values: Floats, weights: Floats) -> Floats:
     """Return accuracy minus the accuracy of changed decisions, `[draws]`.
 
     Args:
-        values: columns `[texts, 2 + classes]`: gold class, predicted class, and for each class the share of changed
+        values: Columns `[texts, 2 + classes]`: gold class, predicted class, and for each class the share of changed
             decisions that predict it.
-        weights: how often each text was drawn, `[draws, texts]`.
+        weights: How often each text was drawn, `[draws, texts]`.
     """
     gold, predicted = values[:, :2].astype(np.int64).T
     shares = values[np.arange(len(values)), 2 + gold]
@@ -173,12 +173,12 @@ def classification_scores(
     Intervals are nan for fewer than two texts or without draws.
 
     Args:
-        gold: gold class of each text, `[texts]`.
-        probabilities: probabilities of the classes, `[texts, classes]`; the first maximum is the prediction.
-        positive: class of F1 and AUROC; None for macro means.
-        prefix: beginning of the names of the scores.
-        draws: number of resamples.
-        seed: seed of the resampling.
+        gold: Gold class of each text, `[texts]`.
+        probabilities: Probabilities of the classes, `[texts, classes]`; the first maximum is the prediction.
+        positive: Class of F1 and AUROC; None for macro means.
+        prefix: Beginning of the names of the scores.
+        draws: Number of resamples.
+        seed: Seed of the resampling.
     """
 
     def auroc_of(values: Floats, weights: Floats) -> Floats:
@@ -207,11 +207,11 @@ def regression_scores(
     Without draws, or for fewer than two texts, intervals are nan.
 
     Args:
-        gold: gold number of each text, `[texts]`.
-        predicted: predicted number of each text, `[texts]`.
-        prefix: beginning of the names of the scores.
-        draws: number of resamples.
-        seed: seed of the resampling.
+        gold: Gold number of each text, `[texts]`.
+        predicted: Predicted number of each text, `[texts]`.
+        prefix: Beginning of the names of the scores.
+        draws: Number of resamples.
+        seed: Seed of the resampling.
     """
     both = np.column_stack([gold, predicted])
     options = {"draws": draws, "seed": seed}
@@ -226,9 +226,9 @@ def majority_scores(train_counts: Integers, gold: Integers, positive: int | None
     """Return `majority.accuracy` and `majority.f1`, the scores of always predicting the most frequent class of train.
 
     Args:
-        train_counts: number of texts of each class in train, `[classes]`.
-        gold: gold class of each test text, `[texts]`.
-        positive: class of F1; None for macro F1.
+        train_counts: Number of texts of each class in train, `[classes]`.
+        gold: Gold class of each test text, `[texts]`.
+        positive: Class of F1; None for macro F1.
     """
     table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
     scores = {"majority.accuracy": accuracy(table), "majority.f1": f1(table, positive)}
@@ -239,9 +239,9 @@ def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> T
     """Return one row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1.
 
     Args:
-        gold: gold class of each text, `[texts]`.
-        predicted: predicted class of each text, `[texts]`.
-        labels: names of the classes.
+        gold: Gold class of each text, `[texts]`.
+        predicted: Predicted class of each text, `[texts]`.
+        labels: Names of the classes.
     """
     classes = len(labels)
     table = confusion(gold, predicted, classes)

@@ -85,7 +85,7 @@ def scaled_rows(weights: Tensor, out: Tensor) -> None:
     """Write n/2 · (.999 α + .001/n), the input of `summed_divergences` as in the paper's code, into `out`.
 
     Args:
-        weights: attention between the n real tokens of an input, `[heads, n, n]`.
+        weights: Attention between the n real tokens of an input, `[heads, n, n]`.
         out: float32 `[heads, n · n]`, contiguous; overwritten.
     """
     n = weights.size(-1)
@@ -100,8 +100,8 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
     uniform, where entropies would differ by less than they are rounded.
 
     Args:
-        rows: attention scaled by `scaled_rows`, float32 `[heads, n · n]`.
-        n: number of tokens.
+        rows: Attention scaled by `scaled_rows`, float32 `[heads, n · n]`.
+        n: Number of tokens.
 
     Returns:
         float64 `[heads, heads]`, zeros for pairs whose second head is before the first.
@@ -156,9 +156,9 @@ def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
     """Return the cosine of two attention maps, each flattened to one vector of the weights between real tokens.
 
     Args:
-        first: attention `[batch, heads, from, to]`, zero in the columns of the padding.
-        second: attention of other heads, or of the same heads in another encoder, `[batch, heads, from, to]`.
-        real: bool `[batch, tokens]`, True for tokens, False for padding.
+        first: Attention `[batch, heads, from, to]`, zero in the columns of the padding.
+        second: Attention of other heads, or of the same heads in another encoder, `[batch, heads, from, to]`.
+        real: Bool `[batch, tokens]`, True for tokens, False for padding.
 
     Returns:
         float64 `[batch, heads]`, in 0–1.
@@ -176,8 +176,8 @@ def map_divergences(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
     """Return the mean Jensen–Shannon divergence, in nats, of the rows of real tokens.
 
     Args:
-        first: attention `[batch, heads, from, to]`, zero in padded columns.
-        second: attention to compare with, of the same shape.
+        first: Attention `[batch, heads, from, to]`, zero in padded columns.
+        second: Attention to compare with, of the same shape.
         real: True for tokens, False for padding, bool `[batch, tokens]`.
 
     Returns:

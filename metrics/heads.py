@@ -35,7 +35,7 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
     Args:
         attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, with delimiters before and after the n words,
             zero in the padding.
-        lengths: number of words of each sentence, `[batch]`.
+        lengths: Number of words of each sentence, `[batch]`.
 
     Returns:
         int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 if all other words have weight
@@ -85,7 +85,7 @@ class RowPeaks(ExactMetric):
 
         Args:
             attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the n words.
-            lengths: number of words of each sentence, `[batch]`.
+            lengths: Number of words of each sentence, `[batch]`.
         """
         if not lengths.numel():  # the batch of a device to which no sentence falls
             return
@@ -104,9 +104,9 @@ def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, 
     A predictor is an attention head with a direction.
 
     Args:
-        arcs: gold arcs.
-        predicted: positions that the predictors choose as syntactic heads, `[words, K]`.
-        groups: bool `[words]` by group, True for its words.
+        arcs: Gold arcs.
+        predicted: Positions that the predictors choose as syntactic heads, `[words, K]`.
+        groups: Bool `[words]` by group, True for its words.
     """
     hits = predicted == arcs.head[:, None]
     return np.stack([np.count_nonzero(hits[words], axis=0) for words in groups.values()]).astype(np.int64)
@@ -119,8 +119,8 @@ def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers,
     itself. An attention head that gives other words little weight may look positional here: see its confidence.
 
     Args:
-        arcs: gold arcs; only positions and lengths are used.
-        predicted: positions that the predictors choose, `[words, K]`.
+        arcs: Gold arcs; only positions and lengths are used.
+        predicted: Positions that the predictors choose, `[words, K]`.
 
     Returns:
         Offsets int64 `[K]`, positive to the right, and shares `[K]`.
@@ -153,12 +153,12 @@ def permutation_p(
     choice. The smallest p-value is 1 / (permutations + 1).
 
     Args:
-        arcs: gold arcs.
-        predicted: positions chosen by the predictors, `[words, K]`.
-        groups: bool `[words]` for each group.
-        observed: right predictions of the chosen predictor in each group.
-        permutations: number of shuffles.
-        seed: seed of the shuffles.
+        arcs: Gold arcs.
+        predicted: Positions chosen by the predictors, `[words, K]`.
+        groups: Bool `[words]` for each group.
+        observed: Right predictions of the chosen predictor in each group.
+        permutations: Number of shuffles.
+        seed: Seed of the shuffles.
     """
     rng = np.random.default_rng(seed)
     # Different codes for ROOT and for no prediction: neither matches anything when shuffled.

@@ -28,14 +28,14 @@ class Means:
     Arrays are `[groups, *shape]`, where `shape` is the shape of the numbers of one input.
 
     Attributes:
-        counts: number of inputs.
-        sums: sums of the numbers.
-        squares: sums of the squared numbers.
-        low: lower bound of the numbers.
-        high: upper bound of the numbers.
-        step: numbers were rounded to multiples of it.
-        unit: unit of the numbers, or of each index of the last axis.
-        differences: sums of the paired differences from another encoder's numbers on the same inputs; None without
+        counts: Number of inputs.
+        sums: Sums of the numbers.
+        squares: Sums of the squared numbers.
+        low: Lower bound of the numbers.
+        high: Upper bound of the numbers.
+        step: Numbers were rounded to multiples of it.
+        unit: Unit of the numbers, or of each index of the last axis.
+        differences: Sums of the paired differences from another encoder's numbers on the same inputs; None without
             `Moments.pair`.
     """
 
@@ -55,10 +55,10 @@ class Means:
         none.
 
         Args:
-            groups: indices of the groups, all by default.
+            groups: Indices of the groups, all by default.
 
         Raises:
-            ValueError: the numbers have several units.
+            ValueError: The numbers have several units.
         """
         count = self.counts[groups].sum(0)
         total, squares = self.sums[groups].sum(0), self.squares[groups].sum(0)
@@ -120,11 +120,11 @@ def student_interval(
     low). A mean at a bound has an interval of width 0, because all inputs equal the bound.
 
     Args:
-        mean: means, of any shape; the other arguments have the same shape.
-        error: standard errors of the means.
-        count: numbers of inputs.
-        low: lower bounds of the numbers, -inf for none.
-        high: upper bounds, inf for none.
+        mean: Means, of any shape; the other arguments have the same shape.
+        error: Standard errors of the means.
+        count: Numbers of inputs.
+        low: Lower bounds of the numbers, -inf for none.
+        high: Upper bounds, inf for none.
     """
     margin = student.ppf((1 + CONFIDENCE) / 2, np.maximum(count - 1, 1)) * error
     below, above = mean - low, high - mean
@@ -163,8 +163,8 @@ def subtract(updates: Updates, others: Updates) -> None:
     Pair mode is set by `Moments.pair`. Both arguments come from `recorded`.
 
     Args:
-        updates: updates of the metrics with the numbers of the first encoder.
-        others: updates with the numbers to subtract: the same analyses on the same inputs, in the same order.
+        updates: Updates of the metrics with the numbers of the first encoder.
+        others: Updates with the numbers to subtract: the same analyses on the same inputs, in the same order.
     """
     for (moments, groups, values), (_, _, other) in zip(updates.values(), others.values(), strict=True):
         if moments.differences is not None:
@@ -178,12 +178,12 @@ class Moments(ExactMetric):
     devices. Squares of the rounded numbers are summed exactly too, in several limbs.
 
     Args:
-        groups: number of groups.
-        shape: shape of the numbers of one input.
-        unit: unit of the numbers, or of each index of their last axis.
-        scale: number of bits after the binary point to which numbers are rounded. 32 bits leave room for sums up to 2³¹
+        groups: Number of groups.
+        shape: Shape of the numbers of one input.
+        unit: Unit of the numbers, or of each index of their last axis.
+        scale: Number of bits after the binary point to which numbers are rounded. 32 bits leave room for sums up to 2³¹
             in magnitude; each further bit halves this.
-        bounds: lower and upper bound of the numbers, for instance 0 and 1 for shares, each a number or an array that
+        bounds: Lower and upper bound of the numbers, for instance 0 and 1 for shares, each a number or an array that
             broadcasts to `shape`; intervals lie inside.
     """
 
@@ -215,11 +215,11 @@ class Moments(ExactMetric):
         """Add the numbers of a batch of inputs.
 
         Args:
-            group: group of each input, int64 `[batch]`.
-            values: numbers of each input, `[batch, *shape]`; nan is skipped.
+            group: Group of each input, int64 `[batch]`.
+            values: Numbers of each input, `[batch, *shape]`; nan is skipped.
 
         Raises:
-            ValueError: a number is infinite.
+            ValueError: A number is infinite.
         """
         if (updates := _UPDATES.get()) is not None:
             _, groups, kept = updates.setdefault(id(self), (self, [], []))

@@ -26,11 +26,11 @@ class Structure(NamedTuple):
     """Shares of each attention map by structure, float64 `[batch, heads]`; all but `remaining` corrected for chance.
 
     Attributes:
-        vertical: mass on the few heaviest columns.
-        diagonal: mass on the token and its neighbours, outside these columns.
-        block: part of the remaining mass that stays within the segment.
-        boundary: the same part, corrected for what distance alone explains.
-        remaining: mass outside heavy columns and diagonal.
+        vertical: Mass on the few heaviest columns.
+        diagonal: Mass on the token and its neighbours, outside these columns.
+        block: Part of the remaining mass that stays within the segment.
+        boundary: The same part, corrected for what distance alone explains.
+        remaining: Mass outside heavy columns and diagonal.
     """
 
     vertical: Tensor
@@ -64,11 +64,11 @@ def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Te
     and multiplies it by the share of all pairs at this distance that lie in one segment. If e = 1 the share is zero.
 
     Args:
-        weights: attention `[batch, heads, from, to]`, zero in the columns of the padding.
-        lengths: number of real tokens, int64 `[batch]`.
-        delimiters: number of delimiters, int64 `[batch]`.
-        segments: segment of each token, 0 or 1, int64 `[batch, time]`.
-        allowed: bool `[batch, 1, from, to]`, True for the real tokens that each token may attend to.
+        weights: Attention `[batch, heads, from, to]`, zero in the columns of the padding.
+        lengths: Number of real tokens, int64 `[batch]`.
+        delimiters: Number of delimiters, int64 `[batch]`.
+        segments: Segment of each token, 0 or 1, int64 `[batch, time]`.
+        allowed: Bool `[batch, 1, from, to]`, True for the real tokens that each token may attend to.
     """
     time = weights.size(-1)
     places = torch.arange(time, device=weights.device)
@@ -139,9 +139,9 @@ def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Te
     seldom leaves a segment.
 
     Args:
-        found: shares by `structure`.
-        pairs: bool `[batch]`, True for inputs with two segments.
-        boundary: apply the boundary rule.
+        found: Shares by `structure`.
+        pairs: Bool `[batch]`, True for inputs with two segments.
+        boundary: Apply the boundary rule.
 
     Returns:
         Indices in `PATTERNS`, int64 `[batch, heads]`; and the distances to the nearest threshold beyond which the map

@@ -42,9 +42,9 @@ class ItemRows(ExactMetric):
     """Metric that gathers named columns of numbers for each item of a split, from batches in any order.
 
     Args:
-        columns: width of each column by name: None for one number per item, k for k numbers.
-        keys: columns of one number each that identify an item; the items are sorted by them.
-        dtype: type of all columns, keys included; a key in float32 must be below 2²⁴.
+        columns: Width of each column by name: None for one number per item, k for k numbers.
+        keys: Columns of one number each that identify an item; the items are sorted by them.
+        dtype: Type of all columns, keys included; a key in float32 must be below 2²⁴.
     """
 
     rows: list[Tensor] | Tensor  # one tensor [items, numbers] a batch; torchmetrics joins them when it syncs
@@ -65,7 +65,7 @@ class ItemRows(ExactMetric):
         """Add a batch of items: every column by name, `[items]` or `[items, width]`.
 
         Raises:
-            ValueError: a name or a shape differs from the columns of the metric.
+            ValueError: A name or a shape differs from the columns of the metric.
         """
         items = len(next(iter(values.values())))
         wanted = {name: [items] if width is None else [items, width] for name, width in self.columns.items()}
@@ -81,7 +81,7 @@ class ItemRows(ExactMetric):
         """Return every column by name, `[items]` or `[items, width]`, sorted by the keys; keys are int64.
 
         Raises:
-            ValueError: an item was added more than once.
+            ValueError: An item was added more than once.
         """
         parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
         rows: NDArray[Any] = (torch.cat(parts) if parts else self._nothing()).cpu().numpy()
@@ -184,7 +184,7 @@ class ArcRows(ItemRows):
         """Return the gold arcs, and the predictions by name, `[words]` or `[words, width]`; reset the metric.
 
         Raises:
-            ValueError: a sentence was added more than once.
+            ValueError: A sentence was added more than once.
         """
         found = self.take()
         gold = {name: found.pop(name).astype(np.int64) for name in ("sentence", "word", "length", "head", "relation")}

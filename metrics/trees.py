@@ -22,11 +22,11 @@ def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
     In a forest, as in some control tasks, paths between two trees lead over ROOT.
 
     Args:
-        heads: position of each word's head, `[batch, n]`, from 1, 0 for ROOT; the padding is ignored.
-        lengths: number of words of each sentence, `[batch]`.
+        heads: Position of each word's head, `[batch, n]`, from 1, 0 for ROOT; the padding is ignored.
+        lengths: Number of words of each sentence, `[batch]`.
 
     Raises:
-        ValueError: a head lies outside its sentence, or there is a cycle.
+        ValueError: A head lies outside its sentence, or there is a cycle.
     """
     lines = _lines(heads, lengths)
     shared = lines @ lines.mT  # common ancestors, the words themselves included
@@ -42,11 +42,11 @@ def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
     The root has depth 0.
 
     Args:
-        heads: position of each word's head, from 1, 0 for ROOT, `[batch, n]`.
-        lengths: number of words, `[batch]`.
+        heads: Position of each word's head, from 1, 0 for ROOT, `[batch, n]`.
+        lengths: Number of words, `[batch]`.
 
     Raises:
-        ValueError: there is a cycle, or a head outside its sentence.
+        ValueError: There is a cycle, or a head outside its sentence.
     """
     return (_lines(heads, lengths).sum(-1) - 1).clamp(min=0).long()
 
@@ -78,9 +78,9 @@ def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
     """Return Σ |gold − predicted| over ordered pairs of words / n², `[batch, k]` (Hewitt & Manning 2019, §2).
 
     Args:
-        predicted: distances predicted by k probes, `[batch, k, n, n]`.
-        gold: tree distances, `[batch, n, n]`.
-        lengths: number of words of each sentence, `[batch]`; the padding is ignored.
+        predicted: Distances predicted by k probes, `[batch, k, n, n]`.
+        gold: Tree distances, `[batch, n, n]`.
+        lengths: Number of words of each sentence, `[batch]`; the padding is ignored.
     """
     real = _real(gold.size(1), lengths)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
@@ -91,9 +91,9 @@ def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
     """Return Σ |gold − predicted| over words / n, `[batch, k]`.
 
     Args:
-        predicted: depths predicted by k probes, `[batch, k, n]`.
-        gold: tree depths, `[batch, n]`.
-        lengths: number of words n of each sentence, `[batch]`; the padding is ignored.
+        predicted: Depths predicted by k probes, `[batch, k, n]`.
+        gold: Tree depths, `[batch, n]`.
+        lengths: Number of words n of each sentence, `[batch]`; the padding is ignored.
     """
     return ((predicted - gold[:, None]).abs() * _real(gold.size(1), lengths)[:, None]).sum(-1) / lengths[:, None]
 
@@ -104,9 +104,9 @@ def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
     It is nan if all gold values are equal, and 0 if all predictions are equal. The arguments are broadcast.
 
     Args:
-        predicted: predicted values, `[..., n]`, finite under the mask.
-        gold: gold values, `[..., n]`.
-        mask: bool `[..., n]`, True for values that count.
+        predicted: Predicted values, `[..., n]`, finite under the mask.
+        gold: Gold values, `[..., n]`.
+        mask: Bool `[..., n]`, True for values that count.
     """
     one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
     spread, expected = one.square().sum(-1), other.square().sum(-1)
@@ -128,8 +128,8 @@ def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
     Hewitt & Manning (2019) average rank correlations in this way.
 
     Args:
-        lengths: number of words of each sentence, `[sentences]`.
-        counted: bool `[sentences]`, True for sentences that take part.
+        lengths: Number of words of each sentence, `[sentences]`.
+        counted: Bool `[sentences]`, True for sentences that take part.
     """
     among = counted & (lengths >= RANKED_LENGTHS[0]) & (lengths <= RANKED_LENGTHS[1])
     occurring, which, number = np.unique(lengths[among], return_inverse=True, return_counts=True)
@@ -145,14 +145,14 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     follow a path of best arcs (Gabow et al. 1986): at most 2n steps on a full matrix, each on whole rows.
 
     Args:
-        scores: score of the arc to word i+1 (row i) from head j, `[n, n+1]`, ROOT at 0; -inf for no arc. A word's arc
+        scores: Score of the arc to word i+1 (row i) from head j, `[n, n+1]`, ROOT at 0; -inf for no arc. A word's arc
             from itself is ignored.
 
     Returns:
         int64 `[n]`: the head of each word, 1..n, 0 for ROOT. Ties are broken deterministically.
 
     Raises:
-        ValueError: the scores are not `[n, n+1]`, contain nan or +inf, or allow no tree.
+        ValueError: The scores are not `[n, n+1]`, contain nan or +inf, or allow no tree.
     """
     arcs = _incoming(scores)
     heads: Integers = arcs.argmax(axis=1)
@@ -166,11 +166,11 @@ def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
     """Return the heads of the best tree of each sentence, int64 `[batch, n]`: 1..n, 0 for ROOT and in the padding.
 
     Args:
-        scores: score of the arc to each word from each head, ROOT first, `[batch, n, n+1]`; see `maximum_arborescence`.
-        lengths: number of words of each sentence, `[batch]`; the padding is ignored.
+        scores: Score of the arc to each word from each head, ROOT first, `[batch, n, n+1]`; see `maximum_arborescence`.
+        lengths: Number of words of each sentence, `[batch]`; the padding is ignored.
 
     Raises:
-        ValueError: the scores of a sentence contain nan or +inf, or allow no tree.
+        ValueError: The scores of a sentence contain nan or +inf, or allow no tree.
     """
     heads = np.zeros(scores.shape[:2], dtype=np.int64)
     matrices = scores.detach().cpu().double().numpy()
@@ -272,7 +272,7 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
     trees depend only on the weights.
 
     Args:
-        weights: finite weights of the edges, `[graphs, n, n]`, n ≥ 1.
+        weights: Finite weights of the edges, `[graphs, n, n]`, n ≥ 1.
     """
     graphs, n, _ = weights.shape
     first, second = np.triu_indices(n, 1)
@@ -297,9 +297,9 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
 
     Args:
         attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the words.
-        heads: position of each word's gold head, `[batch, n]`, from 1, 0 for ROOT.
-        punctuation: bool `[batch, n]`, True for punctuation.
-        lengths: number of words of each sentence, `[batch]`.
+        heads: Position of each word's gold head, `[batch, n]`, from 1, 0 for ROOT.
+        punctuation: Bool `[batch, n]`, True for punctuation.
+        lengths: Number of words of each sentence, `[batch]`.
 
     Returns:
         int64 `[batch, n, layers·heads]`: 1 in the tree, 0 not; -1 if the word or its head is ROOT or punctuation.
@@ -323,8 +323,8 @@ def tree_counts(arcs: Arcs, drawn: NDArray[np.integer]) -> tuple[Integers, Integ
     """Return the number of gold edges in the tree of each attention head, and the number of all gold edges.
 
     Args:
-        arcs: gold arcs of whole sentences.
-        drawn: result of `gold_in_trees` for all words, `[words, heads]`.
+        arcs: Gold arcs of whole sentences.
+        drawn: Result of `gold_in_trees` for all words, `[words, heads]`.
 
     Returns:
         Counts `[sentences, heads]` and `[sentences]`, int64.

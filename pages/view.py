@@ -40,9 +40,9 @@ class PieceValues:
     """Values of a quantity, such as attention, between the subword pieces of a text.
 
     Attributes:
-        names: the pieces, delimiters included.
-        of: position of the word of each piece.
-        values: values `[layers, heads, from, to]`.
+        names: The pieces, delimiters included.
+        of: Position of the word of each piece.
+        values: Values `[layers, heads, from, to]`.
     """
 
     names: Sequence[str]
@@ -57,22 +57,22 @@ class View:
     Positions count from 0, delimiters included.
 
     Attributes:
-        title: title of the text.
-        words: the word at each position, delimiters included.
-        values: values `[layers, heads, from, to]`, not negative. They are not copied.
+        title: Title of the text.
+        words: The word at each position, delimiters included.
+        values: Values `[layers, heads, from, to]`, not negative. They are not copied.
         layers: 1-based number of each layer.
         heads: 1-based number of each head of a layer.
-        quantity: name of the values.
-        unit: unit of the values, `fraction` if a row sums to at most one.
-        delimiters: positions of delimiters.
-        arcs: arcs as (from, to, label) with positions; gold dependencies go from the dependent to its syntactic head.
-        clusters: mentions of each cluster as (first position, position after the last).
-        saliency: value of each position, by measure; negative values speak against the decision.
-        pieces: the same quantity between pieces, which the page shows on demand.
-        notes: sentences to show under the figure.
+        quantity: Name of the values.
+        unit: Unit of the values, `fraction` if a row sums to at most one.
+        delimiters: Positions of delimiters.
+        arcs: Arcs as (from, to, label) with positions; gold dependencies go from the dependent to its syntactic head.
+        clusters: Mentions of each cluster as (first position, position after the last).
+        saliency: Value of each position, by measure; negative values speak against the decision.
+        pieces: The same quantity between pieces, which the page shows on demand.
+        notes: Sentences to show under the figure.
 
     Raises:
-        UserError: shapes, positions or values are not possible.
+        UserError: Shapes, positions or values are not possible.
     """
 
     title: str
@@ -151,13 +151,13 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
     """Return the HTML page of one text, or of several to choose from.
 
     Args:
-        *views: the texts.
-        budget: largest size of the page in bytes. If the page would be larger, values below a threshold are left out:
+        *views: The texts.
+        budget: Largest size of the page in bytes. If the page would be larger, values below a threshold are left out:
             the lowest of several round thresholds with which it fits. The page states the threshold and the share that
             is left out.
 
     Raises:
-        UserError: there is no view, or the budget is too small even without values.
+        UserError: There is no view, or the budget is too small even without values.
     """
     if not views:
         raise UserError("`views` is empty: give at least one.")

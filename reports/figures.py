@@ -197,7 +197,7 @@ def draw(figure: object) -> Canvas:
     """Draw a figure of `results`, with sizes for print; return the matplotlib figure.
 
     Raises:
-        TypeError: the figure is a page of texts, or has another type.
+        TypeError: The figure is a page of texts, or has another type.
     """
     with rc_context(STYLE):
         return _draw(figure)

@@ -195,8 +195,8 @@ def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
     """Convert rows of a CSV file, read as strings, to a table with units.
 
     Args:
-        raw: the rows.
-        described: description of the columns in `results.json`, by `reports.writer.described`.
+        raw: The rows.
+        described: Description of the columns in `results.json`, by `reports.writer.described`.
     """
     units: dict[str, Any] = {
         name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
@@ -265,8 +265,8 @@ def write_page(run: Path, out: Path | None = None) -> Path:
     Files of the run that are missing or damaged are named on the page.
 
     Raises:
-        UserError: there are no results in `run`.
-        OSError: the page cannot be written.
+        UserError: There are no results in `run`.
+        OSError: The page cannot be written.
     """
     record = find_record(run)
     path = record.path.with_name(PAGE) if out is None else out
@@ -278,9 +278,9 @@ class RunFolder:
     """Folder of a run or a sweep, with readers for its files.
 
     Attributes:
-        record: content of its `results.json`.
-        at: folder of the page, to which its links are relative.
-        faults: messages about files that could not be read so far.
+        record: Content of its `results.json`.
+        at: Folder of the page, to which its links are relative.
+        faults: Messages about files that could not be read so far.
     """
 
     record: Record
@@ -629,7 +629,7 @@ def main(args: Sequence[str]) -> int:
     """Run the command with the arguments `args`: write a page and print its path; return the exit code.
 
     Raises:
-        UserError: there are no results in the folder.
+        UserError: There are no results in the folder.
     """
     parser = argparse.ArgumentParser(prog="python -m reports.page", description="Write the page of a run or a sweep.")
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a sweep, or its results.json")

@@ -34,10 +34,10 @@ class Record:
     """Results of a run or a sweep, read from `results.json`.
 
     Attributes:
-        path: path of the `results.json`.
-        content: its whole content.
-        scores: scores by name.
-        items: path of the file with one row per test item, if any.
+        path: Path of the `results.json`.
+        content: Its whole content.
+        scores: Scores by name.
+        items: Path of the file with one row per test item, if any.
         source: SHA-256 of the source code that wrote it.
     """
 
@@ -77,15 +77,15 @@ class Record:
         """Return the numerator and the denominator of a score for each test item.
 
         Args:
-            score: name of the score.
-            by_id: index the rows by `id` alone if the items have one. Sentence numbers differ between encoders if one
+            score: Name of the score.
+            by_id: Index the rows by `id` alone if the items have one. Sentence numbers differ between encoders if one
                 of them leaves out a sentence.
 
         Returns:
             Columns `numerator` and `denominator`, indexed by the keys of the item.
 
         Raises:
-            RecordError: there are no such counts, or items share their keys.
+            RecordError: There are no such counts, or items share their keys.
         """
         ratios: Mapping[str, Sequence[str]] = self.content["ratios"]
         if not ratios:
@@ -133,7 +133,7 @@ def find_record(run: Path) -> Record:
     """Read the results of a run from its folder or its `results.json`.
 
     Raises:
-        RecordError: there are no results, or they cannot be read.
+        RecordError: There are no results, or they cannot be read.
     """
     path = run / "results.json" if run.is_dir() else run
     if path.is_file():
@@ -155,7 +155,7 @@ def read_record(path: Path) -> Record:
     """Read a `results.json`.
 
     Raises:
-        RecordError: it was not written by a run of this application.
+        RecordError: It was not written by a run of this application.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -183,7 +183,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Return the folders of the runs of a sweep, by row of its table and seed.
 
     Raises:
-        RecordError: there is no table of runs.
+        RecordError: There is no table of runs.
     """
     try:
         name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
@@ -202,9 +202,9 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
     """Load the results of many runs as one frame: all scores, one row per score, or one table of all runs.
 
     Args:
-        runs: folders of runs, folders above them, or patterns such as `runs/**`. For the folder of a sweep, its runs
+        runs: Folders of runs, folders above them, or patterns such as `runs/**`. For the folder of a sweep, its runs
             are read, not its table.
-        table: name of a table, such as `best_heads`: its rows for every run that has it, after the columns `run`,
+        table: Name of a table, such as `best_heads`: its rows for every run that has it, after the columns `run`,
             `seed`, `encoder` and `weights`. None for the scores.
 
     Returns:
@@ -215,7 +215,7 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
         locations of files, are left out. A run that cannot be read is left out with a warning.
 
     Raises:
-        RecordError: there is no run, or no run has the table.
+        RecordError: There is no run, or no run has the table.
     """
     patterns = [runs] if isinstance(runs, str | Path) else list(runs)
     rows: list[dict[str, object]] = []

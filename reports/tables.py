@@ -29,8 +29,8 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
     Intervals are in the cells of their numbers, `54.3 [53.5, 55.1]`.
 
     Args:
-        table: the table.
-        missing: cell of an absent value.
+        table: The table.
+        missing: Cell of an absent value.
     """
     frame, intervals, units = table.frame, table.intervals(), table.unit_rows()
     ends = {end for pair in intervals.values() for end in pair}
@@ -91,10 +91,10 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     below their numbers, and finally every row becomes a block of lines.
 
     Args:
-        title: title of the table.
-        table: rows and units.
-        file: file with all rows and columns, named in the caption.
-        width: width of the terminal in characters.
+        title: Title of the table.
+        table: Rows and units.
+        file: File with all rows and columns, named in the caption.
+        width: Width of the terminal in characters.
     """
     cells = written(table, missing=DASH)
     needed = {name: 2 + _width([*_parts(name), *column[:ROWS]]) for name, column in cells.items()}
@@ -253,9 +253,9 @@ class Latex:
     """Lines of a LaTeX `tabular`.
 
     Attributes:
-        head: lines before the rows.
-        rows: one line per row.
-        foot: lines after the rows.
+        head: Lines before the rows.
+        rows: One line per row.
+        foot: Lines after the rows.
     """
 
     head: list[str]
@@ -273,9 +273,9 @@ def latex_table(table: Table, experiment: str, name: str) -> str | None:
     written as words; adjacent columns with the same name before a dot, as `uas` and `uas.sd`, share a heading.
 
     Args:
-        table: rows and units.
-        experiment: name of the experiment of the table.
-        name: name of the table.
+        table: Rows and units.
+        experiment: Name of the experiment of the table.
+        name: Name of the table.
     """
     lines = latex_lines(table, experiment, name) if len(table.frame) <= LATEX_ROWS else None
     return None if lines is None else str(lines)

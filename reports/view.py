@@ -45,12 +45,12 @@ class Marked:
     """A text to show, with annotations of its words; word positions count from 1.
 
     Attributes:
-        title: title of the text.
-        words: the words.
-        arcs: arcs as (from, to, label).
-        clusters: mentions of each cluster as (first word, word after the last).
-        saliency: value of each word, by measure.
-        notes: sentences to show under the figure.
+        title: Title of the text.
+        words: The words.
+        arcs: Arcs as (from, to, label).
+        clusters: Mentions of each cluster as (first word, word after the last).
+        saliency: Value of each word, by measure.
+        notes: Sentences to show under the figure.
     """
 
     title: str
@@ -93,12 +93,12 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
     """Return the file of a split of a corpus, and its sentences with trees, or its documents, by id.
 
     Args:
-        name: registered name or file of the corpus.
-        split: name of the split; ignored for a file.
+        name: Registered name or file of the corpus.
+        split: Name of the split; ignored for a file.
 
     Raises:
-        CorpusError: there is no such corpus or file, or it cannot be read.
-        UserError: there is no such split.
+        CorpusError: There is no such corpus or file, or it cannot be read.
+        UserError: There is no such split.
     """
     path = Path(name)
     if name in CORPORA or not (path.suffix or path.exists()):
@@ -117,14 +117,14 @@ def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
     """Read texts of a corpus: sentences of a treebank, or documents, with their annotations.
 
     Args:
-        name: registered name or file of the corpus.
-        split: name of the split.
-        ids: ids of the texts; `ID:N` and `ID:FIRST-LAST` take some sentences of a document, from 1. Without ids, the
+        name: Registered name or file of the corpus.
+        split: Name of the split.
+        ids: Ids of the texts; `ID:N` and `ID:FIRST-LAST` take some sentences of a document, from 1. Without ids, the
             first sentence, or the first few sentences of the first document.
 
     Raises:
-        CorpusError: there is no such corpus or file, or it cannot be read.
-        UserError: there is no such split or id.
+        CorpusError: There is no such corpus or file, or it cannot be read.
+        UserError: There is no such split or id.
     """
     path, items = items_of(name, split)
     first = next(iter(items))
@@ -158,7 +158,7 @@ def listed(options: argparse.Namespace) -> list[str]:
     """Return one line for each sentence, document or item that the command can show: its id, and its beginning.
 
     Args:
-        options: parsed options of the command line.
+        options: Parsed options of the command line.
     """
     if options.store is not None:
         store = _open_store(options.store)
@@ -172,13 +172,13 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
     """Return views of the attention of an encoder between the words of texts.
 
     Args:
-        texts: the texts.
-        encoder: the encoder.
-        options: options of the attention, such as layers and heads.
-        pieces: include the attention between pieces.
+        texts: The texts.
+        encoder: The encoder.
+        options: Options of the attention, such as layers and heads.
+        pieces: Include the attention between pieces.
 
     Raises:
-        UserError: a text is too long for the encoder, or there is no such layer or head.
+        UserError: A text is too long for the encoder, or there is no such layer or head.
     """
     sentences = [text.words for text in texts]
     for text, split in zip(texts, split_words(encoder.tokenizer, sentences), strict=True):
@@ -207,12 +207,12 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     """Return the text with saliency: every measure of `fidelity.saliency` for the decision of a classifier on it.
 
     Args:
-        text: the text.
-        path: checkpoint of the classifier, for messages and notes.
-        model: the classifier.
+        text: The text.
+        path: Checkpoint of the classifier, for messages and notes.
+        model: The classifier.
 
     Raises:
-        UserError: the classifier reads other words, or fewer than two.
+        UserError: The classifier reads other words, or fewer than two.
     """
     split = model.sizes.tokenize([" ".join(text.words)])
     batch = split[[0]]
@@ -273,12 +273,12 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
     """Return the view of an item of a store: attention, cosines of hidden states, or antecedents.
 
     Args:
-        folder: folder of the store.
-        item: number of the item, from 1.
-        quantity: name of the values to show.
+        folder: Folder of the store.
+        item: Number of the item, from 1.
+        quantity: Name of the values to show.
 
     Raises:
-        UserError: there is no such store, item or quantity.
+        UserError: There is no such store, item or quantity.
     """
     store = _open_store(folder)
     if not 1 <= item <= len(store):
@@ -418,7 +418,7 @@ def main(args: Sequence[str]) -> int:
     """Run the command with the arguments `args`: write a page and print its path; return the exit code.
 
     Raises:
-        UserError: the input cannot be shown.
+        UserError: The input cannot be shown.
     """
     options = _parser().parse_args(args)
     _check(options)

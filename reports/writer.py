@@ -42,7 +42,7 @@ class WithResult(Protocol):
     """Protocol of a module with a result.
 
     Attributes:
-        result: the result by the end of `on_test_epoch_end`, or None.
+        result: The result by the end of `on_test_epoch_end`, or None.
     """
 
     result: Result | None
@@ -64,11 +64,11 @@ class ResultWriter(pl.Callback):
     again with the figures; then `page.html` is made of all these files. Predictions become `predictions.parquet`.
 
     Args:
-        console: console that prints the tables; None creates one for the terminal.
-        folder: run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
-        titles: draw titles on figures; `results.json` has them as captions in any case.
-        draw: draw figures.
-        quiet: print only the scores of the headline and the folder.
+        console: Console that prints the tables; None creates one for the terminal.
+        folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
+        titles: Draw titles on figures; `results.json` has them as captions in any case.
+        draw: Draw figures.
+        quiet: Print only the scores of the headline and the folder.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
     """Print the audit, the tables that answer the question, the scores, and the names of the other tables.
 
     Args:
-        result: the result.
-        audit: entries of the audit by name.
-        console: console to print to.
+        result: The result.
+        audit: Entries of the audit by name.
+        console: Console to print to.
     """
     tables = [audit_table(audit)] if audit else []
     shown = {name: table for name, table in result.tables.items() if table.answer}
@@ -158,10 +158,10 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
     """Write all files of a result into a folder: tables, scores, items, figures and `page.html`.
 
     Args:
-        folder: the run folder.
-        result: the result.
-        provenance: description of encoder and data.
-        titles: draw titles on figures.
+        folder: The run folder.
+        result: The result.
+        provenance: Description of encoder and data.
+        titles: Draw titles on figures.
 
     Returns:
         Error messages by figure that could not be drawn, and for `page.html` under that name.
@@ -175,7 +175,7 @@ def leave_page(folder: Path) -> str | None:
     """Write `page.html` of a run folder; return None, or why it could not be written.
 
     Raises:
-        OSError: the disk is full.
+        OSError: The disk is full.
     """
     try:
         write_page(folder)
@@ -190,9 +190,9 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     """Write tables, items and `results.json` into `folder`; return the content of `results.json`, without figures.
 
     Raises:
-        OSError: scores or tables cannot be written.
-        TypeError: a value of the audit or the provenance cannot be written as JSON.
-        ValueError: a number of the audit or the provenance is infinite.
+        OSError: Scores or tables cannot be written.
+        TypeError: A value of the audit or the provenance cannot be written as JSON.
+        ValueError: A number of the audit or the provenance is infinite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / RECORD
@@ -293,16 +293,16 @@ def write_figures(
     """Draw the figures into the run folder and add their files to `results.json`.
 
     Args:
-        folder: the run folder.
-        figures: figures by name.
-        content: content of `results.json`, from `write_scores`.
-        titles: draw titles on figures.
+        folder: The run folder.
+        figures: Figures by name.
+        content: Content of `results.json`, from `write_scores`.
+        titles: Draw titles on figures.
 
     Returns:
         Error messages by figure that could not be drawn.
 
     Raises:
-        OSError: the disk is full; figures that fit are written, and the others can be drawn later.
+        OSError: The disk is full; figures that fit are written, and the others can be drawn later.
     """
     files, faults, numbers = dict[str, str](), dict[str, str](), dict[str, Table]()
     full: OSError | None = None
@@ -375,12 +375,12 @@ def plain(value: object, at: str = "result") -> object:
     """Convert numpy numbers, arrays, tuples and paths to types of JSON; nan becomes None.
 
     Args:
-        value: the value, which may be nested.
-        at: location of the value, for messages.
+        value: The value, which may be nested.
+        at: Location of the value, for messages.
 
     Raises:
-        TypeError: a value has a type that JSON lacks.
-        ValueError: a number is infinite.
+        TypeError: A value has a type that JSON lacks.
+        ValueError: A number is infinite.
     """
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist(), at)

@@ -20,7 +20,7 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a command with the arguments of the program, and exit with its code, or with 1 after an error of the input.
 
     Args:
-        main: the command, a function from arguments to the exit code.
+        main: The command, a function from arguments to the exit code.
     """
     try:
         code = main(sys.argv[1:])

@@ -28,7 +28,7 @@ class Digests:
     """SHA-256 of files, computed again only when a file's size, change times or inode differ from the last time.
 
     Args:
-        cache: folder of the index. If two processes write it at once, entries may be lost, but the index stays
+        cache: Folder of the index. If two processes write it at once, entries may be lost, but the index stays
             readable.
     """
 

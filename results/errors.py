@@ -23,10 +23,10 @@ class UserError(ValueError):
         """Create the error `<path>:<line>: <what is wrong>. <remedy>.` from its parts.
 
         Args:
-            path: file with the error.
-            line: line of the file, from 1; None to leave it out.
-            wrong: what is wrong.
-            remedy: what to do.
+            path: File with the error.
+            line: Line of the file, from 1; None to leave it out.
+            wrong: What is wrong.
+            remedy: What to do.
         """
         place = f"{path}:{line}" if line is not None else f"{path}"
         return cls(f"{place}: {wrong}. {remedy}.")
@@ -49,12 +49,12 @@ def check_numbers(
     Options are given by keyword, as `name=value`; an option that is None is not checked.
 
     Args:
-        of: object that has the options; the message names its class.
-        above: options must be greater than this.
-        least: least allowed value.
-        below: options must be less than this.
-        most: greatest allowed value.
-        **given: options by name.
+        of: Object that has the options; the message names its class.
+        above: Options must be greater than this.
+        least: Least allowed value.
+        below: Options must be less than this.
+        most: Greatest allowed value.
+        **given: Options by name.
     """
     check_values(of, **given)
     bounds = {
@@ -77,9 +77,9 @@ def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return a suggestion of one or two known names similar to `name`, ` (did you mean …?)`; empty if none is similar.
 
     Args:
-        name: the misspelt name.
-        known: the correct names.
-        prefix: text before each suggested name.
+        name: The misspelt name.
+        known: The correct names.
+        prefix: Text before each suggested name.
     """
     found = [f"`{prefix}{one}`" for one in difflib.get_close_matches(name, set(known), n=2)]
     return f" (did you mean {' or '.join(found)}?)" if found else ""
@@ -95,10 +95,10 @@ def from_options(kind: Callable[..., Made], given: object, where: str, **default
     """Create an object from a mapping of options; its constructor checks the values.
 
     Args:
-        kind: class of the object.
-        given: options by name.
-        where: the option that contains the mapping, for messages.
-        **defaults: options that the mapping may leave out, if the class has other defaults.
+        kind: Class of the object.
+        given: Options by name.
+        where: The option that contains the mapping, for messages.
+        **defaults: Options that the mapping may leave out, if the class has other defaults.
 
     Raises:
         UserError: `given` is not a mapping, or has an option that the class does not have.
@@ -131,8 +131,8 @@ def check_values(of: object, **given: object) -> None:
     The check covers choices (`Literal`), numbers, strings, booleans and sequences of them; it skips classes.
 
     Args:
-        of: object whose `__init__` has the options, or a function that has them.
-        **given: options by name.
+        of: Object whose `__init__` has the options, or a function that has them.
+        **given: Options by name.
     """
     functions = [of] if isfunction(of) else [vars(kind).get("__init__") for kind in reversed(type(of).__mro__)]
     hints: dict[str, object] = {}
@@ -169,10 +169,10 @@ def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
 
     Args:
         what: `texts` or `sentences`, for messages.
-        given: one string, or a sequence of items.
+        given: One string, or a sequence of items.
 
     Raises:
-        UserError: there is no item, or an item is empty.
+        UserError: There is no item, or an item is empty.
     """
     items: list[str | Item] = [given] if isinstance(given, str) else list(given)
     if not items:

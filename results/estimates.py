@@ -36,17 +36,17 @@ class Estimate(Generic[Number]):
     A field is None if the number does not exist, and nan if it is undefined.
 
     Attributes:
-        value: the number, or an array; the other numbers have its shape.
-        low: low end of the interval.
-        high: high end of the interval.
-        unit: unit of the number.
-        sd: standard deviation over seeds.
-        p: two-sided p-value of the number being zero.
-        inputs: number of inputs that a mean is taken over.
-        draws: the statistic under each resample of the test set, `[draws]`.
+        value: The number, or an array; the other numbers have its shape.
+        low: Low end of the interval.
+        high: High end of the interval.
+        unit: Unit of the number.
+        sd: Standard deviation over seeds.
+        p: Two-sided p-value of the number being zero.
+        inputs: Number of inputs that a mean is taken over.
+        draws: The statistic under each resample of the test set, `[draws]`.
 
     Raises:
-        ValueError: there is no such unit, or only one end of the interval.
+        ValueError: There is no such unit, or only one end of the interval.
     """
 
     value: Number
@@ -94,15 +94,15 @@ class Table:
     `low`, `high` and `sd` belong to the column `interval`. They have the unit of their column.
 
     Attributes:
-        frame: the rows.
-        units: units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
+        frame: The rows.
+        units: Units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
             one per row.
-        interval: column to which plain `low`, `high` and `sd` belong.
-        answer: columns that answer the question of the experiment. Only a table with such columns is printed, with
+        interval: Column to which plain `low`, `high` and `sd` belong.
+        answer: Columns that answer the question of the experiment. Only a table with such columns is printed, with
             these columns at any width; every table is written to its file.
 
     Raises:
-        ValueError: a column of floats has no unit, a unit or an answer has no column, or there is no such unit.
+        ValueError: A column of floats has no unit, a unit or an answer has no column, or there is no such unit.
     """
 
     frame: pd.DataFrame

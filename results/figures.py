@@ -24,7 +24,7 @@ class Figure(ABC):
     """Base class of a figure.
 
     Attributes:
-        title: title, which is also the caption.
+        title: Title, which is also the caption.
     """
 
     title: str
@@ -49,15 +49,15 @@ class Bars(Figure):
     """Grouped bars: one group per category, one bar per series in it, in the order in which they are drawn.
 
     Attributes:
-        categories: names of the groups.
-        series: values `[categories]` per series.
-        label: label of the axis of the values.
-        intervals: low and high ends, each `[categories]`, of the series that have them; nan for none.
-        unit: unit of the values; fractions are shown ×100.
-        category_label: label of the axis of the categories.
+        categories: Names of the groups.
+        series: Values `[categories]` per series.
+        label: Label of the axis of the values.
+        intervals: Low and high ends, each `[categories]`, of the series that have them; nan for none.
+        unit: Unit of the values; fractions are shown ×100.
+        category_label: Label of the axis of the categories.
 
     Raises:
-        ValueError: there is nothing to draw, a length differs from the categories', or an interval has no series.
+        ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
     """
 
     categories: tuple[str, ...]
@@ -93,21 +93,21 @@ class HeatMap(Figure):
 
     Attributes:
         values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
-        row_labels: name of each row.
-        column_labels: name of each column.
-        row_label: label of the axis of the rows.
-        column_label: label of the axis of the columns.
-        value_label: label of the colour bar.
+        row_labels: Name of each row.
+        column_labels: Name of each column.
+        row_label: Label of the axis of the rows.
+        column_label: Label of the axis of the columns.
+        value_label: Label of the colour bar.
         diverging: True if zero is the middle of the scale, as for differences and signed weights.
-        unit: unit of the values; fractions are shown ×100.
-        marked: row and column, 0-based, of a framed cell, for instance the best head.
-        limits: values at the ends of the colour scale, in the unit of `values`; None takes the ends of this map. A
+        unit: Unit of the values; fractions are shown ×100.
+        marked: Row and column, 0-based, of a framed cell, for instance the best head.
+        limits: Values at the ends of the colour scale, in the unit of `values`; None takes the ends of this map. A
             diverging map uses the larger magnitude.
-        glyphs: one or two letters per category, if the values are indices of categories in this order; a cell shows its
+        glyphs: One or two letters per category, if the values are indices of categories in this order; a cell shows its
             letters, and a legend replaces the colour bar. See `from_categories`.
 
     Raises:
-        ValueError: shapes do not fit, there is no cell `marked`, a value lies outside the limits, or the glyphs are not
+        ValueError: Shapes do not fit, there is no cell `marked`, a value lies outside the limits, or the glyphs are not
             different, or not one or two letters.
     """
 
@@ -152,16 +152,16 @@ class HeatMap(Figure):
         """Create a heat map of categories, for instance the role of each head.
 
         Args:
-            title: title of the figure.
-            cells: category of each cell, `[rows][columns]`; None for an empty cell.
-            glyphs: one or two letters per category.
-            row_labels: name of each row.
-            column_labels: name of each column.
-            row_label: label of the axis of the rows.
-            column_label: label of the axis of the columns.
+            title: Title of the figure.
+            cells: Category of each cell, `[rows][columns]`; None for an empty cell.
+            glyphs: One or two letters per category.
+            row_labels: Name of each row.
+            column_labels: Name of each column.
+            row_label: Label of the axis of the rows.
+            column_label: Label of the axis of the columns.
 
         Raises:
-            ValueError: a category has no glyph, or the heat map cannot be drawn.
+            ValueError: A category has no glyph, or the heat map cannot be drawn.
         """
         if strange := {cell for row in cells for cell in row if cell is not None} - glyphs.keys():
             raise ValueError(f"HeatMap {title!r}: categories without a glyph: {sorted(strange)}")
@@ -197,17 +197,17 @@ class Maps(Figure):
     Attributes:
         maps: `[rows][columns]` matrices `[size, size]` of any sizes; None leaves a cell of the grid empty. The first
             row of a matrix is drawn at the top.
-        row_labels: name of each row of the grid.
-        column_labels: name of each column of the grid.
-        row_label: label of the axis of the rows.
-        column_label: label of the axis of the columns.
-        value_label: label of the colour bar.
-        names: captions of the pictures, `[rows][columns]`; empty for none.
-        top: value at the end of the colour scale; larger values have the same colour. None takes the largest value.
-        unit: unit of the values; fractions are shown ×100.
+        row_labels: Name of each row of the grid.
+        column_labels: Name of each column of the grid.
+        row_label: Label of the axis of the rows.
+        column_label: Label of the axis of the columns.
+        value_label: Label of the colour bar.
+        names: Captions of the pictures, `[rows][columns]`; empty for none.
+        top: Value at the end of the colour scale; larger values have the same colour. None takes the largest value.
+        unit: Unit of the values; fractions are shown ×100.
 
     Raises:
-        ValueError: there is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
+        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
             infinite or nan.
     """
 
@@ -255,15 +255,15 @@ class AttentionLines(Figure):
     """Attention of one head in one sentence, as lines between two columns of its words (Clark et al. 2019, fig. 5).
 
     Attributes:
-        words: the words, from top to bottom, with the delimiters if they are to be shown.
-        weights: attention `[words, words]` from the row's word to the column's, in 0–1.
-        arcs: gold pairs (from, to) of 0-based positions in `words`, shown in colour. For an attention head that attends
+        words: The words, from top to bottom, with the delimiters if they are to be shown.
+        weights: Attention `[words, words]` from the row's word to the column's, in 0–1.
+        arcs: Gold pairs (from, to) of 0-based positions in `words`, shown in colour. For an attention head that attends
             from dependents to their syntactic heads a pair is (dependent, head).
-        from_label: label of the words on the left, which attend.
-        to_label: label of the words on the right, which are attended to.
+        from_label: Label of the words on the left, which attend.
+        to_label: Label of the words on the right, which are attended to.
 
     Raises:
-        ValueError: the weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
+        ValueError: The weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
     """
 
     words: tuple[str, ...]
@@ -300,17 +300,17 @@ class Spreads(Figure):
     """Distributions of values: a violin per category and series, for instance per bin of maximum attention.
 
     Attributes:
-        categories: names of the categories.
-        series: values of each category by series, `[categories][values]`; may be empty; nan is ignored.
-        label: label of the axis of the values.
-        category_label: label of the axis of the categories.
-        rates: shares `[categories]` by series, shown as bars in a second panel, for instance the share of decisions
+        categories: Names of the categories.
+        series: Values of each category by series, `[categories][values]`; may be empty; nan is ignored.
+        label: Label of the axis of the values.
+        category_label: Label of the axis of the categories.
+        rates: Shares `[categories]` by series, shown as bars in a second panel, for instance the share of decisions
             that never flip; nan for none.
-        rate_label: label of the axis of the shares.
-        unit: unit of the values; rates are fractions.
+        rate_label: Label of the axis of the shares.
+        unit: Unit of the values; rates are fractions.
 
     Raises:
-        ValueError: parts do not fit each other, rates are not within 0–1, or a value is infinite.
+        ValueError: Parts do not fit each other, rates are not within 0–1, or a value is infinite.
     """
 
     categories: tuple[str, ...]
@@ -350,18 +350,18 @@ class Curves(Figure):
     """Lines and points over two axes; a line and points of one name have one colour.
 
     Attributes:
-        x_label: label of the x axis.
-        y_label: label of the y axis.
-        lines: coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
-        points: coordinates x and y per set of points; nan is ignored.
-        log_x: draw the x axis on a logarithmic scale.
-        y_range: range that the y axis covers at least.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
+        points: Coordinates x and y per set of points; nan is ignored.
+        log_x: Draw the x axis on a logarithmic scale.
+        y_range: Range that the y axis covers at least.
         plane: True if only distances have a meaning, as after multidimensional scaling: there are no ticks, and both
             axes have one scale.
-        bar_label: label of a colour bar in place of the legend, if the names are steps of a scale, such as layers.
+        bar_label: Label of a colour bar in place of the legend, if the names are steps of a scale, such as layers.
 
     Raises:
-        ValueError: x and y differ in length, a coordinate or a range cannot be drawn, or there is nothing to draw.
+        ValueError: X and y differ in length, a coordinate or a range cannot be drawn, or there is nothing to draw.
     """
 
     x_label: str
@@ -402,14 +402,14 @@ class ColouredText:
     """A text that is shown once per row, with words coloured by their values in that row.
 
     Attributes:
-        name: name of the text, for instance its split and index.
-        caption: text of the heading after the name, for instance the gold and the predicted class.
-        words: the words.
-        rows: values `[words]` per row, for instance attention and gradient, coloured relative to the mean magnitude of
+        name: Name of the text, for instance its split and index.
+        caption: Text of the heading after the name, for instance the gold and the predicted class.
+        words: The words.
+        rows: Values `[words]` per row, for instance attention and gradient, coloured relative to the mean magnitude of
             the row; values below zero have another colour, nan has none.
 
     Raises:
-        ValueError: there are no words or no rows, a row does not have one value per word, or a value is infinite.
+        ValueError: There are no words or no rows, a row does not have one value per word, or a value is infinite.
     """
 
     name: str
@@ -430,10 +430,10 @@ class ColouredTexts(Figure):
     """Example texts in colour, which become one page of HTML.
 
     Attributes:
-        texts: the texts.
+        texts: The texts.
 
     Raises:
-        ValueError: there is no text.
+        ValueError: There is no text.
     """
 
     texts: tuple[ColouredText, ...]

@@ -33,7 +33,7 @@ def kept(path: Path) -> memoryview | None:
     again.
 
     Raises:
-        OSError: the file cannot be read now, but may be undamaged; the error names `path`.
+        OSError: The file cannot be read now, but may be undamaged; the error names `path`.
     """
     try:
         with path.open("rb") as file:
@@ -80,7 +80,7 @@ def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
     """Write bytes or UTF-8 text atomically: `path` has the old or the new content, never a part; return `path`.
 
     Raises:
-        OSError: the file cannot be written; the error names `path`.
+        OSError: The file cannot be written; the error names `path`.
     """
     partial = temporary(path)
     try:

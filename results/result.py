@@ -18,17 +18,17 @@ class Result:
     """Result of an experiment. The names of tables and figures become file names.
 
     Attributes:
-        experiment: name of the experiment.
-        scores: estimates by name; nan if a score is undefined.
-        tables: tables by name.
-        figures: figures by name.
-        audit: counts of what was left out or changed.
-        items: one row per test item, if any.
-        ratios: scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
-        headline: names of the scores that answer the question of the experiment; they are printed first.
+        experiment: Name of the experiment.
+        scores: Estimates by name; nan if a score is undefined.
+        tables: Tables by name.
+        figures: Figures by name.
+        audit: Counts of what was left out or changed.
+        items: One row per test item, if any.
+        ratios: Scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
+        headline: Names of the scores that answer the question of the experiment; they are printed first.
 
     Raises:
-        ValueError: a score has no name or is infinite, the name of a table or figure cannot be a file name, a ratio
+        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, a ratio
             belongs to no score or names no columns of the items, or a headline is no score.
     """
 
@@ -76,8 +76,8 @@ def merged(experiment: str, results: Mapping[str, Result]) -> Result:
     result>.<name>`, as do all entries of the audit. Equal scores of one name are kept once.
 
     Args:
-        experiment: name of the merged experiment.
-        results: results by name.
+        experiment: Name of the merged experiment.
+        results: Results by name.
     """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     audit, headline = dict[str, object](), list[str]()
@@ -101,9 +101,9 @@ class Provenance:
     """Description of the encoder and the data of a run.
 
     Attributes:
-        encoder: name, weights, layers and heads of the encoder.
-        data: file, SHA-256 and number of sentences of each split.
-        audit: counts of what was left out or changed when the data were read and encoded.
+        encoder: Name, weights, layers and heads of the encoder.
+        data: File, SHA-256 and number of sentences of each split.
+        audit: Counts of what was left out or changed when the data were read and encoded.
     """
 
     encoder: Mapping[str, object]
