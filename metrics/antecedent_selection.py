@@ -63,7 +63,7 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
     order = np.arange(head_words.size)[:, None]
     heads, first, own = np.unique(head_words, return_index=True, return_inverse=True)
     others = own[:, None] != np.arange(heads.size)
-    # First mention of each cluster with each head word; the number of mentions where there is none.
+    # Index of the first mention of each cluster with each head word; the number of mentions if there is none.
     numbers, cluster = np.unique(clusters, return_inverse=True)
     first_of_cluster = np.full((numbers.size, heads.size), head_words.size)
     np.minimum.at(first_of_cluster, (cluster, own), order[:, 0])
@@ -137,7 +137,7 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
     hits, without_weight = [], []
     for weights in (rows, columns):
         scores = weights[:, :, source].masked_fill(barred, -torch.inf)  # [layers, heads, links, c]
-        # max returns the first of equals: flipped, the last. A link without a candidate gets a word that is not gold.
+        # `max` returns the first of equals; on the flipped axis that is the last. Without candidates the word is wrong.
         most, chosen = scores.flip(-1).max(-1)
         hits.append(right[each, scores.size(-1) - 1 - chosen] & (most > 0))
         without_weight.append((most <= 0) & (most > -torch.inf))

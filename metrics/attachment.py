@@ -141,7 +141,7 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
     for layer, ends in enumerate(zip(rows - arcs.word + first, rows - arcs.word + last + 1, strict=True)):
         for side, sign in zip(ends, (1, -1), strict=True):
             np.add.at(received[layer], side, sign)
-    # Itself is among them, and stands for ROOT.
+    # The word itself is among the choices and stands for ROOT.
     choices = last - first + 1, received.cumsum(1)[:, :-1]
     own = [found / count for found, count in zip((sees_head, seen_by_head), choices, strict=True)]
     of_head = [found / count[:, head_row] for found, count in zip((seen_by_head, sees_head), choices, strict=True)]
@@ -326,4 +326,4 @@ def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
     """Sum the values of words, `[words]`, over each sentence; return `[sentences]`."""
     first = arcs.word == 1
     sums = np.bincount(np.cumsum(first) - 1, weights=of_words.astype(np.float64), minlength=int(first.sum()))
-    return sums.astype(np.float64)  # of no words at all bincount makes integers
+    return sums.astype(np.float64)  # bincount returns integers for an empty split

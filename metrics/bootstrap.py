@@ -22,9 +22,9 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
-CELLS = 1 << 20  # weights (draws × units) held at once in float64: 8 MB, whatever the size of the split
+CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
-TIE = 1e-12  # differences of ratios below it count as equal; the order of summation changes the last digit
+TIE = 1e-12  # ratios that differ by less count as equal: the order of summation changes the last digit
 
 
 def bootstrap_ratio(
@@ -83,7 +83,7 @@ def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
         yield some.astype(np.float64)
 
 
-@lru_cache(maxsize=1)  # many statistics of one test set follow each other
+@lru_cache(maxsize=1)  # statistics of the same test set are computed one after another
 def _kept(units: int, draws: int, seed: int) -> list[NDArray[np.integer]]:
     return [some.astype(np.min_scalar_type(some.max())) for some in _drawn(units, draws, seed)]
 
@@ -144,7 +144,7 @@ def median(values: Floats, weights: Floats) -> Floats:
     counts = weights.sum(axis=1)
     drawn = counts > 0
     order = np.argsort(column, kind="stable")
-    # The place of a unit in the drawn multiset ends at this many.
+    # Cumulative counts: the last place of each unit among the drawn ones in ascending order.
     ends, ascending = weights[drawn][:, order].cumsum(axis=1), column[order]
     lower, upper = (counts[drawn] - 1) // 2, counts[drawn] // 2
     middle = [ascending[(ends > place[:, None]).argmax(axis=1)] for place in (lower, upper)]
@@ -187,7 +187,7 @@ def _ranks(column: Floats, weights: Floats) -> Floats:
     _, places = np.unique(column, return_inverse=True)
     order = np.argsort(places, kind="stable")
     starts = np.flatnonzero(np.diff(places[order], prepend=-1))
-    drawn = np.add.reduceat(weights[:, order], starts, axis=1)  # of each value, [draws, values]
+    drawn = np.add.reduceat(weights[:, order], starts, axis=1)  # count of each distinct value, [draws, values]
     return (drawn.cumsum(axis=1) - (drawn - 1) / 2)[:, places]
 
 
@@ -198,7 +198,8 @@ def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
     for column in (x, y):
         constant = _spread(column, weights) == 0
         centred = column - ratio((weights * column).sum(axis=1, keepdims=True), total)
-        parts.append(np.where(constant[:, None], np.nan, centred))  # a mean of equal numbers may be off by a digit
+        # The computed mean of equal numbers may differ from them in the last digit.
+        parts.append(np.where(constant[:, None], np.nan, centred))
     own = [(weights * part**2).sum(axis=1) for part in parts]
     return ratio((weights * parts[0] * parts[1]).sum(axis=1), np.sqrt(own[0] * own[1]))
 
@@ -315,7 +316,7 @@ def holm(p_values: Sequence[float]) -> Floats:
     """Return p-values adjusted so that the family-wise error rate stays under the level (Holm 1979); nan is ignored."""
     values = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full(values.shape, np.nan)
-    order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # nan are sorted last
+    order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # argsort puts nan last
     factors = np.arange(order.size, 0, -1)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
     return adjusted

@@ -17,8 +17,9 @@ from metrics.rows import ExactMetric
 from results import Floats
 
 _SMOOTHING = 1e-3
-_COLUMNS, _HEADS = {"cpu": 4096, "cuda": 1 << 18}, 64  # of a block: on a CPU the buffers of its pairs fit the cache
-_SCALE = 2.0**32  # of the integer sums: room for 2³¹ nats
+# Size of a block; on a CPU the buffers of its pairs fit into the cache.
+_COLUMNS, _HEADS = {"cpu": 4096, "cuda": 1 << 18}, 64
+_SCALE = 2.0**32  # factor of the integer sums, which have room for 2³¹ nats
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
@@ -37,8 +38,8 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
     q is clamped to the smallest normal number of its precision: where p has weight and q has none, the divergence is
     large but finite, and q gets no gradient.
     """
-    # Zeros are replaced before the logarithms: after them the gradient would be 0 · ∞. Two logarithms, because the
-    # gradient of the ratio overflows.
+    # Zeros are replaced before the logarithm; replaced after it, their gradient would be 0 · ∞. Two logarithms are
+    # taken because the gradient of the logarithm of the ratio overflows.
     above = torch.where(p > 0, p, 1.0)
     below = torch.where(p > 0, q.clamp_min(torch.finfo(q.dtype).tiny), 1.0)
     return (p * (above.log() - below.log())).sum(-1)
@@ -72,7 +73,7 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
         Areas `[...]`, nan if a point is nan.
     """
     x, y = np.asarray(tvd, np.float64), np.asarray(jsd, np.float64)
-    order = np.lexsort((y, x), axis=-1)  # of equal TVD the lower JSD first, whatever order they came in
+    order = np.lexsort((y, x), axis=-1)  # of points with equal TVD the lowest JSD first, in any input order
     x, y = np.take_along_axis(x, order, -1), np.take_along_axis(y, order, -1)
     none = np.zeros((*x.shape[:-1], 1))
     x = np.concatenate([none, x, none + 1], axis=-1)

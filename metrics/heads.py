@@ -42,11 +42,11 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
         zero, as behind a causal mask. Delimiters and the word itself are never chosen. Values in the padding are
         arbitrary.
     """
-    if not lengths.numel():  # the batch of a device to which no sentence falls
+    if not lengths.numel():  # this device has no sentence in this step
         return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
     words = _between_words(attention, lengths)
     if words.dtype == torch.float32:
-        # The bits of non-negative floats are ordered as the floats are, and integers are compared faster.
+        # Non-negative floats have the same order as their bits, and integers are compared faster.
         words = words.view(torch.int32)
     words.diagonal(dim1=-2, dim2=-1).fill_(-1)
     # A transposed copy is faster than a maximum over columns, and `argmax` faster than `max`.
@@ -87,7 +87,7 @@ class RowPeaks(ExactMetric):
             attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the n words.
             lengths: Number of words of each sentence, `[batch]`.
         """
-        if not lengths.numel():  # the batch of a device to which no sentence falls
+        if not lengths.numel():  # this device has no sentence in this step
             return
         rows = _between_words(attention, lengths).amax(-1)  # [batch, layers, heads, n]; zeros in the padding
         self.peaks += (rows.float() * _FIXED).round().long().sum(dim=(0, 3))

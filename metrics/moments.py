@@ -18,7 +18,7 @@ from results import Estimate, Floats, Unit
 CONFIDENCE = 0.95
 
 _LIMB = 18  # bits of a limb: sums of products of two have room for 2²⁵ inputs
-_LIMBS = 3  # of the magnitude of a rounded number, the last of any size
+_LIMBS = 3  # limbs of a rounded number; the last one has no bound
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,12 @@ PATTERNS = ("vertical", "diagonal", "vertical_diagonal", "block", "heterogeneous
 
 VERTICAL, DIAGONAL, BOTH, BLOCK, HETEROGENEOUS = range(len(PATTERNS))
 COLUMNS = 3  # most columns of a vertical pattern
-CLEAR = 0.5  # least share, beyond chance, of a pattern
-MIXED = 0.25  # least part of the weaker one of vertical and diagonal, where a map is both
-REMAINING = 0.3  # least mass within which blocks are looked for
-BOUNDARY = 0.25  # least share of a block beyond what nearness explains
+CLEAR = 0.5  # smallest share, above chance, of a pattern
+MIXED = 0.25  # smallest share of the weaker of vertical and diagonal in a map that is both
+REMAINING = 0.3  # smallest remaining mass in which a block is possible
+BOUNDARY = 0.25  # smallest share of a block that nearness does not explain
 
-_NOTHING = 1e-6  # above what sums of float32 leave of nothing
+_NOTHING = 1e-6  # larger than the rounding error of float32 sums that should be zero
 
 
 class Structure(NamedTuple):
@@ -125,7 +125,7 @@ def _masses(weights: Tensor, rows: Tensor) -> _Masses:
     whole = (rows[:, :, None].to(weights.dtype) @ weights).squeeze(2).double()
     near = torch.zeros_like(whole)
     for offset in (-1, 0, 1):
-        start, end = max(-offset, 0), time - max(offset, 0)  # the rows that have such a column
+        start, end = max(-offset, 0), time - max(offset, 0)  # rows in which this column exists
         near[..., start + offset : end + offset] += weights.diagonal(offset, -2, -1).double() * rows[..., start:end]
     return _Masses(whole, near)
 

@@ -156,7 +156,7 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     """
     arcs = _incoming(scores)
     heads: Integers = arcs.argmax(axis=1)
-    # argmax of a word without arcs is ROOT: its maximum of -inf tells.
+    # The argmax of a word without arcs is ROOT; its maximum of -inf identifies it.
     if not (_all_reach_root(heads) and np.isfinite(arcs[1:].max(axis=1)).all()):
         heads = _by_contraction(arcs)
     return heads[1:]
@@ -310,7 +310,7 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         plain = np.flatnonzero(~marks[row, :n])
         place = np.full(n + 1, -1)
         place[plain + 1] = np.arange(len(plain))
-        ends = place[gold[row, plain]]  # of ROOT, at 0, there is no place
+        ends = place[gold[row, plain]]  # -1 for ROOT, which is no node
         inside = ends >= 0
         if inside.any():
             weights = attention[row, :, :, 1 : n + 1, 1 : n + 1].flatten(0, 1).cpu().numpy()

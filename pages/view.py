@@ -27,7 +27,7 @@ NOTEBOOK = 8_000_000
 THUMBNAIL = 32
 """Largest number of rows and columns of a thumbnail; for longer texts a pixel is the greatest value of a block."""
 _THRESHOLDS = [float(f"{digits}e{power}") for power in range(-9, 0) for digits in range(10, 100, 5)]
-_SAMPLE = 64  # heads by which it is estimated how well all can be compressed
+_SAMPLE = 64  # number of heads whose compression is measured to estimate that of all
 _MARGIN = 0.98
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -186,7 +186,7 @@ class _Packed:
     thumbnails: Packed
     tops: Sequence[float]
     dropped: Sequence[float]
-    """Of each head the share of the sum of its values that is left out."""
+    """Share of the sum of the values that is left out, per head."""
     dropped_of_all: float
     error: float
 
@@ -198,7 +198,7 @@ class _Grid:
         self._values = values
         self.heads = values.shape[0] * values.shape[1]
         self.size = values.shape[2]
-        self.tops = [float(f"{head.max():.6g}") for head in self._each()]  # as the page writes them
+        self.tops = [float(f"{head.max():.6g}") for head in self._each()]  # with as many digits as the page has
         self._thumbnails = Packed(b"".join(map(self._thumbnail, range(self.heads))), noisy=True)
 
     def head(self, place: int) -> Floats:
@@ -253,7 +253,7 @@ class _Grid:
 def _first_threshold(grids: Sequence[_Grid], room: int) -> int:
     """Estimate from a sample of heads the lowest threshold with which the page fits; return its index."""
     places = [(grid, place) for grid in grids for place in range(grid.heads)]
-    if sum(grid.size**2 for grid, _ in places) * 4 / 3 <= room:  # not even compressed
+    if sum(grid.size**2 for grid, _ in places) * 4 / 3 <= room:  # all values fit even without compression
         return 0
     chosen = [places[int(at)] for at in np.linspace(0, len(places) - 1, min(_SAMPLE, len(places)))]
     share: float = sum(grid.size**2 for grid, _ in chosen) / sum(grid.size**2 for grid, _ in places)

@@ -64,11 +64,11 @@ class Attempt:
 
     folder: Path
     config: Path
-    digest: str  # SHA-256 of the config when the sweep was read
+    digest: str
     command: list[str]
     identity: dict[str, object]
-    changes: dict[str, str | None]  # of the environment
-    patience: int  # seconds from the signal that ends the run to the signal that kills it; 0: never
+    changes: dict[str, str | None]
+    patience: int
 
     def __call__(self) -> None:
         """Wait until no other process has the run, run it unless it is finished, and exit with its code."""

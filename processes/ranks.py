@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from processes import preemption
 
-_POLL_SECONDS = 0.5  # maximum; the first polls are more frequent
+_POLL_SECONDS = 0.5  # longest pause between two polls; the first ones are shorter
 _TOUCH_SECONDS = 5.0
 
 Found = TypeVar("Found")
@@ -173,7 +173,7 @@ def run_name() -> str:
     """Return a name shared by all processes of this run, and by no other run at the same time."""
     if job := os.environ.get("SLURM_JOB_ID"):
         return f"{job}.{os.environ.get('SLURM_STEP_ID', '')}"
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts all processes: none can pass a name to the others
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts all processes, so that none can pass a name to the others
         return f"{os.environ['MASTER_ADDR']}-{os.environ['MASTER_PORT']}"
     return os.environ.get("PROBING_RUN", "")
 

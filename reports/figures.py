@@ -34,12 +34,12 @@ from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
 
-# Widths in inches: of a column and of the text of a page in the style of ACL (7.7 and 16 cm), in which a figure is
-# printed at its own size; of a letter of a tick label, a label, a caption, a title.
+# Widths in inches: a column and the text of a page in the style of ACL (7.7 and 16 cm), where figures are printed at
+# their own size; a letter of a tick label, a label, a caption, a title.
 COLUMN, PAGE = 3.03, 6.3
 CHARACTER, LETTER, LITTLE, TITLE = 0.058, 0.065, 0.05, 0.075
-PAD, AMPLE = 0.06, 6.0  # around a figure; for all that stands above and below axes, until it is measured
-FONT = "DejaVu Sans"  # ships with matplotlib: the same figure on every machine, as long as it has the characters
+PAD, AMPLE = 0.06, 6.0  # margin of a figure; height for what is above and below the axes, until it is measured
+FONT = "DejaVu Sans"  # is part of matplotlib, so that figures are the same on every machine
 
 LEGEND: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0}
 STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_default_template=False)
@@ -74,15 +74,15 @@ def _families(text: str) -> tuple[list[str], set[str]]:
     known = {entry.fname for entry in fontManager.ttflist}
     for path in findSystemFonts():  # matplotlib's own list lacks fonts installed later
         if path not in known:
-            with suppress(OSError, RuntimeError):  # it is no font that matplotlib can draw
+            with suppress(OSError, RuntimeError):  # matplotlib cannot draw this font
                 fontManager.addfont(path)
     fonts = {
         entry.name: _letters(FontPath(entry.fname, entry.index))
         for entry in fontManager.ttflist
         if (entry.style, entry.weight) == ("normal", 400)
-        if not entry.name.startswith("Last Resort")  # it has a box for every character
+        if not entry.name.startswith("Last Resort")  # draws a box for every character
     }
-    # Han characters have other shapes in other languages; the fonts of a collection differ in these.
+    # Han characters have different shapes in different languages; a collection has a font for each.
     kana, hangul = (any(low <= letter <= high for letter in missing) for low, high in ("ぁヿ", "가힣"))
     region = "JP" if kana else "KR" if hangul else "SC"
     while missing:
@@ -175,18 +175,18 @@ def _legend_above(
     )
 
 
-DOTS = 200  # to the inch, in a PNG
-FEW = 8  # most rows and columns of a heat map whose cells hold their numbers
-LETTERS = 13  # of a word beside attention lines; a longer one, such as an address, ends in an ellipsis
-UNSEEN, FAINT = 0.01, 0.1  # the least attention that is drawn, and the least at which a gold arc is no dashed line
-FEW_VALUES = 5  # with fewer values than these each is drawn as a dot
-SHORT = 12  # most coordinates of a line that has a mark at each
-MANY = 200  # from so many points on, they are small and transparent
-NAME_LETTERS = 22  # in a line of a category's name
-NARROWEST = 2.2  # of a figure, in inches: for its title
+DOTS = 200  # dots per inch of a PNG
+FEW = 8  # most rows and columns of a heat map whose cells contain their numbers
+LETTERS = 13  # most letters of a word beside attention lines; a longer word, such as an address, ends in an ellipsis
+UNSEEN, FAINT = 0.01, 0.1  # smallest attention that is drawn; smallest attention of a gold arc with a solid line
+FEW_VALUES = 5  # fewer values are drawn as dots
+SHORT = 12  # most points of a line with a marker at every point
+MANY = 200  # smallest number of points that are small and transparent
+NAME_LETTERS = 22  # letters in a line of a category's name
+NARROWEST = 2.2  # smallest width of a figure in inches, for its title
 TALLEST = 7.5  # greatest height of the rows, in inches: title, legend and caption take the rest of a page
-# What tells series apart besides their colours, which are alike in grey or to the colour-blind. The numbers of dashes
-# and of markers have no common divisor: lines of one dash have different markers.
+# Series differ also in print without colour and for the colour-blind. The numbers of dashes and markers have no common
+# divisor, so that lines with the same dash have different markers.
 DASHES = ("-", "--", "-.", ":", (0, (7, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (1, 3)))
 MARKERS = "osD^vPX*<>hp"
 HATCHES = ("", "/////", "\\\\\\\\\\", "xxxxx", "-----", "|||||", "+++++", ".....", "/////-----", "\\\\\\\\\\|||||")
@@ -253,7 +253,7 @@ def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
             continue
         low, high = np.asarray(figure.intervals[name], dtype=np.float64) * scale
         known = np.isfinite(values) & np.isfinite(low) & np.isfinite(high)
-        # Lines, not error bars, which require that the interval contains the value.
+        # Lines instead of error bars, because error bars must contain the value.
         lines = axes.hlines if lying else axes.vlines
         lines(at[known], low[known], high[known], color=INK, linewidth=0.7)
 
@@ -430,7 +430,7 @@ def _(figure: Maps) -> Canvas:
     size = columns * (cell + gap) - gap, rows * (cell + gap + caption) - gap
     canvas = _canvas(figure.title, width, size[1], compress=True)
     axes = canvas.add_subplot()
-    pitch, drop = 1 + gap / cell, 1 + (gap + caption) / cell  # from one picture to the next, in pictures
+    pitch, drop = 1 + gap / cell, 1 + (gap + caption) / cell  # from one picture to the next, in sizes of a picture
     drawn = {(y, x): one for y, row in enumerate(figure.maps) for x, one in enumerate(row) if one is not None}
     scale, pixels = _scale(figure.unit), math.ceil(cell * DOTS)
     most = float(max(map(np.max, drawn.values())))
@@ -476,7 +476,7 @@ def _(figure: AttentionLines) -> Canvas:
     """
     size = len(figure.words)
     pitch = min(max(7.8 / size, 0.138), 0.18)  # letters of 6 to 7.5 points
-    # Long sentences are wider too: lines between distant words would be almost vertical.
+    # Long sentences get a wider figure; otherwise lines between distant words would be almost vertical.
     width = min(COLUMN + 0.08 * max(size - 30, 0), PAGE)
     names = [_short(word, LETTERS) for word in figure.words]
     with rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
@@ -487,7 +487,7 @@ def _(figure: AttentionLines) -> Canvas:
             side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
             side.set_yticks(range(size), names)
             side.tick_params(length=0, pad=2)
-            # Above the words, which end or begin two points from the axes.
+            # Above the words, which are two points from the axes.
             at, points, align = (0, -2, "right") if side is axes else (1, 2, "left")
             name = _fill(label, LETTERS)
             side.annotate(name, (at, 1), (points, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
@@ -517,7 +517,7 @@ def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
     ):
         if not pairs:
             continue
-        # The heaviest on top.
+        # The largest weights are drawn last, on top.
         pairs.sort(key=lambda pair: (weights[pair], pair))
         ends = [((0.01, one), (0.99, two)) for one, two in pairs]
         opaque = [(*colour, max(weights[pair], least)) for pair in pairs]
@@ -613,7 +613,7 @@ def _draw_violins(
     """Draw the groups of values of one series at their places; few values, and values that are all equal, are dots."""
     spread = [len(group) >= FEW_VALUES and bool(np.ptp(group) > 0) for group in values]
     for place, group, wide in zip(at, values, spread, strict=True):
-        # An empty line would still take room in the layout.
+        # Without dots nothing is drawn: an empty line would take room in the layout.
         if len(group) and not wide:
             dots = np.full(len(group), place)
             axes.plot(group, dots, "o", color=colour, markersize=2.5, markeredgewidth=0, clip_on=False)
@@ -627,7 +627,7 @@ def _draw_violins(
     quartiles = np.array([np.percentile(group, (25, 50, 75)) for group in groups])
     axes.hlines(at, quartiles[:, 0], quartiles[:, 2], color=INK, linewidth=1.4)
     dot: dict[str, Any] = {"color": "white", "markersize": 2.4, "markeredgecolor": INK, "markeredgewidth": 0.4}
-    # A whole dot at the start of the axis too.
+    # Not clipped, so that a dot at the start of the axis is whole.
     axes.plot(quartiles[:, 1], at, "o", zorder=3, clip_on=False, **dot)
 
 
@@ -667,7 +667,7 @@ def _draw_curves(axes: Axes, figure: Curves, names: Sequence[str], colours: Sequ
         marker = "o" if figure.bar_label else MARKERS[index % len(MARKERS)]
         if name in figure.lines:
             x, y = figure.lines[name]
-            # Lines of many points have a mark at some where dashes do not suffice.
+            # Lines with many points get markers only if there are more lines than dashes.
             marks = marker if len(x) <= SHORT or len(names) > len(DASHES) else None
             dashes, every = DASHES[index % len(DASHES)], math.ceil(len(x) / SHORT) or None
             style: dict[str, Any] = {"linewidth": 1.2, "linestyle": dashes, "marker": marks, "markersize": 3}

@@ -37,11 +37,11 @@ from training.config import leaves, read_yaml
 
 PAGE = "page.html"
 MOST = 50_000  # rows of a table that a page may hold
-ROWS = 200  # of a table that are elements of the page; sorting, filtering and copying are of all
-LISTED = 20  # entries of a list of facts
-BESIDE = 480  # pixels of a figure that stands beside another
+ROWS = 200  # rows of a table that are elements of the page; sorting, filtering and copying work on all rows
+LISTED = 20  # entries of a list that are shown
+BESIDE = 480  # widest figure, in pixels, that is placed beside another
 FULL = 10  # multiple of the even share of a row of texts from which a word has the full colour
-SCALE = 1.3  # of a figure on the screen, whose letters are as small as in print
+SCALE = 1.3  # enlarges figures on the screen, as their letters have the size of print
 SIGNS: Mapping[str, str] = {"fraction": "×100", "nats": "nats", "bits": "bits"}
 LIMIT = 2_000_000  # bytes of a page
 PLANS = Path(__file__).resolve().parent.parent / "configs"
@@ -394,7 +394,7 @@ class RunFolder:
         rows, raw = len(raw), raw if len(raw) <= MOST else raw.head(ROWS)
         try:
             table = typed(raw, self.content["columns"].get(Path(file).stem, {}))
-        except (KeyError, TypeError, ValueError) as error:  # rows that were added or taken away
+        except (KeyError, TypeError, ValueError) as error:  # the file was edited
             self.faults.append(f"{file} does not fit what results.json says of its columns: {error}")
             table = Table(raw)
         links = {}
@@ -523,7 +523,7 @@ class RunPage:
     def html(self) -> str:
         """Return the page as HTML, without its largest parts if it would exceed `LIMIT` bytes."""
         text = self._html()
-        if len(text.encode()) > LIMIT:  # at first without what the scripts can make
+        if len(text.encode()) > LIMIT:  # first leave out what the scripts can create
             self.filled = False
             text = self._html()
         parts = self._parts()

@@ -246,7 +246,7 @@ def _paths(patterns: Iterable[str | Path]) -> list[Path]:
     matched = [
         Path(name)
         for pattern in patterns
-        # The name of a folder may have brackets.
+        # The name of a folder may contain brackets, which are special characters of a pattern.
         for name in ([pattern] if Path(pattern).exists() else sorted(glob(str(pattern), recursive=True)))
     ]
     below = (path.rglob("results.json") if path.is_dir() else [path] for path in matched)

@@ -58,9 +58,9 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
-ROWS = 25  # of a table, of the scores and of the audit, that are printed
-LISTED = 5  # entries of a list that are printed; of a longer one, their number
-NARROW, LINES = 16, 3  # letters that a column of words keeps where others need room; lines of a cell
+ROWS = 25  # rows of a table, of the scores and of the audit that are printed
+LISTED = 5  # longest list that is printed; a longer list is given by its length
+NARROW, LINES = 16, 3  # smallest width of a column of words; most lines of a cell
 DASH = "–"
 LEGEND = "Fractions are ×100, with 95 % intervals in brackets; docs/glossary.md explains the scores."
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
@@ -235,9 +235,9 @@ LATEX_ROWS, LATEX_COLUMNS = 60, 16  # the largest table that fits on a page; lar
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
-# Other letters altogether in TeX's first font encoding.
+# TeX's default font encoding has other characters at these places.
 _TEXT |= {"<": "less", ">": "greater", "|": "bar", '"': "quotedbl"}
-# Signs of our own names and labels that pdflatex does not know.
+# Signs in names and labels of this application that pdflatex does not know.
 _MATH = {"→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "×": "times", "≤": "leq", "≥": "geq"}
 _MATH |= {"α": "alpha", "Δ": "Delta"}
 _SIGNS = str.maketrans(
@@ -331,7 +331,7 @@ def _words(name: str) -> str:
 def escape(text: str) -> str:
     """Escape a text for LaTeX, in one line; letters other than ASCII are left to the font."""
     signs = " ".join(text.split()).translate(_SIGNS)
-    # Pairs of these would become dashes or double quotes.
+    # TeX turns pairs of these signs into dashes or double quotes.
     return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)
 
 
@@ -348,5 +348,5 @@ def _formula(digits: str) -> str:
 
 def _row(cells: list[str]) -> str:
     row = " & ".join(cells)
-    # The row end or rule before the row would take these for its argument.
+    # LaTeX would read these as an argument of the row end or rule before the row.
     return rf"{'{}' if row.startswith(('[', '*')) else ''}{row} \\"

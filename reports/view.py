@@ -36,8 +36,8 @@ from results.errors import UserError, near
 from results.files import write_atomically
 
 MEGABYTE = 1_000_000
-SENTENCES = 5  # of a document of which no part is named
-TITLE = 70  # letters of a text in its title
+SENTENCES = 5  # sentences shown of a document if no part is named
+TITLE = 70  # most letters of a text in a title
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
 def _has_documents(path: Path) -> bool:
     """Return True for a file in CoNLL-2012 format; two formats use the suffix `.conll`."""
     if not path.is_file():
-        return False  # the reader of treebanks says what is missing
+        return False  # the reader of treebanks reports what is missing
     with path.open(encoding="utf-8", errors="replace") as file:
         return next((line for line in file if line.strip()), "").startswith("#begin document")
 
@@ -406,7 +406,7 @@ def views(options: argparse.Namespace) -> list[View]:
         if others:
             names = ", ".join(str(one.relative_to(options.saliency)) for one in (path, *others))
             raise UserError(f"--saliency {options.saliency}: there are several checkpoints, {names}. Name one.")
-        read(path)  # which says what is no checkpoint of a classifier
+        read(path)  # raises an error for anything but a checkpoint of a classifier
         model: TextClassifier = TextClassifier.load_from_checkpoint(path)
         texts = [with_saliency(text, path, model.requires_grad_(False)) for text in texts]
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))

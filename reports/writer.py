@@ -33,7 +33,7 @@ SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
 """Suffixes of the files of a figure."""
 
 SPLITS = ("train", "dev", "test")
-MOST_CORPORA = 3  # that a caption names
+MOST_CORPORA = 3  # most corpora in a caption
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -94,7 +94,7 @@ class ResultWriter(pl.Callback):
             (self._console or Console()).print(Text(f"Written to {folder / 'predictions.parquet'}"), soft_wrap=True)
 
     def _folder(self, trainer: pl.Trainer) -> Path:
-        # On every process, because Lightning broadcasts the answer.
+        # Called on every process, because Lightning broadcasts the answer.
         return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -117,7 +117,7 @@ class ResultWriter(pl.Callback):
         content = write_scores(folder, result, provenance)  # before printing, which may fail
         if not isinstance(datamodule, Sourced):
             warn(f"{type(datamodule).__name__} has no `provenance`, so results.json does not record encoder and data")
-        if trainer.progress_bar_callback is not None:  # otherwise its last line would stand below what is printed
+        if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
         if self.quiet:
             for name in result.headline:
@@ -143,7 +143,8 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
     tables = [audit_table(audit)] if audit else []
     shown = {name: table for name, table in result.tables.items() if table.answer}
     tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in shown.items()]
-    tables.append(scores_table(f"{result.experiment}: scores", result.scores, result.headline))  # stay in view
+    # The scores come last, so that they stay in view.
+    tables.append(scores_table(f"{result.experiment}: scores", result.scores, result.headline))
     for table in tables:
         console.print(table)
         console.print()
@@ -179,7 +180,7 @@ def leave_page(folder: Path) -> str | None:
     """
     try:
         write_page(folder)
-    except Exception as error:  # all it shows is written: a fault of the page must not end the run
+    except Exception as error:  # everything on the page is already written: an error of the page must not end the run
         if is_full(error):
             raise
         return f"no page.html, which `python -m reports.page {folder}` makes: {type(error).__name__}: {error}"
@@ -198,7 +199,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     record = folder / RECORD
     # An older record must not describe a mixture of old and new files.
     record.unlink(missing_ok=True)
-    (folder / PAGE).unlink(missing_ok=True)  # it shows other scores
+    (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
     latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
     for name, table in result.tables.items():
         _save_csv(folder / f"{name}.csv", table)
@@ -208,7 +209,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
             (folder / f"{name}.tex").unlink(missing_ok=True)
     if result.items is not None:
         _save_parquet(folder / "items.parquet", result.items)
-    seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
+    seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": result.experiment,
@@ -314,7 +315,7 @@ def write_figures(
                 if (table := figure.data()) is not None:
                     _save_csv(folder / f"{name}.data.csv", table)
                     numbers[name] = table
-            except Exception as error:  # the scores are written: a fault of a drawing must not end the run
+            except Exception as error:  # the scores are already written: an error in a drawing must not end the run
                 faults[name] = f"{type(error).__name__}: {error}"
                 files.pop(name, None)
                 for suffix in SUFFIXES:  # remove incomplete files
@@ -327,7 +328,7 @@ def write_figures(
         data = {name: f"{name}.data.csv" for name in numbers}
         try:
             _write_record(folder / RECORD, {**content, "columns": columns, "figures": files, "figure_data": data})
-        except OSError as error:  # the first record stays, with all scores
+        except OSError as error:  # the first record stays; it has all scores
             if is_full(error):
                 raise
             faults |= dict.fromkeys(files, f"results.json cannot name it: {error}")

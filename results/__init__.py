@@ -1,4 +1,4 @@
-"""What every experiment returns, as plain data: estimates with units, tables, figures; no drawing and no files."""
+"""Results of experiments as plain data: estimates with units, tables and figures; no drawing and no files."""
 
 from results.errors import UserError
 from results.estimates import Estimate, Flags, Floats, Integers, Table, Unit, numbers

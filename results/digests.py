@@ -39,7 +39,7 @@ class Digests:
     def _read(self) -> dict[str, dict[str, str]]:
         try:
             content = kept(self._path)
-        except OSError:  # as of a shared folder, by another user: only time is lost
+        except OSError:  # for instance another user's file in a shared folder: only time is lost
             content = None
         known: dict[str, dict[str, str]] = {} if content is None else json.loads(bytes(content))
         return known
@@ -51,7 +51,7 @@ class Digests:
         for path in paths:
             name, stamp = str(path.resolve()), _stamp(path)
             if self._known.get(name, {}).get("stamp") != stamp and not fresh:
-                self._known |= self._read()  # another process may have been here meanwhile
+                self._known |= self._read()  # another process may have written the index since
             entry = self._known.get(name, {})
             if entry.get("stamp") != stamp:
                 entry = fresh[name] = {"stamp": stamp, "sha256": file_digest(path)}
@@ -69,7 +69,7 @@ class Digests:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             keep(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())
-        except OSError as error:  # a full disk, or stores that may only be read: only time is lost
+        except OSError as error:  # a full disk or a read-only folder: only time is lost
             log.warning(
                 "%s: cannot write the checksum cache (%s); the next run recomputes checksums",
                 self._path,

@@ -139,7 +139,7 @@ def check_values(of: object, **given: object) -> None:
     for function in filter(None, functions):
         try:
             hints |= get_type_hints(function)
-        except NameError:  # an annotation that is imported for type checkers alone
+        except NameError:  # an annotation that is imported only for type checkers
             continue
     name = of.__name__ if isfunction(of) else type(of).__name__
     for option, value in given.items():
@@ -160,7 +160,7 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
             return "a list"
         fault = next(filter(None, (_misfit(one, inside[0]) for one in value)), None)
         return fault and f"a list, each {fault}"
-    truth = isinstance(value, bool) and hint in (int, float)  # Python has True for a number
+    truth = isinstance(value, bool) and hint in (int, float)  # in Python, True is an int
     return KINDS[hint.__name__] if truth or not isinstance(value, _PLAIN.get(hint, object)) else None
 
 

@@ -14,7 +14,7 @@ _SEAL = b"\nsha256:"
 """Begins the last bytes of a kept file, before a checksum in hexadecimal. Readers of zip files, `torch.load` among
 them, take no notice of it."""
 _SEALED = len(_SEAL) + 64  # bytes
-_READ = 1 << 20  # bytes at once
+_READ = 1 << 20  # bytes read at a time
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ def kept(path: Path) -> memoryview | None:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size - _SEALED
             sha = _begun(path)
-            while (left := size - file.tell()) > 0 and (part := file.read(min(left, _READ))):  # none if it has shrunk
+            # Nothing is read if the file has shrunk.
+            while (left := size - file.tell()) > 0 and (part := file.read(min(left, _READ))):
                 sha.update(part)
             if size >= 0 and file.read() == _seal(sha):
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[:size]
@@ -123,7 +124,8 @@ def remove_leftovers(folder: Path) -> None:
     """Delete temporary files in a folder whose processes, on this host, no longer run."""
     for path in folder.glob(f".*.{platform.node()}.*.tmp"):
         process = path.name.split(".")[-2]
-        if process.isdecimal() and int(process) != os.getpid() and not _alive(int(process)):  # else it is no writer's
+        # Other names are not those of temporary files.
+        if process.isdecimal() and int(process) != os.getpid() and not _alive(int(process)):
             path.unlink(missing_ok=True)
 
 

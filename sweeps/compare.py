@@ -44,8 +44,8 @@ class Scored:
     record: Record
     name: str
     counts: pd.DataFrame
-    config: object  # None without a config.yaml
-    label: str  # in the table; the folder if empty
+    config: object
+    label: str
 
     @property
     def folder(self) -> Path:

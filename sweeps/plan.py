@@ -46,8 +46,8 @@ class Run:
 
     command: str
     config: Path
-    digest: str  # SHA-256 of the config when the sweep was read
-    options: tuple[tuple[str, str], ...]  # sorted, so that parents precede their parts
+    digest: str
+    options: tuple[tuple[str, str], ...]
     seed: int
     trained: tuple["Run", ...] = ()
 
@@ -88,7 +88,7 @@ class Row:
 
     labels: tuple[str, ...]
     runs: Mapping[int, Sequence[Run]]
-    scores: Mapping[str, str]  # by column; an empty name for a column without a score
+    scores: Mapping[str, str]
 
     @property
     def name(self) -> str:

@@ -57,7 +57,7 @@ class Sweeper:
     ) -> None:
         self.jobs, self.program, self.console = jobs, program, console
         self.runs: dict[str, Run] = {}
-        self.rows: dict[str, dict[str, Row]] = defaultdict(dict)  # of each run, by name
+        self.rows: dict[str, dict[str, Row]] = defaultdict(dict)  # by key of the run and name of the row
         for row in sweep.rows:
             for run in (needed for own in row.all_runs() for needed in own.needed()):
                 self.runs[run.key] = run
@@ -66,13 +66,13 @@ class Sweeper:
         for key in self.runs:
             own, *others = (folder / "runs" / key for folder in (out, *beside))
             self.folders[key] = next((folder for folder in (own, *others) if folder.is_dir()), own)
-        self.records: dict[str, Record] = {}  # of the finished runs
+        self.records: dict[str, Record] = {}  # results of finished runs, by key
         self.failed: list[str] = []
-        self.left: list[str] = []  # not begun because others failed
+        self.left: list[str] = []  # keys of runs that are not begun because others failed
         self.begun = 0
-        self._going: dict[str, tuple[str, float]] = {}  # ids and start times of jobs
-        self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of the failed runs, by fault
-        self._given_up: set[str] = set()  # rows
+        self._going: dict[str, tuple[str, float]] = {}  # id and start time of the job of each run that is going
+        self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of failed runs, by error message
+        self._given_up: set[str] = set()  # names of rows
 
     @property
     def waiting(self) -> list[str]:
@@ -101,7 +101,8 @@ class Sweeper:
         """
         asked: dict[object, str] = {}
         for key, run in ((key, self.runs[key]) for key in keys):
-            asked.setdefault((run.command, run.digest, run.options, run.trained), key)  # seeds of a row once
+            # One check for all seeds of a row.
+            asked.setdefault((run.command, run.digest, run.options, run.trained), key)
         if not asked:
             return {}
         faults: dict[str, list[str]] = defaultdict(list)
@@ -122,7 +123,7 @@ class Sweeper:
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
         for folder in self.folders.values():
-            folder.mkdir(parents=True, exist_ok=True)  # where other sweeps find them
+            folder.mkdir(parents=True, exist_ok=True)  # other sweeps find the runs there
         try:
             while self.waiting or self._going:
                 states = self.jobs.states()

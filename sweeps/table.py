@@ -20,7 +20,7 @@ from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
 from sweeps.plan import RUN_COLUMNS, STATISTICS, Row, Sweep
 
-Records = Mapping[str, Record]  # of the finished runs by their keys
+Records = Mapping[str, Record]  # results of finished runs, by key
 
 
 def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenance]:
