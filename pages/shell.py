@@ -5,8 +5,9 @@ import zlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 _HERE = Path(__file__).parent
@@ -18,7 +19,13 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401 - a number or an array of numpy, or a sequence
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else list(value)
+
+
+_TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "default": _plain}
 
 
 class Packed(bytes):

@@ -296,20 +296,11 @@ def _page(views: Sequence[View], packed: Sequence[_Packed], threshold: float) ->
 
 def _grid(view: View, name: str) -> dict[str, object]:
     if name == "pieces" and view.pieces is not None:
-        return {"names": list(view.pieces.names), "of": list(map(int, view.pieces.of))}
-    return {"names": list(view.words), "of": list(range(len(view.words)))}
+        return {"names": view.pieces.names, "of": view.pieces.of}
+    return {"names": view.words, "of": range(len(view.words))}
 
 
 def _text(view: View) -> dict[str, object]:
-    return {
-        "title": view.title,
-        "quantity": view.quantity,
-        "unit": view.unit,
-        "layers": list(map(int, view.layers)),
-        "heads": list(map(int, view.heads)),
-        "delimiters": list(map(int, view.delimiters)),
-        "arcs": [[int(start), int(end), label] for start, end, label in view.arcs],
-        "clusters": [[[int(first), int(last)] for first, last in cluster] for cluster in view.clusters],
-        "saliency": {name: list(map(float, numbers)) for name, numbers in view.saliency.items()},
-        "notes": list(view.notes),
-    }
+    """Return the fields of a view that the scripts of the page read."""
+    plain = ("title", "quantity", "unit", "layers", "heads", "delimiters", "arcs", "clusters", "saliency", "notes")
+    return {name: getattr(view, name) for name in plain}

@@ -53,11 +53,6 @@ class Record:
         return str(self.content["experiment"])
 
     @property
-    def encoder(self) -> Mapping[str, object]:
-        """Description of the encoder: name, weights, layers and heads."""
-        return dict(self.content["encoder"])
-
-    @property
     def epochs(self) -> float:
         """Epoch of the tested checkpoint, from 1; nan if nothing was trained, or the epoch is unknown."""
         epochs = self.content["audit"].get("epochs")
@@ -255,7 +250,7 @@ def _paths(patterns: Iterable[str | Path]) -> list[Path]:
 
 def _shared(record: Record) -> dict[str, object]:
     """Return the columns that are the same for all rows of a run."""
-    encoder = {name: record.encoder.get(key) for name, key in (("encoder", "name"), ("weights", "weights"))}
+    encoder = {name: record.content["encoder"].get(key) for name, key in (("encoder", "name"), ("weights", "weights"))}
     return {"run": str(record.path.parent), "seed": record.content["seed"], **encoder}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,28 +37,10 @@ MOST_CORPORA = 3  # most corpora in a caption
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
-@runtime_checkable
-class WithResult(Protocol):
-    """Protocol of a module with a result.
-
-    Attributes:
-        result: The result by the end of `on_test_epoch_end`, or None.
-    """
-
-    result: Result | None
-
-
-@runtime_checkable
-class Sourced(Protocol):
-    """Protocol of a datamodule that describes its data."""
-
-    @property
-    def provenance(self) -> Provenance:
-        """Description of the encoder and the data, with counts of what was left out."""
-
-
 class ResultWriter(pl.Callback):
-    """Callback that writes the result of a module after a test, and its predictions, on the first process.
+    """Callback that writes the `result` of a module after a test, and its predictions, on the first process.
+
+    The `provenance` of the datamodule describes encoder and data.
 
     `results.json` is written after the tables and before anything is printed, so that a closed pipe loses nothing, and
     again with the figures; then `page.html` is made of all these files. Predictions become `predictions.parquet`.
@@ -107,15 +89,16 @@ class ResultWriter(pl.Callback):
         def warn(text: str) -> None:
             console.print(Text(f"Warning: {text}", "yellow"), soft_wrap=True)
 
-        result = pl_module.result if isinstance(pl_module, WithResult) else None
+        result: Result | None = getattr(pl_module, "result", None)
         if result is None:
             warn(f"{type(pl_module).__name__} has no result after its test, so nothing is written")
             return
         datamodule = getattr(trainer, "datamodule", None)
-        provenance = datamodule.provenance if isinstance(datamodule, Sourced) else Provenance({}, {}, {})
+        described: Provenance | None = getattr(datamodule, "provenance", None)
+        provenance = described or Provenance({}, {}, {})
         result = with_sources(result, provenance)
         content = write_scores(folder, result, provenance)  # before printing, which may fail
-        if not isinstance(datamodule, Sourced):
+        if described is None:
             warn(f"{type(datamodule).__name__} has no `provenance`, so results.json does not record encoder and data")
         if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")

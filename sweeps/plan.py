@@ -1,6 +1,5 @@
 """Plan of a sweep: the rows of its table, their runs, and the columns. docs/sweeps.md describes the YAML."""
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from jsonargparse.typing import NonNegativeInt
 
 from reports.reader import Record
+from results.digests import digest, file_digest
 from results.errors import UserError, near
 from training.config import leaves, read_yaml, score_settings, typed
 from training.parsing import PERMISSIONS, trusted_modules, typed_options
@@ -67,7 +67,7 @@ class Run:
     @property
     def key(self) -> str:
         """Hash of `identity`, the name of the run's folder; runs with the same identity share it."""
-        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
+        return digest(json.dumps(self.identity, sort_keys=True).encode())[:16]
 
     def needed(self) -> Iterator["Run"]:
         """Yield the runs that must finish before this run, then this run."""
@@ -279,8 +279,7 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     _check_received(entry.set, extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **extra}.items())
-    digest = hashlib.sha256(config.read_bytes()).hexdigest()
-    return Run(entry.command, config, digest, tuple(options), seed, trained)
+    return Run(entry.command, config, file_digest(config), tuple(options), seed, trained)
 
 
 def _check_received(own: Mapping[str, object], extra: Options, where: str) -> None:

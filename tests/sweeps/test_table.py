@@ -206,7 +206,7 @@ def test_results_are_read(tmp_path: Path) -> None:
     write_scores(tmp_path, result, Provenance({"name": "tiny"}, {}, {}))
     read = read_record(tmp_path / "results.json")
     assert numbers(read.scores) == pytest.approx(numbers(scores), nan_ok=True)
-    assert (read.epochs, read.items, read.encoder) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
+    assert (read.epochs, read.items, read.content["encoder"]) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
     assert (read.experiment, read.is_sweep) == ("probe", True)
     counts = read.counts("uas")
     assert counts.index.names == ["sentence", "id"]
