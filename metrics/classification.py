@@ -4,7 +4,7 @@ With a positive class, F1 and AUROC are of that class; else they are macro means
 class against the rest. The means ignore classes for which the value is undefined. AUROC counts ties half.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -119,19 +119,20 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
     The statistic reads the columns gold class and predicted class.
     """
 
-    def statistic(values: Floats, weights: Floats) -> Floats:
-        gold, predicted = values.astype(np.int64).T
-        return f1(_confusions(weights, gold, np.eye(classes)[predicted]), positive)
-
-    return statistic
+    return _of_confusions(lambda table: f1(table, positive), classes)
 
 
 def mcc_score(classes: int) -> Statistic:
     """Return a statistic for `resample`: the Matthews correlation of the columns gold class and predicted class."""
+    return _of_confusions(matthews, classes)
+
+
+def _of_confusions(formula: Callable[[Floats], Floats], classes: int) -> Statistic:
+    """Return a statistic of gold and predicted classes: a formula of their confusion matrices `[draws, …]`."""
 
     def statistic(values: Floats, weights: Floats) -> Floats:
         gold, predicted = values.astype(np.int64).T
-        return matthews(_confusions(weights, gold, np.eye(classes)[predicted]))
+        return formula(_confusions(weights, gold, np.eye(classes)[predicted]))
 
     return statistic
 
@@ -145,9 +146,8 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
-        gold, predicted = values[:, :2].astype(np.int64).T
-        own = f1(_confusions(weights, gold, np.eye(classes)[predicted]), positive)
-        return own - f1(_confusions(weights, gold, values[:, 2:]), positive)
+        changed = f1(_confusions(weights, values[:, 0].astype(np.int64), values[:, 2:]), positive)
+        return f1_score(positive, classes)(values[:, :2], weights) - changed
 
     return statistic
 

@@ -6,7 +6,7 @@ linear codes. The page states the largest error.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from math import isfinite
@@ -198,16 +198,15 @@ class _Grid:
         self._values = values
         self.heads = values.shape[0] * values.shape[1]
         self.size = values.shape[2]
-        self.tops = [float(f"{head.max():.6g}") for head in self._each()]  # with as many digits as the page has
+        self.tops = [
+            float(f"{head.max():.6g}") for head in map(self.head, range(self.heads))
+        ]  # with as many digits as the page has
         self._thumbnails = Packed(b"".join(map(self._thumbnail, range(self.heads))), noisy=True)
 
     def head(self, place: int) -> Floats:
         """Return `[from, to]` of one of all heads; heads of the first layer come first."""
         found: Floats = self._values[divmod(place, self._values.shape[1])]
         return found
-
-    def _each(self) -> Iterator[Floats]:
-        return (self.head(place) for place in range(self.heads))
 
     def codes(self, place: int, threshold: float) -> NDArray[np.uint8]:
         """Return the codes of a head, 0 for values below the threshold."""

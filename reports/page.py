@@ -27,7 +27,7 @@ import yaml
 from corpora.registry import CORPORA
 from pages import Packed, document
 from pages.shell import render, resource
-from reports.reader import NAN, Record, RecordError, find_record, rows_of
+from reports.reader import Record, RecordError, find_record, rows_of
 from reports.tables import DASH, LATEX_ROWS, Latex, flat, latex_lines, number, written, zeros_in_words
 from results import ColouredText, ColouredTexts, Table, Unit, command
 from results.errors import UserError, counted
@@ -325,43 +325,35 @@ class RunFolder:
         return self.text("config.yaml") if self.content["config"] else ""
 
     @cached_property
-    def configs(self) -> list[Mapping[str, Any]]:
-        """Parsed config of the run, or the configs of all runs of a sweep."""
+    def settings(self) -> list[tuple[str, str]]:
+        """Dotted names and values of the settings that are strings, of the run or of all runs of a sweep."""
         folders = self.runs if self.record.is_sweep else [self.folder] if self.content["config"] else []
-        found = []
+        found: list[tuple[str, object]] = []
         for folder in folders:
             try:
-                config = read_yaml(folder / "config.yaml")
+                found += leaves(read_yaml(folder / "config.yaml"))
             except (UserError, OSError) as error:
                 self.faults.append(str(error))
-                continue
-            if isinstance(config, Mapping):
-                found.append(config)
-        return found
+        return [(name, value) for name, value in found if isinstance(value, str)]
 
     @property
     def models(self) -> list[str]:
         """Short names of the model classes in the configs."""
-        models = (config.get("model") for config in self.configs)
-        paths = (model.get("class_path") if isinstance(model, Mapping) else model for model in models)
-        return list(dict.fromkeys(str(path).rpartition(".")[2] for path in paths if path))
+        paths = (value for name, value in self.settings if name in ("model", "model.class_path"))
+        return list(dict.fromkeys(map(_last, paths)))
 
     @property
     def classes(self) -> list[str]:
         """Short names of all classes in the configs, models first."""
-        named = [str(value) for config in self.configs for name, value in leaves(config) if _last(name) == "class_path"]
-        return list(dict.fromkeys([*self.models, *map(_last, named)]))
+        paths = (value for name, value in self.settings if _last(name) == "class_path")
+        return list(dict.fromkeys([*self.models, *map(_last, paths)]))
 
     @property
     def corpora(self) -> list[str]:
         """Corpora in the configs: registered names or files."""
-        found = dict[str, None]()
-        for config in self.configs:
-            for name, value in leaves({key: config.get(key) for key in ("data", "model")}):
-                option = name.startswith("data.") and _last(name) in CORPUS_OPTIONS
-                if isinstance(value, str) and (option or value in CORPORA):
-                    found[value] = None
-        return list(found)
+        data, model = ([one for one in self.settings if one[0].startswith(part)] for part in ("data.", "model."))
+        options = {value: None for name, value in data if _last(name) in CORPUS_OPTIONS or value in CORPORA}
+        return list(options | {value: None for _, value in model if value in CORPORA})
 
     @property
     def run_on(self) -> str:
@@ -405,16 +397,11 @@ class RunFolder:
 
     def scores(self) -> ShownTable | None:
         """Return the scores of the run as a table; None if there are none."""
-        scores = self.record.scores
-        lines: list[dict[str, object]] = []
-        for name, one in scores.items():
-            ends = {end: NAN if (number := getattr(one, end)) is None else number for end in ENDS}
-            lines.append({"score": name, "value": one.value, **ends, "unit": one.unit})
-        if not lines:
+        if not self.record.scores:
             return None
-        frame = pd.DataFrame(lines)
+        frame = pd.DataFrame(self.record.score_rows()).astype(dict.fromkeys(ENDS, np.float64))
         frame = frame.drop(columns=[end for end in ENDS if frame[end].isna().all()])
-        units: dict[str, Unit | Sequence[Unit]] = {"value": [one.unit for one in scores.values()]}
+        units: dict[str, Unit | Sequence[Unit]] = {"value": frame["unit"].tolist()}
         units |= {"p": "p"} if "p" in frame else {}
         raw = frame.map(lambda value: "" if pd.isna(value) else str(value))
         table = Table(frame, units, interval="value")

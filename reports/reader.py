@@ -68,6 +68,13 @@ class Record:
         """Names and descriptions of the splits of the data: file, SHA-256 and size."""
         return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
 
+    def score_rows(self) -> list[dict[str, object]]:
+        """Return a row for each score: its name, its numbers, and its unit; None for a number that does not exist."""
+        return [
+            {"score": name, "value": one.value, **{end: getattr(one, end) for end in ENDS}, "unit": one.unit}
+            for name, one in self.scores.items()
+        ]
+
     def counts(self, score: str, *, by_id: bool = False) -> pd.DataFrame:
         """Return the numerator and the denominator of a score for each test item.
 
@@ -277,7 +284,4 @@ def _score_rows(record: Record) -> list[dict[str, object]]:
         if name[0] in OPTIONS
     }
     shared = {**_shared(record), "experiment": record.experiment, "epochs": record.epochs, **options}
-    return [
-        {**shared, "score": name, "value": score.value, "unit": score.unit} | {end: getattr(score, end) for end in ENDS}
-        for name, score in record.scores.items()
-    ]
+    return [{**shared, **row} for row in record.score_rows()]
