@@ -118,7 +118,6 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
 
     The statistic reads the columns gold class and predicted class.
     """
-
     return _of_confusions(lambda table: f1(table, positive), classes)
 
 

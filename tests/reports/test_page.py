@@ -384,6 +384,12 @@ class TestSize:
         for name, first in (("a+b", "100"), ("a-b", "200")):
             assert column(page, name, 1)[0] == first
 
+    def test_a_table_without_rows_is_listed(self, tmp_path: Path) -> None:
+        none = Table(SMALL.frame.head(0), SMALL.units)
+        assert write(tmp_path, Result("none", {}, {"nothing": none}), Provenance({}, {}, {})) == {}
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert page.index('id="table-nothing"') < page.index("0 rows") < page.index('id="audit"')
+
     def test_files_that_are_missing_or_damaged_are_named(self, run: Path, tmp_path: Path, open_page: Open) -> None:
         for file in run.iterdir():
             if file.is_file():
