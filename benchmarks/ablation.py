@@ -26,8 +26,8 @@ class Shared:
     """What the experiment does with its batches.
 
     Attributes:
-        inputs: of all batches, in memory beforehand.
-        found: logits `[heads, texts, classes]`.
+        inputs: Of all batches, in memory beforehand.
+        found: Logits `[heads, texts, classes]`.
     """
 
     def __init__(self, classifier: SequenceClassifier, inputs: list[dict[str, Tensor]]) -> None:

@@ -34,7 +34,7 @@ class OneText:
     gradients through all of it; AMSGrad as PyTorch has it.
 
     Args:
-        adversary: whose options and starting points it has.
+        adversary: Whose options and starting points it has.
     """
 
     def __init__(self, adversary: Adversary) -> None:
@@ -126,9 +126,9 @@ def trajectory_difference(adversary: Adversary, whole: ClassifiedBatch, steps: i
     """Largest difference of a weight between both sides in the first steps, in double precision.
 
     Args:
-        adversary: the options.
-        whole: a batch, all texts of which are searched.
-        steps: of both.
+        adversary: The options.
+        whole: A batch, all texts of which are searched.
+        steps: Of both.
     """
     checkpoint = replace(whole.checkpoint, model=deepcopy(whole.checkpoint.model).double())
     whole = _read(whole, whole.batch, checkpoint)
@@ -190,11 +190,11 @@ def measure_best(
     """The default, the best of all searches, against the published one; its draws against bare evaluations.
 
     Args:
-        settings: the rounds.
-        batches: all texts.
-        count: their number.
-        published: seconds of the published search.
-        report: where the figures go.
+        settings: The rounds.
+        batches: All texts.
+        count: Their number.
+        published: Seconds of the published search.
+        report: Where the figures go.
     """
     adversary, found = Adversary(), [0.0]
 

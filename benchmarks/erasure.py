@@ -22,9 +22,9 @@ def one_by_one(text: ClassifiedBatch, rankings: Tensor, *, whole_model: bool = F
     """Erased weights at the first flip under each order, 0 for none: after each of them the text is decided anew.
 
     Args:
-        text: one alone, without padding.
+        text: One alone, without padding.
         rankings: `[orders, 1, positions]`, the highest goes first.
-        whole_model: whether the encoder runs too, as where hidden states are not kept; else the decision alone.
+        whole_model: Whether the encoder runs too, as where hidden states are not kept; else the decision alone.
     """
     own, found = int(text.predicted), []
     for order in rankings[:, 0].argsort(dim=-1, descending=True, stable=True).tolist():

@@ -32,7 +32,7 @@ class TimedExtraction:
     shard. The encoder is loaded, and its files are hashed, beforehand.
 
     Attributes:
-        store: the last one made.
+        store: The last one made.
     """
 
     def __init__(self, corpus: Path, encoder: Encoder, folder: Path) -> None:

@@ -42,11 +42,11 @@ class Settings:
     """What the command line says.
 
     Attributes:
-        json: file for the figures, beside the table.
-        corpus: which one; None takes UD English EWT where the data root has it, else the embedded sample.
-        limit: most sentences of any file.
-        rounds: how often each side of a ratio is timed.
-        memory: whether peaks of memory are measured, which takes a new process each.
+        json: File for the figures, beside the table.
+        corpus: Which one; None takes UD English EWT where the data root has it, else the embedded sample.
+        limit: Most sentences of any file.
+        rounds: How often each side of a ratio is timed.
+        memory: Whether peaks of memory are measured, which takes a new process each.
     """
 
     json: Path | None = None
@@ -120,7 +120,7 @@ def texts(settings: Settings, folder: Path, most: int) -> TextDataModule:
     """The first `most` segments of WikiText, two passages each, or of the embedded text; set up for `test`.
 
     Raises:
-        CorpusError: another corpus is asked for, and not under the data root.
+        CorpusError: Another corpus is asked for, and not under the data root.
     """
     corpus: str | None = settings.corpus
     if corpus is None:

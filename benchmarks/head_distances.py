@@ -29,11 +29,11 @@ class Streamed:
     """What the experiment does with batches whose weights have passed by.
 
     Args:
-        data: texts, set up.
+        data: Texts, set up.
 
     Attributes:
-        passed: batches with their weights `[layers, batch, heads, from, to]`, which lie in memory beforehand.
-        found: the distances, `[all heads, all heads]`.
+        passed: Batches with their weights `[layers, batch, heads, from, to]`, which lie in memory beforehand.
+        found: The distances, `[all heads, all heads]`.
     """
 
     def __init__(self, data: TextDataModule) -> None:
@@ -95,7 +95,7 @@ def check(ours: Floats, reference: Floats) -> float:
     """The greatest difference of a distance between two heads, relative to it.
 
     Raises:
-        RuntimeError: it is above `TOLERANCE`: the two do not compute the same, and no ratio means anything.
+        RuntimeError: It is above `TOLERANCE`: the two do not compute the same, and no ratio means anything.
     """
     pairs = ~np.eye(len(ours), dtype=np.bool_)
     difference = float((np.abs(ours - reference)[pairs] / reference[pairs]).max())

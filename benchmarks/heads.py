@@ -53,7 +53,7 @@ class HeadByHead:
     numbers, which lose nothing.
 
     Args:
-        data: its dev split.
+        data: Its dev split.
     """
 
     def __init__(self, data: DependencyDataModule) -> None:
@@ -99,7 +99,7 @@ def check(ours: Counts, reference: Counts) -> None:
     """Compare the counts.
 
     Raises:
-        RuntimeError: a single one differs: the two do not compute the same, and no ratio means anything.
+        RuntimeError: A single one differs: the two do not compute the same, and no ratio means anything.
     """
     if ours.keys() != reference.keys():
         raise RuntimeError(f"One side has not counted {sorted(ours.keys() ^ reference.keys())}.")

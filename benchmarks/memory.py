@@ -16,7 +16,7 @@ def anonymous_bytes(process: int) -> int:
     """Anonymous resident memory of a process, `RssAnon` of Linux: what it allocated; mapped files do not count.
 
     Raises:
-        OSError: the process has ended, or the system has no /proc.
+        OSError: The process has ended, or the system has no /proc.
     """
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
@@ -28,14 +28,14 @@ class AnonymousPeak:
     """While it is open, looks at the anonymous memory of a process again and again, and keeps the most it has seen.
 
     Args:
-        process: its number.
-        interval: seconds between two looks; what is freed sooner may be missed.
+        process: Its number.
+        interval: Seconds between two looks; what is freed sooner may be missed.
 
     Attributes:
-        bytes: the peak so far.
+        bytes: The peak so far.
 
     Raises:
-        OSError: there is no such process, or no /proc, on entering.
+        OSError: There is no such process, or no /proc, on entering.
     """
 
     def __init__(self, process: int, interval: float = 0.005) -> None:
@@ -68,8 +68,8 @@ class Ended:
     """What a process of its own has measured.
 
     Attributes:
-        seconds: by name, as `benchmarks.job` prints them.
-        peak_mb: its peak of anonymous memory, in megabytes of 10^6 bytes.
+        seconds: By name, as `benchmarks.job` prints them.
+        peak_mb: Its peak of anonymous memory, in megabytes of 10^6 bytes.
     """
 
     seconds: Mapping[str, float]
@@ -87,7 +87,7 @@ def run_job(
     """Run `benchmarks.job` in a fresh process, as a user's run would be.
 
     Raises:
-        CalledProcessError: it failed; its own message is on stderr.
+        CalledProcessError: It failed; its own message is on stderr.
     """
     command = [sys.executable, "-m", "benchmarks.job", kind, str(cache), str(train)]
     command += ["--dev", str(dev)] if dev is not None else []

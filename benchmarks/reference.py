@@ -40,9 +40,9 @@ class Reference:
     """Extraction of a treebank by `output_attentions=True` and a loop over heads and words.
 
     Args:
-        treebank: no sentence longer than the encoder's limit.
-        encoder: its tokenizer and its files are used, its own model is not.
-        target: the `.npz` file of all sentences.
+        treebank: No sentence longer than the encoder's limit.
+        encoder: Its tokenizer and its files are used, its own model is not.
+        target: The `.npz` file of all sentences.
     """
 
     def __init__(self, treebank: Treebank, encoder: Encoder, target: Path) -> None:
@@ -73,7 +73,7 @@ class Reference:
         """The largest difference between any weight in the file and the same one in a store.
 
         Raises:
-            RuntimeError: it is over the tolerance: the two do not compute the same, and no ratio means anything.
+            RuntimeError: It is over the tolerance: the two do not compute the same, and no ratio means anything.
         """
         worst = 0.0
         with np.load(self.target) as saved:

@@ -19,7 +19,7 @@ class OnePass:
     """What the experiment does with its batches: a pass in which the analysis sees every layer.
 
     Attributes:
-        batches: of all segments, in memory beforehand.
+        batches: Of all segments, in memory beforehand.
     """
 
     def __init__(self, data: TextDataModule) -> None:

@@ -28,15 +28,18 @@ TYPES = len(ANTECEDENT_GROUPS) - 1
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links of one window; U is the number of distinct head words of its mentions.
+    """Links of one window: its mentions that have an earlier mention of the same cluster, with another head word.
+
+    Both mentions must be in the window. U is the number of distinct head words of all mentions of the window.
 
     Attributes:
         heads: Positions of the head words in the window, `[U]`, 0-based, ascending.
         mention: Index of each link's mention in the window, `[links]`, ascending.
         source: Index, in `heads`, of the head word of each link's mention, `[links]`.
         type: Mention type of each link, `[links]`: 0 pronoun, 1 proper, 2 nominal.
-        candidates: Bool `[links, U]`, True if the head word heads an earlier mention and is not the link's head word.
-        gold: Bool `[links, U]`, True if it is a candidate and heads an earlier mention of the same cluster.
+        candidates: Bool `[links, U]`, True for head words of earlier mentions, except the link's own head word.
+        gold: Bool `[links, U]`, True for the candidates that are head words of earlier mentions of the link's
+            cluster.
     """
 
     heads: Integers
@@ -51,9 +54,9 @@ class Links:
 
 
 def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Links:
-    """Find the links of one window: the mentions with an earlier mention of their cluster.
+    """Return the links of one window: its mentions that have an antecedent in the window.
 
-    A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word.
+    A mention is no link if all earlier mentions of its cluster lie in other windows or share its head word.
 
     Args:
         head_words: 0-based position of the head word of each mention, `[mentions]`.
@@ -81,14 +84,14 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
 
 
 class Choices(NamedTuple):
-    """Choices of every attention head for every link, bool `[2, layers, heads, links]`.
+    """Choices of an antecedent by every attention head for every link, bool `[2, layers, heads, links]`.
 
-    The first axis is the direction: mention→antecedent, then antecedent→mention.
+    The first axis is the direction of attention: mention→antecedent, then antecedent→mention.
 
     Attributes:
         right: True if the chosen word is gold.
-        without_weight: True if all candidates have weight zero, as behind a causal mask; False for a link without
-            candidates.
+        without_weight: True if all candidates have weight zero, for instance because of a causal mask; False for a
+            link without candidates.
     """
 
     right: Tensor
@@ -96,14 +99,16 @@ class Choices(NamedTuple):
 
 
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
-    """Choose, for every attention head and link, the candidate with the greatest weight; the last of equals wins.
+    """Choose, for every attention head and link, the candidate with the greatest weight, on a tie the last.
+
+    A choice with weight zero is wrong.
 
     Args:
         weights: Attention from and to head words, in the order of `links.heads`, `[layers, heads, U, U]`.
         links: The links of the window.
 
     Returns:
-        Right choices, bool `[2, layers, heads, links]`.
+        Correctness of the choices, and whether all candidates had weight zero; each bool `[2, layers, heads, links]`.
     """
     return _hits(weights, weights.mT, links, links.candidates, links.gold)
 
@@ -111,13 +116,17 @@ def antecedent_hits(weights: Tensor, links: Links) -> Choices:
 def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Choices:
     """Choose, for every attention head and link, the word with the greatest weight before the link's head word.
 
-    A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot be chosen: a
-    link without another gold candidate is always wrong.
+    All words before the link's head word are candidates here, whether they head a mention or not; on a tie the last
+    is chosen. A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot
+    be chosen, so a link without another gold candidate is always wrong.
 
     Args:
         rows: Attention from each head word to the n words of the window, `[layers, heads, U, n]`.
         columns: Attention from the n words to each head word, `[layers, heads, U, n]`.
         links: The links of the window.
+
+    Returns:
+        Correctness of the choices, and whether all candidates had weight zero; each bool `[2, layers, heads, links]`.
     """
     words = rows.shape[-1]
     before = np.arange(words) < links.heads[links.source][:, None]
@@ -145,9 +154,9 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
 
 
 class AntecedentCounts(ExactMetric):
-    """Counts, by document and mention type, of the links and of the right choices of each predictor.
+    """Metric that counts links, and right choices of each predictor, by document and mention type.
 
-    Keywords give the number of predictors of each kind, by the name of the kind.
+    Keyword arguments give the number of predictors of each kind, such as attention heads, by the name of the kind.
 
     Args:
         documents: Number of documents.
@@ -163,12 +172,12 @@ class AntecedentCounts(ExactMetric):
             self.add_state(name, default=torch.zeros(*shape, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, document: int, types: Tensor, **right: Tensor) -> None:
-        """Add a window of a document.
+        """Add the links of one window of a document.
 
         Args:
             document: Index of the document, from 0.
             types: Mention type of each link, `[links]`.
-            **right: Bool `[predictors, links]` by kind of predictor, True for right choices.
+            **right: For each kind of predictor, bool `[predictors, links]`, True for right choices.
         """
         device = self.links.device
         of_type = types.to(device) == torch.arange(TYPES, device=device)[:, None]
@@ -190,7 +199,7 @@ class AntecedentCounts(ExactMetric):
 def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Estimate[Floats]:
     """Return the accuracy of each predictor on the `ANTECEDENT_GROUPS`, with 95 % intervals over documents.
 
-    The links of one document share its clusters and are not independent.
+    Documents are resampled, because the links of one document share its clusters and are not independent.
 
     Args:
         hits: Right choices by mention type, `[documents, ..., 3]`.
@@ -199,7 +208,7 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
         seed: Seed of the resampling.
 
     Returns:
-        Accuracies `[..., 4]`, nan for a group without links.
+        Accuracies `[..., 4]`: all links, then pronouns, proper and nominal mentions; nan for a group without links.
     """
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)

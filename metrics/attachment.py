@@ -28,11 +28,12 @@ class Arcs:
         head: Position of the gold head, 0 for ROOT.
         relation: Id of the relation; the datamodule has the labels by id.
         punctuation: True for punctuation.
-        reach: First and last word that the word may attend to in each layer of an encoder, `[words, layers, 2]`; None
-            if it may always attend to all. It bounds what uniform attention and fixed offsets can find.
+        reach: First and last word that each word may attend to in each layer of an encoder, `[words, layers, 2]`;
+            None if every word may attend to all. It limits the heads that uniform attention and fixed offsets can
+            choose.
 
     Raises:
-        ValueError: A sentence is not exactly the words 1 to length in order, or a head lies outside its sentence.
+        ValueError: The words of a sentence are not 1 to `length` in order, or a head lies outside its sentence.
     """
 
     sentence: Integers
@@ -77,9 +78,9 @@ def _check_column(arcs: Arcs, predicted: Integers) -> None:
 
 
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
-    """Return 1.0 for words whose predicted syntactic head is gold, else 0.0, `[words]`.
+    """Return 1.0 for each word whose predicted syntactic head is the gold one, else 0.0, `[words]`.
 
-    The mean without punctuation is the unlabelled attachment score (UAS).
+    The mean over words other than punctuation is the unlabelled attachment score (UAS).
 
     Args:
         arcs: Gold arcs.
@@ -90,10 +91,11 @@ def attached(arcs: Arcs, predicted: Integers) -> Floats:
 
 
 def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
-    """Return 1.0 for words whose undirected edge to the gold head is predicted, else 0.0, `[words]`.
+    """Return 1.0 for each word whose undirected edge to its gold head is predicted, else 0.0, `[words]`.
 
-    An edge is found if either end predicts the other as its head. Words under ROOT and punctuation have nan, and
-    punctuation predicts no edge. The mean of the others is the UUAS (Hewitt & Manning 2019, §4).
+    An edge is predicted if either of its words has the other as predicted head. Predictions for punctuation do not
+    count. Words under ROOT and punctuation get nan; the mean of the other words is the UUAS (Hewitt & Manning 2019,
+    §4).
 
     Args:
         arcs: Gold arcs.
@@ -109,9 +111,10 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
 def uniform_attached(arcs: Arcs) -> Floats:
     """Return the expected `attached` score of syntactic heads drawn uniformly at random, `[ways, words]`.
 
-    Each row is one way to draw. Without a reach there is one way: from ROOT and all other words, with score 1/n for n
-    words. If the arcs have a reach, there are two ways per layer: first, for all layers, from the words that a word may
-    attend to, then, for all layers, from the words that may attend to it.
+    Without `arcs.reach`, there is one way to draw: the head of a word is ROOT or any other word of its sentence,
+    which gives the score 1/n for n words. With `arcs.reach`, there are two ways per layer. In the first rows, one per
+    layer, the head is ROOT or any other word that the word may attend to. In the remaining rows, again one per layer,
+    it is ROOT or any other word that may attend to the word.
     """
     return _uniform(arcs)[0]
 
@@ -119,8 +122,8 @@ def uniform_attached(arcs: Arcs) -> Floats:
 def uniform_edges_found(arcs: Arcs) -> Floats:
     """Return the expected `edges_found` score of syntactic heads drawn uniformly at random, `[ways, words]`.
 
-    The rows are as in `uniform_attached`. For draws from all words the score is 1 − (1 − 1/n)² if neither end is
-    punctuation, else 1/n.
+    Each row is one way to draw, as in `uniform_attached`: one row without `arcs.reach`, else two per layer. If heads
+    are drawn from all words, the score is 1 − (1 − 1/n)² if neither word of the edge is punctuation, else 1/n.
     """
     scored, head_row = _edges(arcs)
     own, of_head = _uniform(arcs)
@@ -149,11 +152,12 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
 
 
 def offset_heads(arcs: Arcs, k: int) -> Integers:
-    """Predict the word at offset `k` as syntactic head of every word, `[words]`; a positive `k` is to the right.
+    """Predict the word at offset `k` as the syntactic head of every word, `[words]`; a positive `k` is to the right.
 
-    A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips it into [0, n]
-    instead, so that a first word may hit ROOT: on UD English EWT that turns 6.6 into 9.2 at k = −1. A target also
-    becomes −1 if a window hides it in every layer, so that neither word may attend to the other.
+    A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips the target
+    into [0, n] instead, so that a first word may hit ROOT: for k = −1 on UD English EWT this raises the score from
+    6.6 to 9.2. A target also becomes −1 if `arcs.reach` excludes attention between the two words, in both directions,
+    in every layer.
     """
     target = arcs.word + k
     inside = (target >= 1) & (target <= arcs.length)
@@ -180,17 +184,18 @@ def left_branching(arcs: Arcs) -> Integers:
 
 
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
-    """Return the fixed offset that finds most heads without punctuation, and the best offset of each relation.
+    """Return the fixed offset that finds most syntactic heads, and the best offset of each relation.
 
-    Ties go to the smaller |k|, then to the positive. The choice for a relation counts its punctuation too; a relation
-    without a word gets the overall best. Choose on one split and score on another.
+    On a tie the smaller |k| wins, then the positive k. The first choice leaves out punctuation; the choice for a
+    relation counts all its words. A relation without words gets the offset of the first choice. Choose on one split
+    and score on another.
 
     Args:
         arcs: Gold arcs of the split to choose on.
         relations: Number of relations.
 
     Returns:
-        The offset, and the offsets by relation, int64 `[relations]`.
+        The overall offset, and the offset of each relation, int64 `[relations]`.
     """
     ordered = np.array(sorted(OFFSETS, key=lambda k: (abs(k), -k)), dtype=np.int64)
     hits = np.stack([attached(arcs, offset_heads(arcs, int(k))) for k in ordered])
@@ -242,11 +247,13 @@ def ratio_scores(
     prefix: str = "",
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Return scores that divide the sums of two columns, with 95 % intervals over the rows; nan if nothing was scored.
+    """Return scores that are the ratio of the sums of two columns, with 95 % intervals over the rows.
+
+    A score is nan if its denominator is zero in all rows.
 
     Args:
         items: One row per independently sampled unit, for instance a sentence.
-        ratios: Columns of numerator and denominator, by name of the score.
+        ratios: Names of the columns with numerator and denominator, by name of the score.
         unit: Unit of the scores.
         prefix: Beginning of the names of the scores.
         seed: Seed of the resampling.
@@ -258,9 +265,10 @@ def ratio_scores(
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
-    """Return, by name, bool `[words]` of each reported group: `ALL`, `PLAIN` (no punctuation), and each relation.
+    """Return the groups of words that scores are reported for, bool `[words]` by name.
 
-    Only relations that occur are groups, ordered by frequency.
+    They are `ALL` words, `PLAIN` (all but punctuation), and the words of each relation that occurs, ordered by its
+    frequency.
 
     Args:
         arcs: Gold arcs.
@@ -273,7 +281,9 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
 
 
 def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
-    """Return the accuracy of each group of `groups_of`, with 95 % intervals over sentences.
+    """Return the accuracy on all words, without punctuation, and on each relation, with 95 % intervals.
+
+    The intervals are over sentences. The groups are those of `groups_of`.
 
     Args:
         arcs: Gold arcs.
@@ -282,7 +292,7 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
         seed: Seed of the resampling.
 
     Returns:
-        A frame with columns `relation, n, accuracy, low, high`.
+        A frame with columns `relation, n, accuracy, low, high`; n is the number of words.
     """
     groups = groups_of(arcs, relations)
     totals = np.column_stack([count(arcs, words) for words in groups.values()])
@@ -304,8 +314,8 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
 
     Args:
         arcs: Gold arcs.
-        attached: Score of each word, `[words]`.
-        edges: Score of each word's edge, `[words]`, nan for words whose edge does not count.
+        attached: Score of each word, `[words]`, as from `attached`.
+        edges: Score of each word's edge, `[words]`, as from `edges_found`; nan for words whose edge does not count.
     """
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
@@ -323,7 +333,12 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
 
 
 def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
-    """Sum the values of words, `[words]`, over each sentence; return `[sentences]`."""
+    """Sum one value per word over the words of each sentence; return float64 `[sentences]`.
+
+    Args:
+        arcs: Gold arcs, which give the sentence of each word.
+        of_words: Value of each word, `[words]`.
+    """
     first = arcs.word == 1
     sums = np.bincount(np.cumsum(first) - 1, weights=of_words.astype(np.float64), minlength=int(first.sum()))
     return sums.astype(np.float64)  # bincount returns integers for an empty split

@@ -32,11 +32,13 @@ def bootstrap_ratio(
 ) -> Estimate[Any]:
     """Return Σ numerator / Σ denominator with a 95 % interval, by the percentile bootstrap over units.
 
-    See Efron & Tibshirani (1993, ch. 13). Units are sampled independently: sentences, or documents for coreference. The
-    words of a sentence are not independent: resampling them would make the interval too narrow.
+    See Efron & Tibshirani (1993, ch. 13). The units are sentences, or documents for coreference. They are resampled
+    instead of words, because the words of a sentence are not independent, and resampling them would make the interval
+    too narrow.
 
-    The resampled sums are a product of weights and counts, so all columns share the resamples and memory stays bounded.
-    `scipy.stats.bootstrap` copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
+    The resampled sums are a product of weights and counts, so all columns share the resamples, and memory stays
+    bounded. `scipy.stats.bootstrap` copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take
+    6 GB.
 
     Args:
         numerator: Counts `[units, ...]`, for instance the right words of each sentence.
@@ -46,8 +48,8 @@ def bootstrap_ratio(
         seed: Seed of the resampling.
 
     Returns:
-        The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all units, an interval if
-        fewer than two units have a denominator. Resamples without a denominator are ignored.
+        The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all units, an interval
+        if fewer than two units have a denominator. Resamples without a denominator are ignored.
 
     Raises:
         ValueError: A count is not finite.
@@ -74,9 +76,10 @@ def _resampled_sums(counts: Floats, draws: int, seed: int) -> Floats:
 
 
 def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
-    """Draw as many units as there are, with replacement; yield how often each was drawn, `[some draws, units]`.
+    """Yield bootstrap resamples of `units` units as counts of how often each unit was drawn, `[some draws, units]`.
 
-    The `draws` resamples are yielded in several arrays, to bound memory.
+    Each resample draws as many units as there are, with replacement. The `draws` resamples come in several arrays, to
+    bound memory.
     """
     drawn = iter(_kept(units, draws, seed)) if units * draws <= KEPT else _drawn(units, draws, seed)
     for some in drawn:
@@ -100,9 +103,10 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
     """Compute a statistic of a test set, its 95 % interval, and its value under each resample.
 
     Args:
-        statistic: Function from values and weights to one number per draw.
-        values: One row per unit, `[units, columns]`. Rows with a nan are ignored, but keep their place in the
-            resamples.
+        statistic: Function from values and weights `[draws, units]`, which count how often each unit was drawn, to
+            one number per draw.
+        values: One row per unit, `[units, columns]`. Rows with a nan are ignored, but may be drawn like the others,
+            so that all statistics share their resamples.
         unit: Unit of the statistic.
         draws: Number of resamples; 0 for no interval.
         seed: Seed of the resampling.
@@ -212,20 +216,25 @@ def _spread(column: Floats, weights: Floats) -> Floats:
 
 
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
-    """Average estimates of runs that differ only in the seed: their mean with interval, and `sd` over the seeds."""
+    """Return the mean of estimates from runs that differ only in the seed, with its interval and `sd` over seeds."""
     value, sd = mean_and_sd([one.value for one in seeds])
     draws = np.mean([one.draws for one in seeds], axis=0)
     return Estimate(value, *_interval(draws), unit=seeds[0].unit, sd=sd, draws=draws)
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard deviation (n − 1) of values over seeds; nan for too few values."""
+    """Return the mean of values over seeds and their standard deviation (n − 1).
+
+    The mean is nan without values, the standard deviation for fewer than two.
+    """
     mean = float(np.mean(values)) if len(values) else np.nan
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
 
 
 def difference(a: Estimate, b: Estimate) -> Estimate:
-    """Return the difference a − b under the same resamples, with the interval and p-value of `paired_bootstrap`.
+    """Return the difference a − b of two estimates, with 95 % interval and p-value from their own resamples.
+
+    Both estimates must come from the same resamples; the p-value is defined as in `paired_bootstrap`.
 
     Raises:
         ValueError: The numbers of draws differ.
@@ -245,23 +254,23 @@ def paired_bootstrap(
 ) -> Estimate:
     """Return the difference a − b of two ratios of counts on the same units, with its 95 % interval and p-value.
 
-    Both runs see the same resamples (percentile bootstrap over units; Efron & Tibshirani 1993, ch. 13; Koehn 2004), so
-    that the difficulty of a sentence cancels out. The p-value inverts the interval (Efron & Tibshirani 1993, §15.4):
-    twice the share of resamples on the rarer side of zero, with one resample added to both counts so that it is never
-    zero.
+    Both runs see the same resamples (percentile bootstrap over units; Efron & Tibshirani 1993, ch. 13; Koehn 2004),
+    so that the difficulty of a sentence cancels out. The p-value inverts the interval (Efron & Tibshirani 1993,
+    §15.4): twice the share of resamples whose difference lies on the rarer side of zero. One is added to this count
+    and to the number of resamples, so that the p-value is never zero.
 
     Args:
         a_numerator: Counts of run a, `[units]`, for instance the right words of each sentence.
         a_denominator: Counts of run a, `[units]`, for instance all words of each sentence.
-        b_numerator: Counts of run b, in the same order.
-        b_denominator: Counts of run b, in the same order.
+        b_numerator: Counts of run b, `[units]`, in the same order of units.
+        b_denominator: Counts of run b, `[units]`, in the same order of units.
         unit: Unit of the ratios.
         draws: Number of resamples.
         seed: Seed of the resampling.
 
     Returns:
-        Difference, nan if a denominator is zero in every unit; interval and p-value are nan if it is zero in all units
-        but one. Resamples without a denominator are ignored.
+        Difference, nan if a denominator is zero in every unit; interval and p-value are nan if it is zero in all
+        units but one. Resamples without a denominator are ignored.
 
     Raises:
         ValueError: A count is not finite.
@@ -283,15 +292,25 @@ def paired_permutation(
     draws: int = 10_000,
     seed: int = 0,
 ) -> float:
-    """Test by random swaps whether two ratios of counts on the same units differ; return the p-value.
+    """Return the p-value of the difference between two ratios of counts on the same units, by random swaps.
 
     Approximate randomization (Noreen 1989; Yeh 2000): each draw swaps the counts of each unit between the runs with
     probability 1/2. The p-value is (1 + k) / (1 + draws), where k draws have a difference of ratios at least as large
-    as the observed one in absolute value.
+    as the observed one in absolute value. It is nan if a denominator is zero in every unit. Draws that leave a run
+    without a denominator are ignored.
 
-    The counts `[units]` and errors are as in `paired_bootstrap`; the counts of both runs must be on one scale: means
-    over seeds, not sums over different numbers of seeds. The value is nan if a denominator is zero in every unit. Draws
-    that leave a run without a denominator are ignored.
+    The counts of both runs must be on one scale: means over seeds, not sums over different numbers of seeds.
+
+    Args:
+        a_numerator: Counts of run a, `[units]`, for instance the right words of each sentence.
+        a_denominator: Counts of run a, `[units]`, for instance all words of each sentence.
+        b_numerator: Counts of run b, `[units]`, in the same order of units.
+        b_denominator: Counts of run b, `[units]`, in the same order of units.
+        draws: Number of random draws.
+        seed: Seed of the draws.
+
+    Raises:
+        ValueError: A count is not finite.
     """
     counts = _paired_counts(a_numerator, a_denominator, b_numerator, b_denominator)
     sums = counts.sum(axis=0)
@@ -313,7 +332,10 @@ def paired_permutation(
 
 
 def holm(p_values: Sequence[float]) -> Floats:
-    """Return p-values adjusted so that the family-wise error rate stays under the level (Holm 1979); nan is ignored."""
+    """Return Holm-corrected p-values (Holm 1979), which control the family-wise error rate.
+
+    A nan stays nan and is not counted as a test.
+    """
     values = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full(values.shape, np.nan)
     order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # argsort puts nan last

@@ -18,14 +18,15 @@ CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "
 
 
 def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> dict[str, Integers]:
-    """Return numerators and denominators of accuracy and F1, each `[texts]`, by the columns in `CLASSIFICATION_RATIOS`.
+    """Return, for each text, the numerators and denominators of accuracy and F1, by name of the column.
 
-    F1 is 2·right / (gold + predicted) of the class `positive`; without one there are no columns for F1.
+    Each column is `[texts]`; `CLASSIFICATION_RATIOS` lists the names. F1 is 2·right / (gold + predicted) of the class
+    `positive`.
 
     Args:
         gold: Gold class of each text, `[texts]`.
         predicted: Predicted class of each text, `[texts]`.
-        positive: Class of F1, or None.
+        positive: Class of F1; None for no columns of F1.
     """
     columns = {"correct": (gold == predicted).astype(np.int64), "scored": np.ones_like(gold)}
     if positive is not None:
@@ -38,8 +39,8 @@ def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
     """Return the confusion matrix of gold and predicted classes, int64 `[gold classes, predicted classes]`.
 
     Args:
-        gold: Class of each text, `[texts]`.
-        predicted: Class predicted for each text, `[texts]`.
+        gold: Gold class of each text, `[texts]`.
+        predicted: Predicted class of each text, `[texts]`.
         classes: Number of classes.
     """
     return np.bincount(gold * classes + predicted, minlength=classes**2).reshape(classes, classes)
@@ -53,7 +54,7 @@ def accuracy(table: NDArray[np.generic]) -> Floats:
 def class_f1(table: NDArray[np.generic]) -> Floats:
     """Return the F1 of each class `[..., classes]` from confusion matrices `[..., gold classes, predicted classes]`.
 
-    F1 is 2·right / (gold + predicted); nan for a class that is neither gold nor predicted anywhere.
+    F1 is 2·right / (gold + predicted). It is nan for a class that is neither gold nor predicted for any text.
     """
     return ratio(2 * np.diagonal(table, axis1=-2, axis2=-1), table.sum(axis=-1) + table.sum(axis=-2))
 
@@ -72,8 +73,8 @@ def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
 def matthews(table: NDArray[np.generic]) -> Floats:
     """Return the Matthews correlation R_K (Gorodkin 2004), `[...]`, from confusion matrices `[..., classes, classes]`.
 
-    It is the correlation of gold and predicted classes as indicators, from −1 to 1. It is 0 if all gold or all
-    predicted classes are the same, as in scikit-learn, by which GLUE is scored; nan without any text.
+    It is the correlation between the indicators of gold and predicted classes, from −1 to 1. It is 0 if all gold or
+    all predicted classes are the same, as in scikit-learn, which GLUE uses for its scores. It is nan without texts.
     """
     golds, found = table.sum(axis=-1).astype(np.float64), table.sum(axis=-2).astype(np.float64)
     total = golds.sum(axis=-1)
@@ -84,12 +85,12 @@ def matthews(table: NDArray[np.generic]) -> Floats:
 
 
 def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats) -> Floats:
-    """Return the area under the ROC curve of `positive`; if it is None, the mean of each class against the rest.
+    """Return the area under the ROC curve of the class `positive`, or the mean over classes if it is None.
 
     Args:
         gold: Gold class of each text, `[texts]`.
         probabilities: Probabilities of the classes, `[texts, classes]`, or other numbers that rank the texts.
-        positive: The class, or None for the mean over classes.
+        positive: The class, or None for the mean over classes, each against the rest.
         weights: How often each text counts, `[draws, texts]`.
 
     Returns:
@@ -116,13 +117,16 @@ def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Float
 def f1_score(positive: int | None, classes: int) -> Statistic:
     """Return a statistic for `resample`: F1 of the class `positive`, or macro F1 if it is None.
 
-    The statistic reads the columns gold class and predicted class.
+    The statistic reads two columns: gold class and predicted class.
     """
     return _of_confusions(lambda table: f1(table, positive), classes)
 
 
 def mcc_score(classes: int) -> Statistic:
-    """Return a statistic for `resample`: the Matthews correlation of the columns gold class and predicted class."""
+    """Return a statistic for `resample`: the Matthews correlation of gold and predicted classes.
+
+    The statistic reads two columns: gold class and predicted class.
+    """
     return _of_confusions(matthews, classes)
 
 
@@ -137,11 +141,12 @@ def _of_confusions(formula: Callable[[Floats], Floats], classes: int) -> Statist
 
 
 def f1_drop(positive: int | None, classes: int) -> Statistic:
-    """Return a statistic for `resample`: F1 minus the F1 of changed decisions.
+    """Return a statistic for `resample`: F1 of a classifier minus F1 of its decisions after a change.
 
-    The columns are gold class, predicted class, and for each class the share of changed decisions that predict it. The
-    F1 of changed decisions is computed on their confusions together. F1 is of the class `positive`, or macro F1 if it
-    is None.
+    F1 is of the class `positive`, or macro F1 if it is None. A change, such as other attention weights, may give
+    several decisions for a text. The statistic reads the columns gold class, predicted class, and, for each class,
+    the share of the text's changed decisions that predict it. F1 after the change is computed from one confusion
+    matrix, to which these shares are added.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
@@ -152,11 +157,13 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
 
 
 def accuracy_drop(values: Floats, weights: Floats) -> Floats:
-    """Return accuracy minus the accuracy of changed decisions, `[draws]`.
+    """Return the accuracy of a classifier minus the accuracy of its decisions after a change, `[draws]`.
+
+    A change, such as other attention weights, may give several decisions for a text.
 
     Args:
-        values: Columns `[texts, 2 + classes]`: gold class, predicted class, and for each class the share of changed
-            decisions that predict it.
+        values: Columns `[texts, 2 + classes]`: gold class, predicted class, and, for each class, the share of the
+            text's changed decisions that predict it.
         weights: How often each text was drawn, `[draws, texts]`.
     """
     gold, predicted = values[:, :2].astype(np.int64).T
@@ -169,11 +176,12 @@ def classification_scores(
 ) -> dict[str, Estimate]:
     """Return `accuracy`, `f1`, `auroc` and `mcc` with 95 % intervals over texts, by name.
 
-    Intervals are nan for fewer than two texts or without draws.
+    The intervals are nan for fewer than two texts, or if `draws` is 0.
 
     Args:
         gold: Gold class of each text, `[texts]`.
-        probabilities: Probabilities of the classes, `[texts, classes]`; the first maximum is the prediction.
+        probabilities: Probabilities of the classes, `[texts, classes]`; the class with the highest probability is
+            predicted, on a tie the first.
         positive: Class of F1 and AUROC; None for macro means.
         prefix: Beginning of the names of the scores.
         draws: Number of resamples.
@@ -203,7 +211,7 @@ def regression_scores(
 ) -> dict[str, Estimate]:
     """Return `pearson`, `spearman` and the mean squared error `mse` with 95 % intervals over texts, by name.
 
-    Without draws, or for fewer than two texts, intervals are nan.
+    The intervals are nan for fewer than two texts, or if `draws` is 0.
 
     Args:
         gold: Gold number of each text, `[texts]`.
@@ -222,7 +230,7 @@ def regression_scores(
 
 
 def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> dict[str, Estimate]:
-    """Return `majority.accuracy` and `majority.f1`, the scores of always predicting the most frequent class of train.
+    """Return `majority.accuracy` and `majority.f1`, the scores of always predicting the majority class of train.
 
     Args:
         train_counts: Number of texts of each class in train, `[classes]`.
@@ -235,7 +243,10 @@ def majority_scores(train_counts: Integers, gold: Integers, positive: int | None
 
 
 def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> Table:
-    """Return one row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1.
+    """Return a table with one row per class: its counts, precision, recall and F1.
+
+    The columns are `label`, `n` (gold texts), `predicted` (predicted texts), `precision`, `recall`, `f1`, and `low`
+    and `high`, the 95 % interval of F1.
 
     Args:
         gold: Gold class of each text, `[texts]`.

@@ -23,20 +23,20 @@ _SCALE = 2.0**32  # factor of the integer sums, which have room for 2³¹ nats
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
-    """Return the total variation distance ½ Σ |p − q| of distributions `[..., positions]`, `[...]` in 0–1."""
+    """Return the total variation distance ½ Σ |p − q|, `[...]` from 0 to 1, of distributions `[..., positions]`."""
     return (p - q).abs().sum(-1) / 2
 
 
 def entropy(p: Tensor) -> Tensor:
-    """Return the entropy − Σ p log p of distributions `[..., positions]`, `[...]` in nats."""
+    """Return the entropy − Σ p log p, `[...]` in nats, of distributions `[..., positions]`."""
     return -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """Return the Kullback–Leibler divergence Σ p log(p / q) of distributions `[..., positions]`, `[...]` in nats.
+    """Return the Kullback–Leibler divergence Σ p log(p / q), `[...]` in nats, of distributions `[..., positions]`.
 
-    q is clamped to the smallest normal number of its precision: where p has weight and q has none, the divergence is
-    large but finite, and q gets no gradient.
+    q is clamped to the smallest normal number of its precision. Where p has weight and q has none, the divergence is
+    therefore large but finite, and q gets no gradient.
     """
     # Zeros are replaced before the logarithm; replaced after it, their gradient would be 0 · ∞. Two logarithms are
     # taken because the gradient of the logarithm of the ratio overflows.
@@ -60,14 +60,14 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
 def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
     """Return the area under the curve of the change of attention (JSD) over the change of the output (TVD).
 
-    The curve begins at (0, 0), the model itself, and joins the points by straight lines in the order of their TVD. Each
-    point counts with the highest JSD up to it, so the curve never falls; after the last point it is flat up to TVD = 1.
-    The area lies in 0 – ln 2 and is high if attention can change much while the decisions stay the same. Wiegreffe &
-    Pinter (2019, Figure 5) draw such curves, but do not compute the area.
+    The curve begins at (0, 0), the unchanged model, and joins the points by straight lines in the order of their TVD.
+    The JSD of each point is raised to the highest JSD so far, so the curve never falls. After the last point it is
+    flat up to TVD = 1. The area is between 0 and ln 2, and high if attention can change much while the output stays
+    the same. Wiegreffe & Pinter (2019, Figure 5) draw such curves, but do not compute the area.
 
     Args:
-        tvd: `[..., points]`, in 0–1 and any order.
-        jsd: `[..., points]`, in nats.
+        tvd: Change of the output at each point, `[..., points]`, from 0 to 1, in any order.
+        jsd: Change of attention at each point, `[..., points]`, in nats.
 
     Returns:
         Areas `[...]`, nan if a point is nan.
@@ -83,10 +83,12 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
 
 
 def scaled_rows(weights: Tensor, out: Tensor) -> None:
-    """Write n/2 · (.999 α + .001/n), the input of `summed_divergences` as in the paper's code, into `out`.
+    """Write n/2 · (.999 α + .001/n), attention α smoothed as in the paper's code and scaled, into `out`.
+
+    The result is the input of `summed_divergences`.
 
     Args:
-        weights: Attention between the n real tokens of an input, `[heads, n, n]`.
+        weights: Attention α between the n real tokens of an input, `[heads, n, n]`.
         out: float32 `[heads, n · n]`, contiguous; overwritten.
     """
     n = weights.size(-1)
@@ -96,9 +98,10 @@ def scaled_rows(weights: Tensor, out: Tensor) -> None:
 def summed_divergences(rows: Tensor, n: int) -> Tensor:
     """Return the Jensen–Shannon divergence between every two heads, in nats, summed over the rows of an input.
 
-    With a and b the scaled rows of p and q, JSD(p, q) = H((p + q)/2) - (H(p) + H(q))/2 = Σ (a ln 2a + b ln 2b - (a + b)
-    ln(a + b)) / n: one logarithm for a pair instead of four, and none of numbers far from 1 where attention is near
-    uniform, where entropies would differ by less than they are rounded.
+    For rows p and q of two heads, and a and b the same rows scaled by n/2 (`scaled_rows`), JSD(p, q) = H((p + q)/2) −
+    (H(p) + H(q))/2 = Σ (a ln 2a + b ln 2b − (a + b) ln(a + b)) / n. This needs one logarithm for each pair of heads
+    instead of four. It is also more exact where attention is nearly uniform: there the entropies would differ by less
+    than their rounding errors.
 
     Args:
         rows: Attention scaled by `scaled_rows`, float32 `[heads, n · n]`.
@@ -124,9 +127,9 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
 
 
 class HeadDistances(ExactMetric):
-    """Mean Jensen–Shannon divergence between the attention of every two heads, over the tokens of all inputs.
+    """Metric of the mean Jensen–Shannon divergence between every two heads' attention, over all tokens of all inputs.
 
-    The sums are of integers, so that they are the same in any order and on any number of devices.
+    Rounded divergences are summed as integers, so the result is the same in any order and on any number of devices.
     """
 
     sums: Tensor
@@ -138,14 +141,19 @@ class HeadDistances(ExactMetric):
         self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, divergences: Tensor, tokens: int) -> None:
-        """Add an input of `tokens` tokens, with its divergences `[heads, heads]` from `summed_divergences`."""
+        """Add the divergences of one input.
+
+        Args:
+            divergences: Divergence between every two heads, `[heads, heads]`, from `summed_divergences`.
+            tokens: Number of tokens of the input.
+        """
         self.sums += (divergences * _SCALE).round().long()
         self.tokens += tokens
 
     def compute(self) -> Floats:
         """Return the mean divergence of every two heads, in nats, `[heads, heads]`.
 
-        The matrix is symmetric with zeros on the diagonal; nan without an input.
+        The matrix is symmetric with zeros on the diagonal. It is nan if no input was added.
         """
         sums, tokens = self.sums.cpu().double(), float(self.tokens)
         # The released code sums over the tokens and never divides.
@@ -154,7 +162,7 @@ class HeadDistances(ExactMetric):
 
 
 def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
-    """Return the cosine of two attention maps, each flattened to one vector of the weights between real tokens.
+    """Return the cosine of two attention maps, each flattened to a vector of the weights between real tokens.
 
     Args:
         first: Attention `[batch, heads, from, to]`, zero in the columns of the padding.
@@ -162,7 +170,7 @@ def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
         real: Bool `[batch, tokens]`, True for tokens, False for padding.
 
     Returns:
-        float64 `[batch, heads]`, in 0–1.
+        float64 `[batch, heads]`, from 0 to 1.
     """
     # The released code keeps the rows of the padding, which are alike in both and bring every cosine nearer to 1.
     rows = real[:, None, :, None]
@@ -174,7 +182,7 @@ def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
 
 
 def map_divergences(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
-    """Return the mean Jensen–Shannon divergence, in nats, of the rows of real tokens.
+    """Return the Jensen–Shannon divergence of two attention maps, in nats, averaged over the rows of real tokens.
 
     Args:
         first: Attention `[batch, heads, from, to]`, zero in padded columns.

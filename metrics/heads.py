@@ -38,9 +38,9 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
         lengths: Number of words of each sentence, `[batch]`.
 
     Returns:
-        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 if all other words have weight
-        zero, as behind a causal mask. Delimiters and the word itself are never chosen. Values in the padding are
-        arbitrary.
+        Positions of the chosen words, int64 `[batch, n, 2, layers, heads]`, from 1; on a tie the first word, and -1
+        if all other words have weight zero, for instance because of a causal mask. Delimiters and the word itself are
+        never chosen. Values in the padding are arbitrary.
     """
     if not lengths.numel():  # this device has no sentence in this step
         return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
@@ -67,9 +67,10 @@ def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
 
 
 class RowPeaks(ExactMetric):
-    """Confidence of every attention head: the mean over words of the largest weight in a word's row.
+    """Metric of the confidence of every attention head: the mean over words of the largest weight in a word's row.
 
-    As in Voita et al. (2019, §4), but delimiters do not count; Voita et al. leave out the end of the sentence only.
+    It is defined as in Voita et al. (2019, §4), except that all delimiters are left out; Voita et al. leave out only
+    the end of the sentence.
     """
 
     peaks: Tensor
@@ -99,28 +100,30 @@ class RowPeaks(ExactMetric):
 
 
 def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
-    """Return the number of right predictions of each of K predictors in each group of words, int64 `[groups, K]`.
+    """Return how many syntactic heads each of K predictors finds in each group of words, int64 `[groups, K]`.
 
-    A predictor is an attention head with a direction.
+    A predictor is an attention head with a direction of attention.
 
     Args:
         arcs: Gold arcs.
-        predicted: Positions that the predictors choose as syntactic heads, `[words, K]`.
-        groups: Bool `[words]` by group, True for its words.
+        predicted: Position that each predictor chooses as the head of each word, `[words, K]`.
+        groups: Bool `[words]` by name of the group, True for the words of the group.
     """
     hits = predicted == arcs.head[:, None]
     return np.stack([np.count_nonzero(hits[words], axis=0) for words in groups.values()]).astype(np.int64)
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
-    """Return the most frequent offset of each of K predictors, and its share of the words (Voita et al. 2019, §5.1).
+    """Return the most frequent offset of each of K predictors, and the share of words that it chooses at it.
 
-    The share is over words that are not alone in their sentence; Voita et al. count all tokens, delimiters and the word
-    itself. An attention head that gives other words little weight may look positional here: see its confidence.
+    The share of a positional head is high (Voita et al. 2019, §5.1). A predictor is an attention head with a
+    direction of attention. The share is over words that are not alone in their sentence; Voita et al. count all
+    tokens, with delimiters and the word itself. A head that gives other words little weight may look positional by
+    chance: compare its confidence (`RowPeaks`).
 
     Args:
         arcs: Gold arcs; only positions and lengths are used.
-        predicted: Positions that the predictors choose, `[words, K]`.
+        predicted: Position that each predictor chooses for each word, `[words, K]`.
 
     Returns:
         Offsets int64 `[K]`, positive to the right, and shares `[K]`.
@@ -143,20 +146,23 @@ def permutation_p(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Floats:
-    """Return permutation p-values of the best predictor of each group, `[groups]`; nan if shuffles change nothing.
+    """Return a permutation p-value for the best of K predictors in each group of words, `[groups]`.
 
-    Tests whether the accuracy of an attention head exceeds both the luck of choosing among K predictors and what
-    positions alone give. Gold offsets are shuffled among the words of a relation that have about as many words before
-    and after them; a shuffle among all words would put gold heads outside of sentences, where no predictor looks. A
-    predictor with a fixed offset keeps its accuracy and is never significant; one that follows the arcs loses. Each
-    permutation takes the maximum over all predictors (max statistic of Westfall & Young 1993), which corrects for the
-    choice. The smallest p-value is 1 / (permutations + 1).
+    A predictor is an attention head with a direction of attention. The test asks whether its accuracy exceeds both
+    the luck of choosing among K predictors and what positions alone give.
+
+    A permutation shuffles the offsets of the gold heads among the words of a group that have about as many words
+    before and after them. A shuffle among all words would put gold heads outside of sentences, where no predictor
+    looks. A predictor with a fixed offset keeps its accuracy and is never significant; a predictor that follows the
+    arcs loses accuracy. Each permutation takes the maximum over all predictors (max statistic of Westfall & Young
+    1993), which corrects for the choice. The smallest p-value is 1 / (permutations + 1). It is nan if no shuffle can
+    change the offsets of a group.
 
     Args:
         arcs: Gold arcs.
-        predicted: Positions chosen by the predictors, `[words, K]`.
-        groups: Bool `[words]` for each group.
-        observed: Right predictions of the chosen predictor in each group.
+        predicted: Position that each predictor chooses as the head of each word, `[words, K]`.
+        groups: Bool `[words]` by name of the group, for instance a relation.
+        observed: Number of right predictions of the chosen predictor in each group.
         permutations: Number of shuffles.
         seed: Seed of the shuffles.
     """

@@ -23,9 +23,10 @@ _LIMBS = 3  # limbs of a rounded number; the last one has no bound
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Sums of numbers per input, from which means are made; `Moments.compute` returns them.
+    """Counts, sums and sums of squares of a quantity over inputs, by group; its methods compute means and tests.
 
-    Arrays are `[groups, *shape]`, where `shape` is the shape of the numbers of one input.
+    `Moments.compute` returns it. Arrays are `[groups, *shape]`, where `shape` is the shape of the numbers of one
+    input.
 
     Attributes:
         counts: Number of inputs.
@@ -33,7 +34,7 @@ class Means:
         squares: Sums of the squared numbers.
         low: Lower bound of the numbers.
         high: Upper bound of the numbers.
-        step: Numbers were rounded to multiples of it.
+        step: The numbers were rounded to multiples of this step before summing.
         unit: Unit of the numbers, or of each index of the last axis.
         differences: Sums of the paired differences from another encoder's numbers on the same inputs; None without
             `Moments.pair`.
@@ -51,8 +52,8 @@ class Means:
     def over(self, groups: Sequence[int] | slice = slice(None)) -> Estimate[Floats]:
         """Return the mean of the numbers over all inputs of some groups, with its interval, `[*shape]`.
 
-        The interval is computed by `student_interval`. It is nan for fewer than two inputs, and so is the mean for
-        none.
+        `student_interval` computes the interval, which is nan for fewer than two inputs. The mean is nan without
+        inputs.
 
         Args:
             groups: Indices of the groups, all by default.
@@ -76,9 +77,10 @@ class Means:
         return Estimate(mean, *ends, unit=self.unit, inputs=count)
 
     def p(self) -> Floats:
-        """Return two-sided p-values of the mean over all inputs being 0, by Student's t, `[*shape]`; nan for one input.
+        """Return two-sided p-values of a t-test that the mean over all inputs is 0, `[*shape]`; nan for one input.
 
-        The standard deviation is at least half a step: numbers that rounding cannot tell from 0 are no evidence.
+        The standard deviation is taken as at least half a rounding step, so that numbers that rounding cannot tell
+        from 0 are no evidence.
         """
         count, total = self.counts.sum(0), self.sums.sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -89,11 +91,11 @@ class Means:
         return np.where(count > 1, p, np.nan)
 
     def at(self, place: int) -> "Means":
-        """Return the sums of the numbers at one index, `place`, of the last axis."""
+        """Return the sums at one index, `place`, of the last axis of the numbers."""
         return self._part((..., place), self.unit if isinstance(self.unit, str) else self.unit[place])
 
     def select(self, groups: slice) -> "Means":
-        """Return the sums of the numbers in some groups only."""
+        """Return the sums of the groups in the slice `groups` only."""
         return self._part(groups, self.unit)
 
     def _part(self, place: Any, unit: Unit | Sequence[Unit]) -> "Means":  # noqa: ANN401 - any index of an array
@@ -112,12 +114,12 @@ class Means:
 def student_interval(
     mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the 95 % interval of a mean over `count` inputs; they lie inside the bounds.
+    """Return the lower and upper end of the 95 % interval of a mean over `count` inputs, within the bounds.
 
-    Without bounds it is Student's interval, mean ± t · error. With two bounds it is Student's interval on the scale of
-    the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; Stata's default for
-    proportions; `svyciprop(method="logit")` of Lumley's R package survey). With a lower bound alone the scale is ln(m −
-    low). A mean at a bound has an interval of width 0, because all inputs equal the bound.
+    Without bounds it is Student's interval, mean ± t · error. With two bounds it is Student's interval on the scale
+    of the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; Stata's default
+    for proportions; `svyciprop(method="logit")` of Lumley's R package survey). With a lower bound alone the scale is
+    ln(m − low). A mean at a bound has an interval of width 0, because all inputs equal the bound.
 
     Args:
         mean: Means, of any shape; the other arguments have the same shape.
@@ -148,7 +150,7 @@ _UPDATES: ContextVar[Updates | None] = ContextVar("_UPDATES", default=None)
 
 @contextmanager
 def recorded() -> Iterator[Updates]:
-    """Yield a mapping that collects the updates of all `Moments` metrics within the block, for `subtract`."""
+    """Yield a mapping in which all `Moments` metrics record their updates within the block, for `subtract`."""
     found: Updates = {}
     token = _UPDATES.set(found)
     try:
@@ -158,13 +160,14 @@ def recorded() -> Iterator[Updates]:
 
 
 def subtract(updates: Updates, others: Updates) -> None:
-    """Subtract the numbers of two encoders, input by input, and add the differences to metrics in pair mode.
+    """Add the differences between two encoders' numbers, input by input, to the metrics that compare pairs.
 
-    Pair mode is set by `Moments.pair`. Both arguments come from `recorded`.
+    A metric compares pairs if `Moments.pair` was called. Both arguments come from `recorded`.
 
     Args:
-        updates: Updates of the metrics with the numbers of the first encoder.
-        others: Updates with the numbers to subtract: the same analyses on the same inputs, in the same order.
+        updates: Recorded updates of the metrics with the first encoder's numbers.
+        others: Recorded updates with the second encoder's numbers, which are subtracted: of the same analyses on the
+            same inputs, in the same order.
     """
     for (moments, groups, values), (_, _, other) in zip(updates.values(), others.values(), strict=True):
         if moments.differences is not None:
@@ -172,19 +175,19 @@ def subtract(updates: Updates, others: Updates) -> None:
 
 
 class Moments(ExactMetric):
-    """Metric that sums numbers per input, and their squares, separately for each group, such as each half of a corpus.
+    """Metric that sums the numbers of each input, and their squares, separately for each group of inputs.
 
-    Numbers are rounded to fixed point, so that the sums are exact integers: the same in any order and on any number of
-    devices. Squares of the rounded numbers are summed exactly too, in several limbs.
+    Numbers are rounded to fixed point, so that the sums are exact integers: the same in any order and on any number
+    of devices. Squares of the rounded numbers are summed exactly too, in several limbs.
 
     Args:
-        groups: Number of groups.
+        groups: Number of groups, for instance 2 for the halves of a corpus.
         shape: Shape of the numbers of one input.
         unit: Unit of the numbers, or of each index of their last axis.
-        scale: Number of bits after the binary point to which numbers are rounded. 32 bits leave room for sums up to 2³¹
-            in magnitude; each further bit halves this.
+        scale: Number of bits after the binary point to which numbers are rounded. 32 bits leave room for sums up to
+            2³¹ in magnitude; each further bit halves this.
         bounds: Lower and upper bound of the numbers, for instance 0 and 1 for shares, each a number or an array that
-            broadcasts to `shape`; intervals lie inside.
+            broadcasts to `shape`; intervals stay within them.
     """
 
     counts: Tensor
@@ -206,7 +209,7 @@ class Moments(ExactMetric):
             self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def pair(self) -> None:
-        """Switch this metric to paired comparison with another encoder: `subtract` then adds a difference per input."""
+        """Make this metric compare two encoders: `subtract` adds the difference of their numbers for each input."""
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
         self.differences = Moments(groups, shape, self._unit, self._scale, (low - high, high - low))
@@ -238,7 +241,7 @@ class Moments(ExactMetric):
                 self.squares[place + other].index_add_(0, group, one * limbs[other], alpha=1 if other == place else 2)
 
     def compute(self) -> Means:
-        """Return the sums by group as numpy arrays; `Means.over` makes means of them."""
+        """Return the counts and sums of each group as numpy arrays; `Means.over` computes means from them."""
         counts, sums, parts = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
         step = 2.0**-self._scale
         squares = sum(part * 2.0 ** (_LIMB * place) for place, part in enumerate(parts)) * step**2

@@ -23,14 +23,16 @@ _NOTHING = 1e-6  # larger than the rounding error of float32 sums that should be
 
 
 class Structure(NamedTuple):
-    """Shares of each attention map by structure, float64 `[batch, heads]`; all but `remaining` corrected for chance.
+    """Shares of the mass of each attention map that lie in vertical, diagonal and block structures.
+
+    Each is float64 `[batch, heads]`. All but `remaining` are corrected for chance; see `structure`.
 
     Attributes:
         vertical: Mass on the few heaviest columns.
-        diagonal: Mass on the token and its neighbours, outside these columns.
+        diagonal: Mass on the token itself and its neighbours, outside these columns.
         block: Part of the remaining mass that stays within the segment.
-        boundary: The same part, corrected for what distance alone explains.
-        remaining: Mass outside heavy columns and diagonal.
+        boundary: The same part, corrected for what the distance between tokens explains by itself.
+        remaining: Mass outside the heaviest columns and the diagonal.
     """
 
     vertical: Tensor
@@ -52,16 +54,18 @@ def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Te
 
     Masses are means over the rows of the L real tokens:
 
-    - v: mass on the k = min(3, delimiters + 1) heaviest columns; the first of equals.
-    - d: mass on |i−j| ≤ 1 outside these columns.
-    - remaining: mass outside both.
-    - b: part of the remaining mass that stays in the segment of the row's token; zero if nothing remains.
-    - boundary: the same part, corrected for what follows from distance alone.
+    - `vertical`: mass on the k = min(3, delimiters + 1) heaviest columns, on a tie the first.
+    - `diagonal`: mass on |i−j| ≤ 1 outside these columns.
+    - `remaining`: mass outside both.
+    - `block`: part of the remaining mass that stays in the segment of the row's token; zero if nothing remains.
+    - `boundary`: the same part, corrected for what the distance between tokens explains by itself.
 
-    Each but the remaining mass is corrected for chance as (x − e) / (1 − e), where e is the mass of uniform attention
-    over the `allowed` tokens on the same cells. On the columns e = k / L if every token attends to all; in a causal
-    encoder row i adds 1 / i for each of the columns up to i. For the boundary, e keeps the mass at each distance |i−j|
-    and multiplies it by the share of all pairs at this distance that lie in one segment. If e = 1 the share is zero.
+    All but `remaining` are corrected for chance: a mass x becomes (x − e) / (1 − e), where e is the mass expected by
+    chance, or zero if e = 1. For `vertical`, `diagonal` and `block`, e is the mass that uniform attention over the
+    `allowed` tokens has on the same cells. For the columns this is k / L if every token attends to all; in a causal
+    encoder, row i contributes 1 / i for each of these columns up to i. For `boundary`, e is the mass that would stay
+    in the segment if the map kept its mass at each distance |i−j|, but did not see segments: that mass times the
+    share of all pairs at this distance that lie in one segment.
 
     Args:
         weights: Attention `[batch, heads, from, to]`, zero in the columns of the padding.
@@ -131,17 +135,22 @@ def _masses(weights: Tensor, rows: Tensor) -> _Masses:
 
 
 def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the pattern of each attention map, and its distance to the nearest other pattern.
+    """Return the pattern of each attention map, and how far its shares are from a threshold that would change it.
 
-    With v + d ≥ .5 the map is vertical and diagonal if the smaller share is at least a quarter of the sum, else the
-    larger one alone. Else it is a block if the input has two segments, b ≥ .5, the boundary ≥ .25 and the remaining
-    mass ≥ .3; else heterogeneous. Without the boundary rule a wide band around the diagonal would be a block, as it
-    seldom leaves a segment.
+    The rules, in order, on the fields of `Structure`:
+
+    - vertical + diagonal ≥ .5: `vertical_diagonal` if the smaller of the two is at least a quarter of their sum, else
+      `vertical` or `diagonal`, whichever is larger.
+    - block ≥ .5, remaining ≥ .3 and boundary ≥ .25, in an input with two segments: `block`.
+    - Otherwise: `heterogeneous`.
+
+    The condition on `boundary` keeps a wide diagonal band from counting as a block only because near tokens are
+    mostly in the same segment.
 
     Args:
         found: Shares by `structure`.
         pairs: Bool `[batch]`, True for inputs with two segments.
-        boundary: Apply the boundary rule.
+        boundary: False leaves out the condition on `boundary`.
 
     Returns:
         Indices in `PATTERNS`, int64 `[batch, heads]`; and the distances to the nearest threshold beyond which the map

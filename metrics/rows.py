@@ -42,8 +42,8 @@ class ItemRows(ExactMetric):
     """Metric that gathers named columns of numbers for each item of a split, from batches in any order.
 
     Args:
-        columns: Width of each column by name: None for one number per item, k for k numbers.
-        keys: Columns of one number each that identify an item; the items are sorted by them.
+        columns: Width of each column, by name: None for one number per item, k for k numbers.
+        keys: Names of the columns, of one number each, that identify an item; the items are sorted by them.
         dtype: Type of all columns, keys included; a key in float32 must be below 2²⁴.
     """
 
@@ -62,7 +62,10 @@ class ItemRows(ExactMetric):
         return [1 if width is None else width for width in self.columns.values()]
 
     def update(self, **values: Tensor) -> None:
-        """Add a batch of items: every column by name, `[items]` or `[items, width]`.
+        """Add a batch of items.
+
+        Args:
+            **values: All columns by name, `[items]` or `[items, width]`.
 
         Raises:
             ValueError: A name or a shape differs from the columns of the metric.
@@ -103,7 +106,11 @@ class ItemRows(ExactMetric):
         return found | {name: found[name].astype(np.int64) for name in list(found)[: self.keys]}
 
     def take(self) -> dict[str, NDArray[Any]]:
-        """Return every gathered column by name as `compute` does, and reset the metric."""
+        """Return every gathered column by name, `[items]` or `[items, width]`, sorted by the keys; reset the metric.
+
+        Raises:
+            ValueError: An item was added more than once.
+        """
         found = self.compute()
         self.reset()
         return found
@@ -118,7 +125,7 @@ class ItemRows(ExactMetric):
         should_sync: bool = True,
         distributed_available: Callable[..., Any] | None = None,
     ) -> None:
-        """Gather the rows of all devices, also of devices without a batch; the arguments are as in torchmetrics."""
+        """Gather the rows of all devices, also of devices without a batch; takes the arguments of torchmetrics."""
         # A device without a batch would send an empty vector of floats, which does not fit the matrices of the others.
         if isinstance(self.rows, list) and not self.rows:
             self.rows.append(self._nothing())
@@ -126,7 +133,7 @@ class ItemRows(ExactMetric):
 
 
 class GoldArcs(Protocol):
-    """Protocol of a batch of sentences with their gold arcs, padded to n words."""
+    """Protocol of a batch of sentences with their gold dependency arcs, padded to n words."""
 
     @property
     def index(self) -> Tensor:
@@ -138,11 +145,11 @@ class GoldArcs(Protocol):
 
     @property
     def heads(self) -> Tensor:
-        """Position of each word's syntactic head, int `[batch, n]`: from 1, 0 for ROOT."""
+        """Position of each word's syntactic head, int `[batch, n]`; 1 is the first word, 0 is ROOT."""
 
     @property
     def relations(self) -> Tensor:
-        """Id of the relation of each word to its head, int `[batch, n]`."""
+        """Id of the dependency relation of each word to its head, int `[batch, n]`."""
 
     @property
     def punctuation(self) -> Tensor:
@@ -150,9 +157,9 @@ class GoldArcs(Protocol):
 
 
 class ArcRows(ItemRows):
-    """Metric that gathers the gold arcs of all words beside named predictions, as int32.
+    """Metric that gathers, for every word, its gold arc and named predictions, as int32.
 
-    Keywords give the width of each prediction by name: None for one number per word, k for k numbers.
+    Keyword arguments give the width of each prediction by name: None for one number per word, k for k numbers.
     """
 
     def __init__(self, **predicted: int | None) -> None:
@@ -161,9 +168,11 @@ class ArcRows(ItemRows):
         super().__init__({**gold, **predicted}, keys=("sentence", "word"), dtype=torch.int)
 
     def add(self, batch: GoldArcs, **predicted: Tensor) -> None:
-        """Add the gold arcs of a batch and predictions by name, `[batch, n]` or `[batch, n, width]`.
+        """Add the gold arcs of a batch, and the predictions for its words; the padding is left out.
 
-        The padding is left out.
+        Args:
+            batch: Sentences with gold arcs.
+            **predicted: Predictions by name, `[batch, n]` or `[batch, n, width]`.
         """
         heads = batch.heads
         word = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
@@ -181,7 +190,7 @@ class ArcRows(ItemRows):
         self.update(**{name: column[real] for name, column in columns.items()})
 
     def arcs(self) -> tuple[Arcs, dict[str, NDArray[Any]]]:
-        """Return the gold arcs, and the predictions by name, `[words]` or `[words, width]`; reset the metric.
+        """Return all gold arcs, and the predictions by name, `[words]` or `[words, width]`; reset the metric.
 
         Raises:
             ValueError: A sentence was added more than once.

@@ -19,7 +19,7 @@ RANKED_LENGTHS = (5, 50)  # shortest and longest sentences whose rank correlatio
 def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
     """Return the number of arcs between every two words of a tree, int64 `[batch, n, n]`; 0 in the padding.
 
-    In a forest, as in some control tasks, paths between two trees lead over ROOT.
+    In a forest, as in some control tasks, the path between words of two trees leads through ROOT.
 
     Args:
         heads: Position of each word's head, `[batch, n]`, from 1, 0 for ROOT; the padding is ignored.
@@ -39,7 +39,7 @@ def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
 def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
     """Return the number of arcs between each word and the root of its tree, int64 `[batch, n]`; 0 in the padding.
 
-    The root has depth 0.
+    The root of a tree has depth 0.
 
     Args:
         heads: Position of each word's head, from 1, 0 for ROOT, `[batch, n]`.
@@ -75,7 +75,7 @@ def _real(n: int, lengths: Tensor) -> Tensor:
 
 
 def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Return Σ |gold − predicted| over ordered pairs of words / n², `[batch, k]` (Hewitt & Manning 2019, §2).
+    """Return 1/n² Σ |gold − predicted| over ordered pairs of words, `[batch, k]` (Hewitt & Manning 2019, §2).
 
     Args:
         predicted: Distances predicted by k probes, `[batch, k, n, n]`.
@@ -88,7 +88,7 @@ def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
 
 
 def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Return Σ |gold − predicted| over words / n, `[batch, k]`.
+    """Return 1/n Σ |gold − predicted| over the n words of each sentence, `[batch, k]`.
 
     Args:
         predicted: Depths predicted by k probes, `[batch, k, n]`.
@@ -101,10 +101,11 @@ def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
 def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
     """Return Spearman's rank correlation over the last axis, `[...]`; ties share their mean rank.
 
-    It is nan if all gold values are equal, and 0 if all predictions are equal. The arguments are broadcast.
+    The correlation is nan if all gold values are equal, and 0 if all predictions are equal. The arguments are
+    broadcast against each other.
 
     Args:
-        predicted: Predicted values, `[..., n]`, finite under the mask.
+        predicted: Predicted values, `[..., n]`, finite where the mask is True.
         gold: Gold values, `[..., n]`.
         mask: Bool `[..., n]`, True for values that count.
     """
@@ -123,9 +124,9 @@ def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
-    """Return weights `[sentences]` that average over the sentences of each length, 5 to 50, then over the lengths.
+    """Return weights `[sentences]` for a mean over the sentences of each length, 5 to 50, and then over lengths.
 
-    Hewitt & Manning (2019) average rank correlations in this way.
+    Hewitt & Manning (2019) average rank correlations in this way. Sentences of other lengths have weight 0.
 
     Args:
         lengths: Number of words of each sentence, `[sentences]`.
@@ -141,15 +142,16 @@ def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
 def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     """Return the heads of the tree whose arcs have the greatest sum of scores, with any number of roots.
 
-    Chu & Liu (1965) and Edmonds (1967), with which McDonald et al. (2005) decode non-projective trees. Contractions
-    follow a path of best arcs (Gabow et al. 1986): at most 2n steps on a full matrix, each on whole rows.
+    This is the algorithm of Chu & Liu (1965) and Edmonds (1967), with which McDonald et al. (2005) decode
+    non-projective trees. Contractions follow a path of best arcs (Gabow et al. 1986), which takes at most 2n steps,
+    each on whole rows of the matrix.
 
     Args:
-        scores: Score of the arc to word i+1 (row i) from head j, `[n, n+1]`, ROOT at 0; -inf for no arc. A word's arc
-            from itself is ignored.
+        scores: `[n, n+1]`; row i, column j has the score of the arc from head j (0 is ROOT) to word i+1, -inf for no
+            arc. A word's arc from itself is ignored.
 
     Returns:
-        int64 `[n]`: the head of each word, 1..n, 0 for ROOT. Ties are broken deterministically.
+        Head of each word, int64 `[n]`: 1 to n, 0 for ROOT. Ties are broken deterministically.
 
     Raises:
         ValueError: The scores are not `[n, n+1]`, contain nan or +inf, or allow no tree.
@@ -163,10 +165,11 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
 
 
 def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the heads of the best tree of each sentence, int64 `[batch, n]`: 1..n, 0 for ROOT and in the padding.
+    """Return the heads of the best tree of each sentence, int64 `[batch, n]`: 1 to n, 0 for ROOT and in the padding.
 
     Args:
-        scores: Score of the arc to each word from each head, ROOT first, `[batch, n, n+1]`; see `maximum_arborescence`.
+        scores: Score of the arc to each word from each head, ROOT first, `[batch, n, n+1]`; see
+            `maximum_arborescence`.
         lengths: Number of words of each sentence, `[batch]`; the padding is ignored.
 
     Raises:
@@ -266,10 +269,10 @@ def _contract(arcs: Floats, word: Integers, head: Integers, circle: Integers) ->
 
 
 def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return maximum spanning trees of complete graphs: bool `[graphs, n, n]`, symmetric, True at the n − 1 edges.
+    """Return the maximum spanning tree of each complete graph, bool `[graphs, n, n]`, True at its n − 1 edges.
 
-    The weight of an edge is the sum of its two directions; the diagonal is ignored. SciPy's sorting breaks ties, so the
-    trees depend only on the weights.
+    The result is symmetric. The weight of an edge is the sum of its two directions; the diagonal is ignored. Ties are
+    broken by SciPy's sorting, so the trees depend only on the weights.
 
     Args:
         weights: Finite weights of the edges, `[graphs, n, n]`, n ≥ 1.
@@ -291,9 +294,10 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
 
 
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
-    """Find the edges between words and gold heads in the maximum spanning tree of each attention head.
+    """Return, for each attention head, whether its maximum spanning tree has the edge from each word to its gold head.
 
-    Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4).
+    The tree of an attention head spans the words of a sentence without punctuation (Hewitt & Manning 2019, §4). The
+    weight of an edge is the attention in both directions.
 
     Args:
         attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the words.
@@ -302,7 +306,8 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         lengths: Number of words of each sentence, `[batch]`.
 
     Returns:
-        int64 `[batch, n, layers·heads]`: 1 in the tree, 0 not; -1 if the word or its head is ROOT or punctuation.
+        int64 `[batch, n, layers·heads]`: 1 if the edge is in the tree, 0 if not; -1 if the word or its head is
+        punctuation, or the head is ROOT.
     """
     found = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
     gold, marks = heads.cpu().numpy(), punctuation.cpu().numpy()
@@ -320,14 +325,16 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
 
 
 def tree_counts(arcs: Arcs, drawn: NDArray[np.integer]) -> tuple[Integers, Integers]:
-    """Return the number of gold edges in the tree of each attention head, and the number of all gold edges.
+    """Return how many gold edges are in the tree of each attention head, and how many gold edges there are.
+
+    Edges with punctuation or ROOT do not count.
 
     Args:
         arcs: Gold arcs of whole sentences.
         drawn: Result of `gold_in_trees` for all words, `[words, heads]`.
 
     Returns:
-        Counts `[sentences, heads]` and `[sentences]`, int64.
+        Counts for each sentence, int64 `[sentences, heads]` and `[sentences]`.
     """
     sentence = np.cumsum(arcs.word == 1) - 1
     starts = np.flatnonzero(arcs.word == 1)

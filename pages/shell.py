@@ -29,10 +29,11 @@ _TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": 
 
 
 class Packed(bytes):
-    """Data of a page as bytes compressed with zlib; the scripts of the page read them with `unpacked(id)`.
+    """Data of a page, compressed with zlib.
 
-    Its length is the compressed length, before base64. The keyword `noisy` selects run-length compression, which is a
-    hundred times faster and as good for data that are like noise.
+    The scripts of the page read them with `unpacked(id)`. The length is the compressed length, before
+    base64. The keyword `noisy` selects run-length compression, which is a hundred times faster, and as good
+    for data that look like noise.
     """
 
     def __new__(cls, content: bytes, *, noisy: bool = False) -> Self:

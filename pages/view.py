@@ -37,12 +37,12 @@ Span: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class PieceValues:
-    """Values of a quantity, such as attention, between the subword pieces of a text.
+    """Values between the subword pieces of a text, for instance attention.
 
     Attributes:
         names: The pieces, delimiters included.
-        of: Position of the word of each piece.
-        values: Values `[layers, heads, from, to]`.
+        of: Position of the word that each piece belongs to.
+        values: The values, `[layers, heads, from, to]`.
     """
 
     names: Sequence[str]
@@ -52,22 +52,24 @@ class PieceValues:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A quantity between the words of one text, such as attention, with annotations of the words.
+    """Page that shows values between the words of one text, for instance attention, with annotations of the words.
 
     Positions count from 0, delimiters included.
 
     Attributes:
         title: Title of the text.
         words: The word at each position, delimiters included.
-        values: Values `[layers, heads, from, to]`, not negative. They are not copied.
+        values: The values, `[layers, heads, from, to]`, not negative. They are not copied.
         layers: 1-based number of each layer.
         heads: 1-based number of each head of a layer.
         quantity: Name of the values.
         unit: Unit of the values, `fraction` if a row sums to at most one.
         delimiters: Positions of delimiters.
-        arcs: Arcs as (from, to, label) with positions; gold dependencies go from the dependent to its syntactic head.
-        clusters: Mentions of each cluster as (first position, position after the last).
-        saliency: Value of each position, by measure; negative values speak against the decision.
+        arcs: Arcs as (from, to, label) with positions; gold dependencies go from the dependent to its
+            syntactic head.
+        clusters: Mentions of each coreference cluster as (first position, position after the last).
+        saliency: Value of each position, by measure; negative values speak against the decision of the
+            classifier.
         pieces: The same quantity between pieces, which the page shows on demand.
         notes: Sentences to show under the figure.
 
@@ -114,7 +116,7 @@ class View:
                 )
 
     def save(self, path: Path | str) -> Path:
-        """Write the page of this view atomically to `path`; return the path."""
+        """Write this view as an HTML page to `path`, atomically; return the path."""
         return write_atomically(Path(path), view_page(self))
 
     def _repr_html_(self) -> str:
@@ -148,13 +150,13 @@ def _check_positions(name: str, positions: Sequence[int], n: int) -> None:
 
 
 def view_page(*views: View, budget: int = BUDGET) -> str:
-    """Return the HTML page of one text, or of several to choose from.
+    """Return an HTML page of one view, or of several to choose from.
 
     Args:
-        *views: The texts.
-        budget: Largest size of the page in bytes. If the page would be larger, values below a threshold are left out:
-            the lowest of several round thresholds with which it fits. The page states the threshold and the share that
-            is left out.
+        *views: The views, each of one text.
+        budget: Largest size of the page in bytes. If the page would be larger, the values below a threshold
+            are left out; of several round thresholds the lowest that suffices is used. The page states the
+            threshold and the share that is left out.
 
     Raises:
         UserError: There is no view, or the budget is too small even without values.

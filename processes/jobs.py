@@ -30,7 +30,7 @@ PATIENCE = 60
 
 
 def results_of(folder: Path) -> Path | None:
-    """Return the path of `results.json` in the folder of a run; None if the run is unfinished."""
+    """Return the path of `results.json` below the folder of a run in a sweep; None if the run is unfinished."""
     found = sorted(folder.glob("*/*/results.json"))
     return next((path for path in found if not any(path.parent.glob("state-*"))), None)
 
@@ -38,10 +38,11 @@ def results_of(folder: Path) -> Path | None:
 def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     """Return the environment variables for a child run.
 
-    SLURM_* and SUBMITIT_* are left out: with them, Lightning would treat the run as a task of the enclosing job.
+    SLURM_* and SUBMITIT_* variables of this process are left out, because with them Lightning would treat the run
+    as a task of the enclosing job.
 
     Args:
-        changes: Variables to set; None removes one.
+        changes: Variables to set; a variable with the value None is removed.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     known = {**own, "PYTHONUTF8": "1", "PL_GLOBAL_SEED": None, **changes}
@@ -50,16 +51,16 @@ def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
 
 @dataclass
 class Attempt:
-    """One call of train.py in the folder of a run; requeued after a signal, it continues from the saved state.
+    """One call of train.py for a run of a sweep, as a job; requeued after a signal, it continues from the saved state.
 
     Attributes:
         folder: Folder of the run.
         config: Config of the run.
         digest: SHA-256 of the config when the sweep was read.
-        command: Command line.
-        identity: Values that determine the numbers of the run; see `sweeps.plan.Run.identity`.
-        changes: Environment variables to set; None removes one.
-        patience: Seconds from the signal that ends the run to the signal that kills it; 0 for never.
+        command: Words of the command line.
+        identity: Values that determine the scores of the run; see `sweeps.plan.Run.identity`.
+        changes: Environment variables to set; a variable with the value None is removed.
+        patience: Seconds from the signal that asks the run to end to the signal that kills it; 0 never kills it.
     """
 
     folder: Path
@@ -124,7 +125,7 @@ class Attempt:
         return child.wait()
 
     def checkpoint(self) -> DelayedSubmission:
-        """Return the job that submitit requeues, which makes this call again."""
+        """Return the job that submitit submits when the job is requeued: the same call again."""
         return DelayedSubmission(self)
 
     def _prepare(self) -> None:
@@ -172,9 +173,15 @@ class Slurm:
 
 
 class Jobs:
-    """Starts runs as jobs, on this machine with at most `limit` at a time, or as one array on SLURM, and follows them.
+    """Submits runs as jobs and follows their states.
 
-    States on SLURM come from squeue and scontrol: submitit only uses sacct, which needs accounting.
+    Jobs run on this machine, at most `limit` at a time, or as one array on SLURM. States on SLURM come from squeue
+    and scontrol, because submitit only uses sacct, which needs accounting.
+
+    Args:
+        folder: Folder for the files of submitit.
+        limit: Largest number of jobs at a time on this machine; ignored on SLURM.
+        slurm: Options of the SLURM jobs; None runs the jobs on this machine.
     """
 
     poll = 5.0
@@ -194,7 +201,10 @@ class Jobs:
         self._executor.update_parameters(name="sweep", **options)
 
     def submit(self, attempts: Sequence[Attempt]) -> list[str]:
-        """Submit runs as jobs; return the ids of the jobs, and write each to `job.txt` in the folder of its run."""
+        """Submit runs as jobs, and return the ids of the jobs.
+
+        Each id is also written to `job.txt` in the folder of the run.
+        """
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # jobs inherit it
         try:
             jobs = self._executor.submit_array(attempts)
@@ -206,7 +216,10 @@ class Jobs:
         return [job.job_id for job in jobs]
 
     def states(self) -> dict[str, str]:
-        """Return the state of each unfinished job by its id; on SLURM, of all jobs of the user."""
+        """Return the state of each unfinished job, such as `RUNNING`, by its id.
+
+        On SLURM, all jobs of the user are listed.
+        """
         if self.slurm is None:
             return {name: "RUNNING" for name, job in self._local.items() if not job.done()}
         command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
@@ -217,18 +230,32 @@ class Jobs:
         return before | self._listed  # files of other machines may arrive late: list an ended job once more
 
     def why(self, name: str) -> str:
-        """Return the final state of a SLURM job that left no `ended.txt`, from scontrol."""
+        """Return a phrase that says how a job ended that left no `ended.txt`.
+
+        On SLURM, it has the final state that scontrol reports.
+
+        Args:
+            name: Id of the job.
+        """
         command = ["scontrol", "--oneliner", "show", "job", name]
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout if self.slurm else ""
         state = re.search(r"JobState=(\S+)", found)
         return f"job {name} ended as {state[1]}" if state else f"job {name} was killed"
 
     def cancel(self, name: str) -> None:
-        """Cancel a pending job."""
+        """Cancel a job if it is still pending.
+
+        Args:
+            name: Id of the job.
+        """
         subprocess.run(["scancel", "--state=PENDING", name], check=False)
 
     def log(self, name: str) -> Path:
-        """Return the path of submitit's error log of a job, given by its id."""
+        """Return the path of submitit's error log of a job.
+
+        Args:
+            name: Id of the job.
+        """
         return JobPaths(self.folder, name).stderr
 
     def stop(self) -> None:

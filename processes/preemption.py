@@ -22,7 +22,9 @@ _APART = 1.0
 
 
 class Interrupted(BaseException):
-    """Exception that stops the program after a signal; like KeyboardInterrupt, `except Exception` does not catch it.
+    """Exception that stops the program after a signal.
+
+    It is not an `Exception`, so that `except Exception` does not catch it; `KeyboardInterrupt` is not one either.
 
     Attributes:
         signal: The signal.
@@ -48,14 +50,18 @@ _process = _Process()
 
 
 def install() -> None:
-    """Install a handler that sets the flag, for all signals that are not ignored, as they are under `nohup`."""
+    """Install a handler that only records a signal, for the signals by which a process is asked to stop.
+
+    The program then stops at a point where it can be continued. Signals that are ignored, as under `nohup`, stay
+    ignored.
+    """
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
 
 
 def ignore() -> None:
-    """Ignore all further signals: a signal during Python's exit must not turn success into failure."""
+    """Ignore all further signals, because a signal during Python's exit must not turn success into failure."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -73,11 +79,11 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | None) -> None:
-    """Set up this process to stop together with the other processes of a run, if a signal reaches any of them.
+    """Set up this process to stop with the other processes of a run if a signal reaches any of them.
 
     Args:
-        marker: File whose modification stops all processes; an existing file is from an earlier attempt. None for a
-            single process.
+        marker: File that a process touches when it stops, so that the others stop too; an existing file is from an
+            earlier attempt. None for a single process.
         pass_on: Function that sends a signal to the processes started by this one; None without any.
     """
     _process.marker, _process.pass_on = marker, pass_on
@@ -85,7 +91,7 @@ def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | Non
 
 
 def touched(marker: Path) -> int | None:
-    """Return the modification time of a file in nanoseconds; None if there is no file."""
+    """Return the modification time of a file in nanoseconds; None if there is no such file."""
     try:
         return marker.stat().st_mtime_ns
     except OSError:
@@ -93,7 +99,10 @@ def touched(marker: Path) -> int | None:
 
 
 def requested() -> signal.Signals | None:
-    """Return the signal received by this process, or SIGTERM if another process of the run is stopping; else None."""
+    """Return the signal that asks this process to stop; None if there is none.
+
+    It is the signal that this process has received, or SIGTERM if another process of the run is stopping.
+    """
     if _process.received is None and _process.marker is not None:
         at = touched(_process.marker)
         if at is not None and at != _process.stale:
@@ -102,7 +111,7 @@ def requested() -> signal.Signals | None:
 
 
 def check() -> None:
-    """Raise `Interrupted` if a signal has come, and make the other processes of the run stop too.
+    """Raise `Interrupted` if a signal has come to any process of the run; then all of them stop.
 
     Raises:
         Interrupted: A signal has come.
@@ -112,13 +121,13 @@ def check() -> None:
 
 
 def tell() -> None:
-    """Make the other processes of the run stop if a signal has come; do not stop this process."""
+    """Tell the other processes of the run to stop, if a signal has come; do not stop this process."""
     if requested() is not None and _process.marker is not None:
         _process.marker.touch()
 
 
 def stop() -> None:
-    """Raise `Interrupted`, and make the other processes of the run stop too.
+    """Raise `Interrupted`, and tell the other processes of the run to stop too.
 
     Raises:
         Interrupted: Always.
@@ -131,8 +140,8 @@ def stop() -> None:
 def requeue() -> str | None:
     """Requeue the SLURM job of this process, and return a message for the log; None outside SLURM.
 
-    A job that is no longer running is not requeued: SLURM itself requeues jobs that it preempts, and cancelled jobs and
-    jobs at their time limit end.
+    Only a running job is requeued. SLURM itself requeues jobs that it preempts; cancelled jobs and jobs at their
+    time limit end.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:

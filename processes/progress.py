@@ -16,11 +16,13 @@ _log = logging.getLogger("pytorch_lightning.progress")
 
 
 class Progress:
-    """Logs every 30 s the finished fraction of a computation and an estimate of the time left.
+    """Progress of a computation: logs the finished fraction and the estimated time left, every 30 s.
+
+    The first line comes after 10 s.
 
     Args:
-        what: Name of the computation, with the unit of the amounts.
-        total: Sum of all amounts given to `advance`; infinite if unknown.
+        what: Name of the computation, with the unit of its amounts, such as `Training, batches`.
+        total: Sum of all amounts that will be given to `advance`; infinite if unknown.
     """
 
     def __init__(self, what: str, total: float) -> None:
@@ -29,7 +31,12 @@ class Progress:
         self._next = self._began + FIRST
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
-        """Add an amount of finished work; if 30 s have passed, log a line that ends with `note`."""
+        """Add an amount of finished work, and log a line if it is due.
+
+        Args:
+            amount: Finished work since the last call.
+            note: End of the line.
+        """
         self._done += amount
         now = time.monotonic()
         if now < self._next or self._done >= self._total:
@@ -42,7 +49,7 @@ class Progress:
 
 
 def is_logged() -> bool:
-    """Return True if progress is to be logged: the run is not quiet."""
+    """Return True if progress is logged, which is so unless the run is quiet."""
     return _log.isEnabledFor(logging.INFO)
 
 
@@ -62,27 +69,27 @@ class ProgressLines(Callback):
         self._progress = Progress("", 0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the progress of the training, over the batches of the remaining epochs."""
+        """Start counting the batches of the training, over all remaining epochs."""
         epochs = trainer.max_epochs - trainer.current_epoch if trainer.max_epochs not in (None, -1) else float("inf")
         self._progress = Progress("Training, batches", epochs * trainer.num_training_batches)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the progress of the test, over the batches of all dataloaders."""
+        """Start counting the batches of the test, over all dataloaders."""
         self._progress = Progress("Testing, batches", sum(trainer.num_test_batches))
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the progress of the predictions, over the batches of all dataloaders."""
+        """Start counting the batches of the predictions, over all dataloaders."""
         self._progress = Progress("Predicting, batches", sum(trainer.num_predict_batches))
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
-        """Add a finished training batch to the progress, and log the latest dev scores."""
+        """Count a finished training batch; if a line is due, log it with the epoch and the latest dev scores."""
         found = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
         note = ", ".join(f"{name} {float(value):.4g}" for name, value in found.items())
         epoch = f"epoch {trainer.current_epoch + 1}"
         self._progress.advance(note=f"{epoch}, {note}" if note else epoch)
 
     def on_test_batch_end(self, *_: Any) -> None:  # noqa: ANN401
-        """Add a finished test batch to the progress."""
+        """Count a finished test batch."""
         self._progress.advance()
 
     on_predict_batch_end = on_test_batch_end  # type: ignore[assignment]

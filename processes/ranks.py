@@ -22,10 +22,10 @@ Found = TypeVar("Found")
 
 
 class LostRank(Exception):
-    """Error: another process of the run has ended or does not answer.
+    """Error if another process of the run has ended or does not answer.
 
     Attributes:
-        rank: Rank of that process, if known.
+        rank: Rank of the other process; None if unknown.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:
@@ -35,10 +35,10 @@ class LostRank(Exception):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all processes of a run, and its way to wait for the others.
+    """Rank of this process in its run, with methods to wait for the other processes.
 
-    Ranks wait for files: a collective barrier would time out while another rank works for hours. A working rank touches
-    a file; a rank that has not touched its file for `patience` seconds is lost.
+    Ranks wait for each other's files: a collective barrier would time out while another rank works for hours. Each
+    working rank regularly touches a file, and counts as lost if it has not done so for `patience` seconds.
 
     Attributes:
         rank: Rank of this process, from 0.
@@ -52,7 +52,7 @@ class Ranks:
 
     @contextmanager
     def alive(self, folder: Path) -> Iterator[None]:
-        """While the block runs, touch the file of this rank in a folder, as a sign of life for the other ranks."""
+        """Within the block, regularly touch this rank's file in a folder, as a sign of life for the other ranks."""
         if self.world == 1:
             yield
             return
@@ -87,9 +87,9 @@ class Ranks:
 
         Args:
             found: Function that returns the result, or None if it is not there yet.
-            owner: Rank that writes the result, and touches its file in the folder of `file`.
-            file: The awaited file, for the message.
-            stop: Raise `Interrupted` after a signal; if False, only inform the other ranks.
+            owner: Rank that makes the result, within the block of `alive` for the folder of `file`.
+            file: File that holds the result; it is named in the error message.
+            stop: True raises `Interrupted` after a signal; False only tells the other ranks to stop.
 
         Raises:
             LostRank: The owner has not touched its file for `patience` seconds.
@@ -116,10 +116,15 @@ class Ranks:
         return one
 
     def frozen(self, folder: Path) -> list[int]:
-        """Return the ranks that no longer touch their file in a folder, although they have not removed it.
+        """Return the ranks that no longer touch their file in a folder, and so are frozen.
 
-        Call it after a collective has waited `patience` seconds. If a rank froze during that time, this waits until its
-        file is old enough.
+        A rank that has removed its file has ended, and is not returned.
+
+        Call it after a collective has waited `patience` seconds. If a rank froze during that time, the call waits
+        until its file is old enough to be sure.
+
+        Args:
+            folder: The folder given to `alive`.
         """
         signs = {rank: _sign(folder, rank) for rank in range(self.world) if rank != self.rank}
         enough = 0.7 * self.patience  # more than a file system may take to show a touched file
@@ -133,24 +138,35 @@ class Ranks:
             time.sleep(_POLL_SECONDS)
 
     def come(self, place: Path) -> None:
-        """Create the file `<place>-<rank>`, which shows the others that this rank has reached a point in the code."""
+        """Create the file `<place>-<rank>`, which tells the other ranks that this rank has reached a point.
+
+        Args:
+            place: Path that stands for this point of the program.
+        """
         if self.world > 1:
             _at(place, self.rank).touch()
 
     def leave(self, place: Path) -> None:
-        """Remove the file that `come` made, once no other rank looks for it."""
+        """Remove the file that `come` created; call it when no other rank looks for the file any more.
+
+        Args:
+            place: The path given to `come`.
+        """
         if self.world > 1:
             _at(place, self.rank).unlink(missing_ok=True)
 
     def meet(self, place: Path, left: Path) -> bool:
-        """Wait until every rank has called `come` for `place` or for `left`; return True if all came to `place`.
+        """Wait until every rank has reached a common point of the program or has stopped before it.
 
-        All ranks get the same answer, so all or none start a collective that follows. A signal does not stop a rank
-        here.
+        All ranks get the same answer, so either all or none start a collective that follows. A signal does not stop
+        a rank that waits here.
 
         Args:
-            place: Path that stands for the common point of the program.
-            left: Path that stands for having stopped before it.
+            place: Path that stands for the common point; `meet` itself calls `come(place)` for this rank.
+            left: Path that stands for having stopped; a rank that stops calls `come(left)`.
+
+        Returns:
+            True if all ranks have reached the point.
 
         Raises:
             LostRank: Another rank has not touched its file for `patience` seconds.
@@ -170,7 +186,7 @@ def run_seed(seed: int | None) -> int:
 
 
 def run_name() -> str:
-    """Return a name shared by all processes of this run, and by no other run at the same time."""
+    """Return a name that all processes of this run share, and no other run has at the same time."""
     if job := os.environ.get("SLURM_JOB_ID"):
         return f"{job}.{os.environ.get('SLURM_STEP_ID', '')}"
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts all processes, so that none can pass a name to the others
@@ -189,9 +205,9 @@ def _sign(folder: Path, rank: int) -> Path:
 def acquire_lock(path: Path) -> int | None:
     """Lock a file, write the owner into it, and return its file descriptor; None if another process has the lock.
 
-    The lock is held until every process that has the descriptor closes it or ends. On a file system without locks, it
-    is held while the owner in the file lives: a process on this machine, or a SLURM job. A process on another machine
-    is assumed to live.
+    The lock is held until every process that has the descriptor closes it or ends. On a file system without locks,
+    it is held as long as the owner named in the file runs, a SLURM job or a process of this machine. A process of
+    another machine is assumed to run.
 
     Raises:
         OSError: The file cannot be created.
@@ -213,7 +229,10 @@ def acquire_lock(path: Path) -> int | None:
 
 
 def lock_owner() -> str:
-    """Return the owner of this process's locks: its SLURM job, which keeps its id when requeued, or the process."""
+    """Return the owner that this process writes into its locks: its SLURM job, or the process itself.
+
+    A SLURM job keeps its id when it is requeued, and so its locks.
+    """
     job = os.environ.get("SLURM_JOB_ID")
     return os.environ.get("PROBING_OWNER") or (f"SLURM {job}" if job else f"{platform.node()} {os.getpid()}")
 

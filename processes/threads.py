@@ -15,7 +15,7 @@ LOAD = Path("/proc/loadavg")
 
 
 def running() -> int:
-    """Return the number of running threads on this machine: the lowest of five counts in 20 ms; 1 without /proc."""
+    """Return the number of running threads on this machine, the lowest of five counts within 20 ms; 1 without /proc."""
     counts = []
     try:
         for _ in range(5):
@@ -27,7 +27,9 @@ def running() -> int:
 
 
 def wait_policy(others: int, cores: int, threads: int) -> str | None:
-    """Return `PASSIVE` (sleep) if other threads leave too few cores free for this process, else None (spin).
+    """Return `PASSIVE` if idle OpenMP threads of this process should sleep, None if they should spin.
+
+    They should sleep if the threads of other processes leave fewer free cores than this process has threads.
 
     Args:
         others: Number of running threads of other processes.
@@ -38,7 +40,7 @@ def wait_policy(others: int, cores: int, threads: int) -> str | None:
 
 
 def choose() -> None:
-    """Set `OMP_WAIT_POLICY` for the current load of the machine, unless the user has set it."""
+    """Set `OMP_WAIT_POLICY` according to the current load of the machine, unless the user has set it."""
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
     cores = os.cpu_count() or 1

@@ -47,9 +47,10 @@ STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_defa
 
 @contextmanager
 def fonts_for(text: str) -> Iterator[None]:
-    """Within the block, draw `text` with `FONT`, and with other installed fonts for characters that it lacks.
+    """Make matplotlib use `FONT` within a `with` block, and other installed fonts for letters that `FONT` lacks.
 
-    A warning names the scripts of characters without a font.
+    Only the letters of `text` are considered. If no installed font has a letter, a warning names its
+    script.
     """
     families, missing = _families(text)
     if missing:
@@ -194,10 +195,10 @@ INK = "0.15"
 
 
 def draw(figure: object) -> Canvas:
-    """Draw a figure of `results`, with sizes for print; return the matplotlib figure.
+    """Draw a figure of `results` with matplotlib, in sizes for print.
 
     Raises:
-        TypeError: The figure is a page of texts, or has another type.
+        TypeError: The figure is a `ColouredTexts`, which is a page of HTML, or has an unknown type.
     """
     with rc_context(STYLE):
         return _draw(figure)

@@ -83,12 +83,12 @@ class ShownTable:
 
     @cached_property
     def cells(self) -> dict[str, list[str]]:
-        """Formatted cells of this table by column; an interval is in the cell of its number."""
+        """Formatted cells of this table, a list by name of the column; an interval is in the cell of its number."""
         return {str(name): cells for name, cells in written(self.table, missing=DASH).items()}
 
     @cached_property
     def numeric(self) -> dict[str, bool]:
-        """True for numeric columns, by column of this table."""
+        """Bool for each column of this table, by name; True if it is numeric."""
         return {name: pd.api.types.is_numeric_dtype(self.table.frame[name]) for name in self.cells}
 
     @property
@@ -116,12 +116,12 @@ class ShownTable:
 
     @cached_property
     def packed(self) -> Packed:
-        """Data of this table for the scripts of the page: cells, strings of the file, and LaTeX lines."""
+        """Data of this table for the scripts of the page: formatted cells, strings of the file, and LaTeX lines."""
         return self._packed(len(self.raw))
 
     @cached_property
     def beginning(self) -> Packed:
-        """As `packed`, for the first rows of the table only."""
+        """Data of the first `ROWS` rows of this table for the scripts of the page, in the format of `packed`."""
         return self._packed(ROWS)
 
     def _packed(self, rows: int) -> Packed:
@@ -147,15 +147,15 @@ class ShownTable:
 
 @dataclass(frozen=True, eq=False)
 class ShownFigure:
-    """A figure on a page: an SVG, coloured texts as HTML, or nothing if its file cannot be read.
+    """Figure on a page: an SVG, coloured texts as HTML, or nothing if its file cannot be read.
 
     Attributes:
         name: Name of the figure.
         caption: Caption.
         file: Name of its file.
-        svg: Content of the SVG file; empty for texts.
+        svg: Content of the SVG file; empty for coloured texts.
         texts: Coloured texts as HTML; empty for an SVG.
-        numbers: Table of the numbers that it shows, if any.
+        numbers: Table of the numbers that the figure shows; None if there is none.
     """
 
     name: str
@@ -168,7 +168,7 @@ class ShownFigure:
 
     @cached_property
     def cost(self) -> int:
-        """Approximate number of characters of this figure in the HTML."""
+        """Approximate number of characters that this figure adds to the HTML of the page."""
         return _coded(zlib.compress(self.svg.encode())) + len(self.texts)
 
     @property
@@ -192,11 +192,11 @@ def _coded(packed: bytes) -> int:
 
 
 def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
-    """Convert rows of a CSV file, read as strings, to a table with units.
+    """Convert the rows of a CSV file, read as strings, to a table with numbers and units.
 
     Args:
         raw: The rows.
-        described: Description of the columns in `results.json`, by `reports.writer.described`.
+        described: Description of the columns in `results.json`, from `reports.writer.described`.
     """
     units: dict[str, Any] = {
         name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
@@ -208,7 +208,7 @@ def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
 
 
 def html_page(figure: ColouredTexts) -> str:
-    """Return a page with coloured texts alone, as HTML."""
+    """Return an HTML page that has only coloured texts."""
     body = render("texts_page.html", title=figure.title, **_texts(figure, level=2))
     return document(figure.title, body, styles=[resource("texts.css")])
 
@@ -260,9 +260,13 @@ def identifier(text: str) -> str:
 
 
 def write_page(run: Path, out: Path | None = None) -> Path:
-    """Write the page of a run or a sweep to `out`, by default `page.html` in its folder; return its path.
+    """Write the HTML page of a run or a sweep, and return its path.
 
-    Files of the run that are missing or damaged are named on the page.
+    Files that are missing or damaged are named on the page.
+
+    Args:
+        run: Folder of the run or sweep, or its `results.json`.
+        out: Path of the page; by default `page.html` in the folder.
 
     Raises:
         UserError: There are no results in `run`.
@@ -275,7 +279,7 @@ def write_page(run: Path, out: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Folder of a run or a sweep, with readers for its files.
+    """Folder of a run or a sweep, from which the page reads its contents.
 
     Attributes:
         record: Content of its `results.json`.
@@ -298,7 +302,10 @@ class RunFolder:
         return self.record.content
 
     def text(self, file: str) -> str:
-        """Return the text of a file in the folder; if it cannot be read, empty, with a message in `faults`."""
+        """Return the text of a file in the folder.
+
+        If it cannot be read, return an empty string, and add a message to `faults`.
+        """
         try:
             return (self.folder / file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -306,7 +313,7 @@ class RunFolder:
             return ""
 
     def address(self, path: Path) -> str:
-        """Return a file's address for a link, relative to the folder of the page."""
+        """Return the address of a file for a link on the page, relative to the folder of the page."""
         return quote(Path(os.path.relpath(path.resolve(), self.at)).as_posix())
 
     @cached_property
@@ -338,19 +345,19 @@ class RunFolder:
 
     @property
     def models(self) -> list[str]:
-        """Short names of the model classes in the configs."""
+        """Names of the model classes in the configs, without their modules."""
         paths = (value for name, value in self.settings if name in ("model", "model.class_path"))
         return list(dict.fromkeys(map(_last, paths)))
 
     @property
     def classes(self) -> list[str]:
-        """Short names of all classes in the configs, models first."""
+        """Names of all classes in the configs, without their modules; models come first."""
         paths = (value for name, value in self.settings if _last(name) == "class_path")
         return list(dict.fromkeys([*self.models, *map(_last, paths)]))
 
     @property
     def corpora(self) -> list[str]:
-        """Corpora in the configs: registered names or files."""
+        """Corpora in the configs, as registered names or as files."""
         data, model = ([one for one in self.settings if one[0].startswith(part)] for part in ("data.", "model."))
         options = {value: None for name, value in data if _last(name) in CORPUS_OPTIONS or value in CORPORA}
         return list(options | {value: None for _, value in model if value in CORPORA})
@@ -408,7 +415,12 @@ class RunFolder:
         return ShownTable("rows", "scores", "results.json", table, raw, self.record.experiment)
 
     def drawing(self, name: str, file: str) -> ShownFigure:
-        """Read the figure `name` from its `file`, with the table of its numbers."""
+        """Read a figure, and the table of its numbers, from their files.
+
+        Args:
+            name: Name of the figure.
+            file: Name of its file.
+        """
         caption, data = str(self.content["captions"].get(name) or name), self.content["figure_data"].get(name)
         numbers = self.table("numbers", name, data) if data else None
         if file.endswith(".html"):
@@ -508,7 +520,10 @@ class RunPage:
         return [file for file in files if (self.source.folder / file).is_file()]
 
     def html(self) -> str:
-        """Return the page as HTML, without its largest parts if it would exceed `LIMIT` bytes."""
+        """Return the page as HTML.
+
+        If it would be larger than `LIMIT` bytes, its largest parts are left out.
+        """
         text = self._html()
         if len(text.encode()) > LIMIT:  # first leave out what the scripts can create
             self.filled = False
@@ -584,18 +599,23 @@ class RunPage:
 
 @cache
 def citations() -> dict[str, Any]:
-    """Return the content of `citations.yaml`: BibTeX `entries` by key, the keys of `classes`, and `own`.
+    """Return the content of `citations.yaml`.
 
-    `own` lists classes without entries: they only combine other classes, or are new in this application.
+    It has three parts: `entries`, BibTeX entries by key; `classes`, the keys to cite for each class; and
+    `own`, classes without entries, because they only combine other classes or are new in this application.
     """
     found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("citations.yaml").read_text(encoding="utf-8"))
     return found
 
 
 def cited(classes: Iterable[str], corpora: Iterable[str]) -> str:
-    """Return the BibTeX entries for classes and registered corpora, by their short names, each once.
+    """Return the BibTeX entries to cite for some classes and corpora, each once.
 
-    Names without an entry are skipped. The last entry is that of this application.
+    Names without an entry are skipped. The last entry is this application.
+
+    Args:
+        classes: Names of classes, without their modules.
+        corpora: Registered names of corpora.
     """
     known = citations()
     keys = dict.fromkeys(key for name in classes for key in known["classes"].get(name, ()))
@@ -613,7 +633,7 @@ def _corpus(name: str) -> str:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the command with the arguments `args`: write a page and print its path; return the exit code.
+    """Run `python -m reports.page` with some arguments: write a page, print its path, and return the exit code.
 
     Raises:
         UserError: There are no results in the folder.

@@ -26,7 +26,7 @@ _MAPS = ["tables", "columns", "figures", "figure_data", "captions", "ratios", "a
 
 
 class RecordError(UserError):
-    """Error for results that do not exist or cannot be read."""
+    """Error raised if results do not exist, cannot be read, or do not fit the request."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Record:
 
     Attributes:
         path: Path of the `results.json`.
-        content: Its whole content.
+        content: The whole content of this file.
         scores: Scores by name.
-        items: Path of the file with one row per test item, if any.
-        source: SHA-256 of the source code that wrote it.
+        items: Path of the file with one row per test item; None if there is none.
+        source: SHA-256 of the source code of this application that wrote the results.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class Record:
 
     @property
     def experiment(self) -> str:
-        """Name of the experiment of this run."""
+        """Name of the experiment that produced these results."""
         return str(self.content["experiment"])
 
     @property
@@ -60,12 +60,12 @@ class Record:
 
     @property
     def is_sweep(self) -> bool:
-        """True if these are the results of a sweep, a table of many runs."""
+        """True if these results belong to a sweep, a table of many runs, and not to a single run."""
         return f"{self.experiment}_runs" in self.content["tables"]
 
     @property
     def splits(self) -> list[tuple[str, Mapping[str, object]]]:
-        """Names and descriptions of the splits of the data: file, SHA-256 and size."""
+        """Pairs of the name and the description of each split of the data; a description has file, SHA-256 and size."""
         return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
 
     def score_rows(self) -> list[dict[str, object]]:
@@ -80,14 +80,15 @@ class Record:
 
         Args:
             score: Name of the score.
-            by_id: Index the rows by `id` alone if the items have one. Sentence numbers differ between encoders if one
-                of them leaves out a sentence.
+            by_id: True to identify items by their `id` alone, if they have one. Use it to compare encoders:
+                sentence numbers differ if one encoder leaves out a sentence.
 
         Returns:
-            Columns `numerator` and `denominator`, indexed by the keys of the item.
+            Frame with columns `numerator` and `denominator`, indexed by `id` or by the other columns that
+            identify an item.
 
         Raises:
-            RecordError: There are no such counts, or items share their keys.
+            RecordError: There are no such counts, or two items have the same index.
         """
         ratios: Mapping[str, Sequence[str]] = self.content["ratios"]
         if not ratios:
@@ -132,7 +133,10 @@ class Record:
 
 
 def find_record(run: Path) -> Record:
-    """Read the results of a run from its folder or its `results.json`.
+    """Read the results of a run or a sweep.
+
+    Args:
+        run: Its folder, or its `results.json`.
 
     Raises:
         RecordError: There are no results, or they cannot be read.
@@ -148,16 +152,16 @@ def find_record(run: Path) -> Record:
 
 
 def first_of(names: Sequence[str]) -> str:
-    """Join the first three names, and say how many more there are: `a, b, c and 5 more`."""
+    """Join the first three names, and append the number of the others: `a, b, c and 5 more`."""
     more = len(names) - FIRST
     return ", ".join(names[:FIRST]) + (f" and {more} more" if more > 0 else "")
 
 
 def read_record(path: Path) -> Record:
-    """Read a `results.json`.
+    """Read a `results.json` file.
 
     Raises:
-        RecordError: It was not written by a run of this application.
+        RecordError: The file cannot be read, or was not written by a run of this application.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -182,10 +186,10 @@ def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Return the folders of the runs of a sweep, by row of its table and seed.
+    """Return the folders of the runs of a sweep: for each row of its table the folders of each seed.
 
     Raises:
-        RecordError: There is no table of runs.
+        RecordError: The folder has no table of runs.
     """
     try:
         name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
@@ -201,20 +205,23 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> pd.DataFrame:
-    """Load the results of many runs as one frame: all scores, one row per score, or one table of all runs.
+    """Load the results of many runs into one frame: their scores, or the rows of one table.
+
+    A run that cannot be read is left out with a warning.
 
     Args:
-        runs: Folders of runs, folders above them, or patterns such as `runs/**`. For the folder of a sweep, its runs
-            are read, not its table.
-        table: Name of a table, such as `best_heads`: its rows for every run that has it, after the columns `run`,
-            `seed`, `encoder` and `weights`. None for the scores.
+        runs: Folders of runs, folders above them, or patterns such as `runs/**`. For the folder of a sweep,
+            its runs are read, not its table.
+        table: Name of a table, such as `best_heads`; None for the scores.
 
     Returns:
-        For scores, columns `run` (its folder), `experiment`, `score`, `value`; `low`, `high`, `sd` and `p`, nan if
-        there are none; `unit` (fractions are not multiplied by 100), `seed`, `encoder`, `weights`, and `epochs` of the
-        tested checkpoint. Then every option by its name: `model` and `data` are classes, `model.learning_rate` and
-        `data.options.layers` their arguments; missing if a run does not have it. Options that change no number, such as
-        locations of files, are left out. A run that cannot be read is left out with a warning.
+        For a table, its rows in every run that has it, after the columns `run`, `seed`, `encoder` and
+        `weights`. For scores, one row per run and score, with columns `run` (the folder), `experiment`,
+        `score`, `value`; `low`, `high`, `sd` and `p`, nan if they were not computed; `unit` (fractions are
+        not multiplied by 100), `seed`, `encoder`, `weights`, and `epochs` of the tested checkpoint. The
+        columns after these are the options of the runs: `model` and `data` are classes,
+        `model.learning_rate` and `data.options.layers` their arguments. An option that a run does not have
+        is missing. Options that change no number, such as locations of files, are left out.
 
     Raises:
         RecordError: There is no run, or no run has the table.

@@ -24,9 +24,9 @@ from results.errors import counted
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:
-    """Format a table as strings, a list of cells per column.
+    """Format a table as strings, and return a list of cells for each column, by name.
 
-    Intervals are in the cells of their numbers, `54.3 [53.5, 55.1]`.
+    Intervals are in the cells of their numbers, for instance `54.3 [53.5, 55.1]`.
 
     Args:
         table: The table.
@@ -46,7 +46,15 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
 
 
 def number(value: float, unit: Unit, *, missing: str) -> str:
-    """Format a number: fractions ×100 with one decimal, other units with four significant digits, nan as `missing`."""
+    """Format a number by its unit.
+
+    Fractions are multiplied by 100 and have one decimal. Other units have four significant digits.
+
+    Args:
+        value: The number.
+        unit: Its unit.
+        missing: Text for nan.
+    """
     if math.isnan(value):
         return missing
     return f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}"
@@ -67,7 +75,13 @@ SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 
 
 def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[str] = ()) -> RichTable:
-    """Return a terminal table of scores, one row each with its interval; scores in `headline` come first."""
+    """Return a table of scores for the terminal, one row per score, with its interval.
+
+    Args:
+        title: Title of the table.
+        scores: Scores by name.
+        headline: Names of the scores in the first rows.
+    """
     units = any(score.unit in SIGNS for score in scores.values())
     table = _table(title, {"score": "left", "value": "right", **({"unit": "left"} if units else {})})
     for name in list(dict.fromkeys((*headline, *scores)))[:ROWS]:
@@ -78,17 +92,18 @@ def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[
 
 
 def score_cell(score: Estimate) -> str:
-    """Format a score, with its interval if it has one."""
+    """Format a score by its unit, with its interval if it has one."""
     ends = () if score.low is None or score.high is None else (score.low, score.high)
     return _cell((score.value, *ends), score.unit, DASH)
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
-    """Return a terminal table of the first rows of a table.
+    """Return a table for the terminal, with the first rows of a table of results.
 
-    It has the columns of `table.answer`, and the other columns that fit beside them. A caption counts the rows and
-    columns that are left out. If the columns of the answer do not fit, headings break and words fold, then intervals go
-    below their numbers, and finally every row becomes a block of lines.
+    It has the columns of `table.answer`, and further columns as far as they fit. A caption counts the rows
+    and columns that are left out. If the columns of `table.answer` alone are too wide, headings and words
+    are broken into several lines. If that is not enough, intervals go below their numbers, and finally
+    every row becomes a block of lines.
 
     Args:
         title: Title of the table.
@@ -154,7 +169,10 @@ def _beside(
 
 
 def shortened(text: str, length: int) -> str:
-    """Shorten a text to at most `length` characters, with an ellipsis in the middle, so that a path keeps both ends."""
+    """Shorten a text to at most `length` characters, with an ellipsis in the middle.
+
+    A path thus keeps its beginning and its end.
+    """
     if len(text) <= length:
         return text
     end = (length - 1) // 2
@@ -173,9 +191,9 @@ def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
 
 
 def audit_table(audit: Mapping[str, object]) -> RichTable:
-    """Return a terminal table of an audit, one row per entry; names of nested entries are joined with dots.
+    """Return a table of an audit for the terminal, one row per entry.
 
-    Entries that are 0 are left out and counted in a caption.
+    Names of nested entries are joined with dots. Entries that are 0 are left out and counted in a caption.
     """
     table = _table("audit", {"what": "left", "value": "right"})
     every = flat(audit)
@@ -218,7 +236,12 @@ def _entry(value: object) -> str:
 
 
 def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
-    """Flatten nested mappings into one, with names joined by dots; `above` is the prefix of all names."""
+    """Flatten nested mappings into one, with names joined by dots.
+
+    Args:
+        entries: The mapping.
+        above: Prefix of all names.
+    """
     found: dict[str, object] = {}
     for name, value in entries.items():
         found |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
@@ -226,7 +249,7 @@ def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
 
 
 def zeros_in_words(number: int) -> str:
-    """Return `1 count that is 0` or `<n> counts that are 0`."""
+    """Return the phrase `1 count that is 0` or `<n> counts that are 0`."""
     return "1 count that is 0" if number == 1 else f"{number} counts that are 0"
 
 
@@ -267,10 +290,11 @@ class Latex:
 
 
 def latex_table(table: Table, experiment: str, name: str) -> str | None:
-    r"""Format a table as one LaTeX `tabular`, ready for `\input`; None if it is too large for a page.
+    r"""Format a table as one LaTeX `tabular`, to be included with `\input`; None if it is too large for a page.
 
-    Columns of numbers are right-aligned. Intervals are in the cells of their values. Headings and names of scores are
-    written as words; adjacent columns with the same name before a dot, as `uas` and `uas.sd`, share a heading.
+    Columns of numbers are right-aligned. Intervals are in the cells of their values. In headings and names
+    of scores, dots and underscores become blanks. Adjacent columns that have the same name before a dot, as
+    `uas` and `uas.sd`, share a heading.
 
     Args:
         table: Rows and units.
@@ -282,7 +306,16 @@ def latex_table(table: Table, experiment: str, name: str) -> str | None:
 
 
 def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
-    """Return the LaTeX lines of a table with any number of rows, as in `latex_table`; None for too many columns."""
+    """Format a table of any number of rows as the lines of a LaTeX `tabular`, in the format of `latex_table`.
+
+    Args:
+        table: Rows and units.
+        experiment: Name of the experiment of the table.
+        name: Name of the table.
+
+    Returns:
+        The lines; None if the table has too many columns for a page.
+    """
     frame, cells = table.frame, written(table, missing="")
     if len(cells) > LATEX_COLUMNS:
         return None
@@ -329,7 +362,10 @@ def _words(name: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape a text for LaTeX, in one line; letters other than ASCII are left to the font."""
+    """Escape a text for LaTeX, and join its lines into one.
+
+    Letters outside ASCII are kept; the document's font must have them.
+    """
     signs = " ".join(text.split()).translate(_SIGNS)
     # TeX turns pairs of these signs into dashes or double quotes.
     return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)

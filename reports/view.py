@@ -42,13 +42,13 @@ TITLE = 70  # most letters of a text in a title
 
 @dataclass(frozen=True)
 class Marked:
-    """A text to show, with annotations of its words; word positions count from 1.
+    """Text to show, with annotations of its words; positions of words count from 1.
 
     Attributes:
         title: Title of the text.
         words: The words.
         arcs: Arcs as (from, to, label).
-        clusters: Mentions of each cluster as (first word, word after the last).
+        clusters: Mentions of each coreference cluster as (first word, word after the last).
         saliency: Value of each word, by measure.
         notes: Sentences to show under the figure.
     """
@@ -62,16 +62,22 @@ class Marked:
 
     @classmethod
     def from_words(cls, words: Sequence[str], name: str = "") -> "Marked":
-        """Create a text without annotations; its title is `name`, if any, and the beginning of the text."""
+        """Create a text without annotations, titled by the beginning of the text.
+
+        Args:
+            words: The words.
+            name: Name of the text, put before its beginning in the title; empty for none.
+        """
         text = " ".join(words)
         short = text if len(text) <= TITLE else f"{text[: TITLE - 1]}…"
         return cls(f"{name}: {short}" if name else short, tuple(words))
 
     @classmethod
     def from_item(cls, item: Sentence | Document) -> "Marked":
-        """Create a text from a sentence with its dependencies, or a document with its clusters of two or more mentions.
+        """Create a text from a sentence of a treebank or from a document with mentions.
 
-        Arcs go from the dependent to its syntactic head.
+        A sentence gives its arcs, from each dependent to its syntactic head. A document gives its
+        coreference clusters of two or more mentions.
         """
         if isinstance(item, Sentence):
             pairs = enumerate(zip(item.heads, item.relations, strict=True), start=1)
@@ -90,7 +96,7 @@ Items = Mapping[str, Sentence | Document]
 
 
 def items_of(name: str, split: str) -> tuple[Path, Items]:
-    """Return the file of a split of a corpus, and its sentences with trees, or its documents, by id.
+    """Read a split of a corpus; return its file, and the sentences of a treebank or the documents in it, by id.
 
     Args:
         name: Registered name or file of the corpus.
@@ -114,13 +120,13 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
 
 
 def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
-    """Read texts of a corpus: sentences of a treebank, or documents, with their annotations.
+    """Read some texts of a corpus, sentences of a treebank or documents, with their annotations.
 
     Args:
         name: Registered name or file of the corpus.
         split: Name of the split.
-        ids: Ids of the texts; `ID:N` and `ID:FIRST-LAST` take some sentences of a document, from 1. Without ids, the
-            first sentence, or the first few sentences of the first document.
+        ids: Ids of the texts. `ID:N` and `ID:FIRST-LAST` stand for some sentences of a document, counted
+            from 1. If empty, the first sentence is read, or the first few sentences of the first document.
 
     Raises:
         CorpusError: There is no such corpus or file, or it cannot be read.
@@ -155,7 +161,7 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
 
 
 def listed(options: argparse.Namespace) -> list[str]:
-    """Return one line for each sentence, document or item that the command can show: its id, and its beginning.
+    """List what the command can show: one line for each sentence, document or item, with its id and its beginning.
 
     Args:
         options: Parsed options of the command line.
@@ -169,13 +175,13 @@ def listed(options: argparse.Namespace) -> list[str]:
 
 
 def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options, *, pieces: bool = False) -> list[View]:
-    """Return views of the attention of an encoder between the words of texts.
+    """Return one view for each text, of the attention of an encoder between its words.
 
     Args:
         texts: The texts.
         encoder: The encoder.
         options: Options of the attention, such as layers and heads.
-        pieces: Include the attention between pieces.
+        pieces: True to include the attention between subword pieces.
 
     Raises:
         UserError: A text is too long for the encoder, or there is no such layer or head.
@@ -204,7 +210,9 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
 
 
 def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
-    """Return the text with saliency: every measure of `fidelity.saliency` for the decision of a classifier on it.
+    """Return a text with the saliency of each word, by every measure of `fidelity.saliency`.
+
+    The saliency is for the class that the classifier predicts for the text.
 
     Args:
         text: The text.
@@ -212,7 +220,8 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
         model: The classifier.
 
     Raises:
-        UserError: The classifier reads other words, or fewer than two.
+        UserError: The classifier's tokens cannot be aligned with the words of the text, or it keeps fewer
+            than two words.
     """
     split = model.sizes.tokenize([" ".join(text.words)])
     batch = split[[0]]
@@ -270,7 +279,7 @@ def _open_store(folder: Path) -> Store:
 
 
 def store_view(folder: Path, item: int, quantity: str) -> View:
-    """Return the view of an item of a store: attention, cosines of hidden states, or antecedents.
+    """Return the view of an item in a store of extracted data: attention, cosines of hidden states, or antecedents.
 
     Args:
         folder: Folder of the store.
@@ -415,7 +424,9 @@ def views(options: argparse.Namespace) -> list[View]:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the command with the arguments `args`: write a page and print its path; return the exit code.
+    """Run `python -m reports.view` with some arguments: write a page, print its path, and return the exit code.
+
+    With `--list` it prints what can be shown instead.
 
     Raises:
         UserError: The input cannot be shown.

@@ -80,7 +80,10 @@ class ResultWriter(pl.Callback):
         return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write and print the result of the module, then draw its figures; warn if it has no result."""
+        """Write and print the result of the module, then draw its figures.
+
+        If the module has no result, a warning is printed and nothing is written.
+        """
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
@@ -116,7 +119,7 @@ class ResultWriter(pl.Callback):
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
-    """Print the audit, the tables that answer the question, the scores, and the names of the other tables.
+    """Print the audit, the tables with an `answer`, and the scores, and name the other tables.
 
     Args:
         result: The result.
@@ -145,10 +148,10 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
         folder: The run folder.
         result: The result.
         provenance: Description of encoder and data.
-        titles: Draw titles on figures.
+        titles: True to draw titles on figures.
 
     Returns:
-        Error messages by figure that could not be drawn, and for `page.html` under that name.
+        Error messages for what could not be created, by name of the figure, or by `page.html`.
     """
     result = with_sources(result, provenance)
     faults = write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
@@ -156,7 +159,10 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
 
 
 def leave_page(folder: Path) -> str | None:
-    """Write `page.html` of a run folder; return None, or why it could not be written.
+    """Write `page.html` of a run folder.
+
+    Returns:
+        An error message if the page could not be written, else None.
 
     Raises:
         OSError: The disk is full.
@@ -171,7 +177,15 @@ def leave_page(folder: Path) -> str | None:
 
 
 def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, Any]:
-    """Write tables, items and `results.json` into `folder`; return the content of `results.json`, without figures.
+    """Write tables, items and `results.json` into a run folder.
+
+    Args:
+        folder: The run folder.
+        result: The result.
+        provenance: Description of encoder and data.
+
+    Returns:
+        The content of `results.json`, which does not name figures yet.
 
     Raises:
         OSError: Scores or tables cannot be written.
@@ -220,7 +234,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 
 
 def with_sources(result: Result, provenance: Provenance) -> Result:
-    """Return the result with titles of figures, which are also captions, that name encoder and corpora."""
+    """Return the result with the names of encoder and corpora added to the title of each figure, see `caption`."""
     figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
     return replace(result, figures=figures)
 
@@ -228,8 +242,8 @@ def with_sources(result: Result, provenance: Provenance) -> Result:
 def caption(title: str, provenance: Provenance) -> str:
     """Return the title of a figure with encoder and corpora added, for instance `… (bert-base-cased; sst2, test)`.
 
-    Names that the title has already are not repeated. For a corpus with splits the tested split is named too, unless
-    the title names splits. If a title names one of several corpora, by its name or by its file, no other corpora are
+    Names that the title already has are not added again. If a corpus has splits, the tested split is added
+    too, unless the title already names a split. If the title names one of several corpora, no corpora are
     added.
     """
     given, encoder = provenance.encoder, _encoder(provenance.encoder)
@@ -274,19 +288,19 @@ def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tu
 def write_figures(
     folder: Path, figures: Mapping[str, Figure], content: Mapping[str, Any], titles: bool = True
 ) -> dict[str, str]:
-    """Draw the figures into the run folder and add their files to `results.json`.
+    """Draw figures into the run folder, and add the names of their files to `results.json`.
 
     Args:
         folder: The run folder.
         figures: Figures by name.
         content: Content of `results.json`, from `write_scores`.
-        titles: Draw titles on figures.
+        titles: True to draw titles on figures.
 
     Returns:
-        Error messages by figure that could not be drawn.
+        Error messages for figures that could not be drawn, by name of the figure.
 
     Raises:
-        OSError: The disk is full; figures that fit are written, and the others can be drawn later.
+        OSError: The disk is full. Figures that fit have been written, and the others can be drawn later.
     """
     files, faults, numbers = dict[str, str](), dict[str, str](), dict[str, Table]()
     full: OSError | None = None
@@ -321,11 +335,11 @@ def write_figures(
 
 
 def described(table: Table) -> dict[str, object]:
-    """Describe the columns of the CSV file of a table, for `results.json`.
+    """Describe the columns of a table's CSV file, for `results.json`.
 
     Returns:
-        `numeric`, the names of numeric columns; `units`; and `interval`, the column to which plain `low` and `high`
-        belong.
+        Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
+        `interval`, the column to which the columns called just `low` and `high` belong.
     """
     numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
     booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
@@ -349,14 +363,17 @@ def _write_record(record: Path, content: Mapping[str, object]) -> None:
 
 
 def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
-    """Return the audits of data and experiment as one; entries of the data with a name of both become `data.<name>`."""
+    """Merge the audits of the data and of the experiment.
+
+    If both have an entry of the same name, the entry of the data becomes `data.<name>`.
+    """
     shared = provenance.audit.keys() & result.audit.keys()
     inputs = {f"data.{name}" if name in shared else name: value for name, value in provenance.audit.items()}
     return {**inputs, **result.audit}
 
 
 def plain(value: object, at: str = "result") -> object:
-    """Convert numpy numbers, arrays, tuples and paths to types of JSON; nan becomes None.
+    """Convert numpy numbers, arrays, tuples and paths to types that JSON has; nan becomes None.
 
     Args:
         value: The value, which may be nested.

@@ -12,12 +12,14 @@ from results.errors import UserError
 
 
 def print_fault(fault: BaseException) -> None:
-    """Print an exception as one line on standard error."""
+    """Print the message of an exception to standard error."""
     Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(fault)), soft_wrap=True)
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command with the arguments of the program, and exit with its code, or with 1 after an error of the input.
+    """Run a command with the arguments of the program, and exit with its exit code.
+
+    The exit code is 1, after a message, if the user's input is wrong or a file cannot be read or written.
 
     Args:
         main: The command, a function from arguments to the exit code.

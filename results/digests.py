@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of bytes in hexadecimal."""
+    """Return the SHA-256 of some bytes in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -25,11 +25,13 @@ def file_digest(path: Path) -> str:
 
 
 class Digests:
-    """SHA-256 of files, computed again only when a file's size, change times or inode differ from the last time.
+    """Cache of the SHA-256 of files.
+
+    The checksum of a file is computed again only if the file's size, change times or inode have changed.
 
     Args:
-        cache: Folder of the index. If two processes write it at once, entries may be lost, but the index stays
-            readable.
+        cache: Folder of the cache file. If two processes write it at once, entries may be lost, but it
+            stays readable.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -45,7 +47,7 @@ class Digests:
         return known
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
-        """Return the SHA-256 of every file in hexadecimal, by path, in the order of `paths`."""
+        """Return the SHA-256 of several files in hexadecimal, by path, in the order of `paths`."""
         found: dict[Path, str] = {}
         fresh: dict[str, dict[str, str]] = {}
         for path in paths:

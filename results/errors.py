@@ -16,11 +16,11 @@ Made = TypeVar("Made")
 
 
 class UserError(ValueError):
-    """Error of the user's input, which the command line prints without a traceback."""
+    """Error in the user's input, which the command line prints without a traceback."""
 
     @classmethod
     def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:
-        """Create the error `<path>:<line>: <what is wrong>. <remedy>.` from its parts.
+        """Create an error from its parts, with the message `<path>:<line>: <what is wrong>. <remedy>.` in one line.
 
         Args:
             path: File with the error.
@@ -44,9 +44,7 @@ def check_numbers(
     most: float | None = None,
     **given: float | None,
 ) -> None:
-    """Raise a UserError if an option is nan, infinite, or outside the bounds.
-
-    Options are given by keyword, as `name=value`; an option that is None is not checked.
+    """Raise a UserError if an option is nan, infinite, or outside some bounds.
 
     Args:
         of: Object that has the options; the message names its class.
@@ -54,7 +52,7 @@ def check_numbers(
         least: Least allowed value.
         below: Options must be less than this.
         most: Greatest allowed value.
-        **given: Options by name.
+        **given: Values of the options by name; None is not checked.
     """
     check_values(of, **given)
     bounds = {
@@ -69,12 +67,18 @@ def check_numbers(
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Format a number before its noun, `1 text` or `1,821 texts`; `many` is the plural if it is not `one` with an s."""
+    """Return a number with its noun, for instance `1 text` or `1,821 texts`.
+
+    Args:
+        number: The number.
+        one: The noun in the singular.
+        many: The noun in the plural; by default `one` with an s.
+    """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return a suggestion of one or two known names similar to `name`, ` (did you mean …?)`; empty if none is similar.
+    """Return ` (did you mean …?)` with one or two known names similar to a name; empty if none is similar.
 
     Args:
         name: The misspelt name.
@@ -86,19 +90,24 @@ def near(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def one_of(value: object, known: Iterable[str]) -> str:
-    """Return `one of …` with the known names, and a suggestion if one of them is similar to the value."""
+    """Return the phrase `one of …` with the known names, for error messages.
+
+    If one of them is similar to `value`, the phrase ends with a suggestion.
+    """
     names = list(known)
     return f"one of {', '.join(names)}{near(str(value), names)}"
 
 
 def from_options(kind: Callable[..., Made], given: object, where: str, **defaults: object) -> Made:
-    """Create an object from a mapping of options; its constructor checks the values.
+    """Create an object from a mapping of options.
+
+    Only the names of the options are checked here; the constructor of the object checks the values.
 
     Args:
         kind: Class of the object.
         given: Options by name.
-        where: The option that contains the mapping, for messages.
-        **defaults: Options that the mapping may leave out, if the class has other defaults.
+        where: Option of the user that contains the mapping, for messages.
+        **defaults: Values of options that `given` leaves out, in place of the defaults of the class.
 
     Raises:
         UserError: `given` is not a mapping, or has an option that the class does not have.
@@ -128,11 +137,12 @@ _PLAIN: Mapping[object, Any] = {bool: bool, int: Integral, float: Real, str: str
 def check_values(of: object, **given: object) -> None:
     """Raise a UserError if an option has a value that its type annotation does not allow.
 
-    The check covers choices (`Literal`), numbers, strings, booleans and sequences of them; it skips classes.
+    The check covers choices (`Literal`), numbers, strings, booleans and sequences of them. Options
+    annotated with other classes are not checked.
 
     Args:
-        of: Object whose `__init__` has the options, or a function that has them.
-        **given: Options by name.
+        of: Object whose `__init__` has the options as arguments, or a function that has them.
+        **given: Values of the options by name.
     """
     functions = [of] if isfunction(of) else [vars(kind).get("__init__") for kind in reversed(type(of).__mro__)]
     hints: dict[str, object] = {}
@@ -165,7 +175,9 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
 
 
 def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
-    """Return the texts or sentences to predict as a list; each is a string or a sequence of strings.
+    """Return the texts or sentences that a user wants predictions for, as a checked list.
+
+    Each is a string, or a sequence of strings such as its words.
 
     Args:
         what: `texts` or `sentences`, for messages.

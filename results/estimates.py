@@ -31,9 +31,9 @@ ENDS = ("low", "high", "sd", "p")
 
 @dataclass(frozen=True)
 class Estimate(Generic[Number]):
-    """A number with its 95 % interval, or arrays of numbers and their intervals, such as one for each head.
+    """Number with its 95 % interval, or an array of numbers with their intervals, for instance one for each head.
 
-    A field is None if the number does not exist, and nan if it is undefined.
+    A field is None if it was not computed, and nan if it is undefined.
 
     Attributes:
         value: The number, or an array; the other numbers have its shape.
@@ -41,9 +41,9 @@ class Estimate(Generic[Number]):
         high: High end of the interval.
         unit: Unit of the number.
         sd: Standard deviation over seeds.
-        p: Two-sided p-value of the number being zero.
+        p: Two-sided p-value for the hypothesis that the number is zero.
         inputs: Number of inputs that a mean is taken over.
-        draws: The statistic under each resample of the test set, `[draws]`.
+        draws: Value in each bootstrap resample of the test set, `[draws]`.
 
     Raises:
         ValueError: There is no such unit, or only one end of the interval.
@@ -70,13 +70,16 @@ class Estimate(Generic[Number]):
 
     @property
     def interval(self) -> tuple[Number, Number]:
-        """Low and high end of the interval of this estimate, which must have one."""
+        """Low and high end of the interval; the estimate must have one."""
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
 
     def named(self, name: str) -> dict[str, Number]:
-        """Return the numbers of this estimate that exist: `<name>`, `<name>.low`, `.high`, `.sd`, `.p`."""
+        """Return the numbers of this estimate by name: `<name>`, `<name>.low`, `.high`, `.sd` and `.p`.
+
+        Numbers that were not computed are left out.
+        """
         numbers = {f"{name}.{end}": getattr(self, end) for end in ENDS}
         return {name: self.value, **{end: number for end, number in numbers.items() if number is not None}}
 
@@ -88,21 +91,23 @@ def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A data frame whose numbers have units.
+    """Data frame whose numbers have units.
 
-    The ends of the interval of column `x` are columns `x.low` and `x.high`, its standard deviation is `x.sd`; plain
-    `low`, `high` and `sd` belong to the column `interval`. They have the unit of their column.
+    A column `x` may come with the columns `x.low` and `x.high`, the ends of its interval, and `x.sd`, its
+    standard deviation. One column, named by `interval`, may instead come with columns called just `low`,
+    `high` and `sd`. All these have the unit of the column they belong to.
 
     Attributes:
         frame: The rows.
-        units: Units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
-            one per row.
-        interval: Column to which plain `low`, `high` and `sd` belong.
-        answer: Columns that answer the question of the experiment. Only a table with such columns is printed, with
-            these columns at any width; every table is written to its file.
+        units: Unit of each column of floats, except interval ends and standard deviations: one for all
+            rows, or one per row.
+        interval: Column to which the columns called just `low`, `high` and `sd` belong.
+        answer: Columns that answer the question of the experiment. A table is printed only if it has such
+            columns, and these are printed at any width of the terminal. Every table is written to a file.
 
     Raises:
-        ValueError: A column of floats has no unit, a unit or an answer has no column, or there is no such unit.
+        ValueError: A column of floats has no unit, `units`, `interval` or `answer` names a column that does
+            not exist, or there is no such unit.
     """
 
     frame: pd.DataFrame
@@ -137,11 +142,11 @@ class Table:
         return found
 
     def intervals(self) -> dict[str, tuple[str, str]]:
-        """Return, for each column of this table with an interval, the columns of its low and its high end."""
+        """Return, for each column with an interval, the names of the columns with its low and its high end."""
         return {name: (ends["low"], ends["high"]) for name, ends in self._owned().items() if {"low", "high"} <= {*ends}}
 
     def unit_rows(self) -> dict[str, list[Unit]]:
-        """Return the units of every column of this table, one per row; columns without a unit are absent."""
+        """Return the unit of every row of each column that has units, by name of the column."""
         rows = len(self.frame)
         of_columns = {name: [unit] * rows if isinstance(unit, str) else list(unit) for name, unit in self.units.items()}
         for name, ends in self._owned().items():

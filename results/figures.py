@@ -21,7 +21,7 @@ _Rows = Iterable[tuple[object, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Figure(ABC):
-    """Base class of a figure.
+    """Base class of figures: what is drawn, without the drawing itself.
 
     Attributes:
         title: Title, which is also the caption.
@@ -30,7 +30,10 @@ class Figure(ABC):
     title: str
 
     def data(self) -> Table | None:
-        """Return the numbers of this figure, one row per bar, cell, point or word; None for more than `MOST` rows."""
+        """Return the numbers of this figure as a table, one row per bar, cell, point or word.
+
+        The result is None if there are more than `MOST` rows.
+        """
         units, rows = self._numbers()
         found = list(islice(rows, MOST + 1))
         if len(found) > MOST:
@@ -46,18 +49,22 @@ class Figure(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Bars(Figure):
-    """Grouped bars: one group per category, one bar per series in it, in the order in which they are drawn.
+    """Bar chart with groups of bars: one group per category, and in it one bar per series.
+
+    Groups and bars are drawn in the given order.
 
     Attributes:
         categories: Names of the groups.
-        series: Values `[categories]` per series.
+        series: Heights of the bars, `[categories]`, by name of the series.
         label: Label of the axis of the values.
-        intervals: Low and high ends, each `[categories]`, of the series that have them; nan for none.
+        intervals: Low and high ends of the intervals, each `[categories]`, by name of the series; nan for
+            no interval. Not every series needs intervals.
         unit: Unit of the values; fractions are shown ×100.
         category_label: Label of the axis of the categories.
 
     Raises:
-        ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
+        ValueError: There is nothing to draw, a series or an interval does not have one value per category,
+            or an interval has no series.
     """
 
     categories: tuple[str, ...]
@@ -89,26 +96,28 @@ class Bars(Figure):
 
 @dataclass(frozen=True, eq=False)
 class HeatMap(Figure):
-    """A matrix as colours, for instance layers × heads.
+    """Matrix drawn as colours, for instance layers × heads.
 
     Attributes:
-        values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
+        values: The matrix, `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
         row_labels: Name of each row.
         column_labels: Name of each column.
         row_label: Label of the axis of the rows.
         column_label: Label of the axis of the columns.
         value_label: Label of the colour bar.
-        diverging: True if zero is the middle of the scale, as for differences and signed weights.
+        diverging: True if zero is the middle of the colour scale, as for differences and signed weights.
         unit: Unit of the values; fractions are shown ×100.
         marked: Row and column, 0-based, of a framed cell, for instance the best head.
-        limits: Values at the ends of the colour scale, in the unit of `values`; None takes the ends of this map. A
-            diverging map uses the larger magnitude.
-        glyphs: One or two letters per category, if the values are indices of categories in this order; a cell shows its
-            letters, and a legend replaces the colour bar. See `from_categories`.
+        limits: Values at the ends of the colour scale, in the unit of `values`; None takes the lowest and
+            highest value of this map. The scale of a diverging map goes from −x to x, where x is the larger
+            magnitude of the two limits.
+        glyphs: For a map of categories, one or two letters by name of the category; `values` are then
+            indices of these categories. A cell shows its letters, and a legend replaces the colour bar. See
+            `from_categories`.
 
     Raises:
-        ValueError: Shapes do not fit, there is no cell `marked`, a value lies outside the limits, or the glyphs are not
-            different, or not one or two letters.
+        ValueError: Shapes do not fit, the `marked` cell does not exist, a value lies outside the limits, or
+            the glyphs are not distinct, or not one or two letters.
     """
 
     MOST_CATEGORIES: ClassVar[int] = 10
@@ -182,7 +191,7 @@ class HeatMap(Figure):
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
-    """Return heat maps of one quantity with a common colour scale, from the lowest to the highest of their values."""
+    """Return heat maps of one quantity with a common colour scale, from their lowest to their highest value."""
     values = np.concatenate([np.ravel(figure.values) for figure in maps.values()] or [np.empty(0)])
     if np.isnan(values).all():
         return maps
@@ -192,23 +201,26 @@ def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
 
 @dataclass(frozen=True, eq=False)
 class Maps(Figure):
-    """Square matrices as small pictures in a grid, on one colour scale from zero: for instance layers × heads.
+    """Grid of square matrices drawn as small pictures, for instance one attention map for each layer and head.
+
+    All pictures share one colour scale, which begins at zero.
 
     Attributes:
-        maps: `[rows][columns]` matrices `[size, size]` of any sizes; None leaves a cell of the grid empty. The first
-            row of a matrix is drawn at the top.
+        maps: Matrices `[size, size]` in rows and columns of the grid; sizes may differ, and None leaves a
+            cell of the grid empty. The first row of a matrix is drawn at the top.
         row_labels: Name of each row of the grid.
         column_labels: Name of each column of the grid.
         row_label: Label of the axis of the rows.
         column_label: Label of the axis of the columns.
         value_label: Label of the colour bar.
         names: Captions of the pictures, `[rows][columns]`; empty for none.
-        top: Value at the end of the colour scale; larger values have the same colour. None takes the largest value.
+        top: Value at the end of the colour scale; larger values have the same colour. None takes the
+            largest value.
         unit: Unit of the values; fractions are shown ×100.
 
     Raises:
-        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
-            infinite or nan.
+        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below
+            zero, infinite or nan.
     """
 
     maps: Sequence[Sequence[NDArray[np.floating] | None]]
@@ -252,18 +264,23 @@ class Maps(Figure):
 
 @dataclass(frozen=True, eq=False)
 class AttentionLines(Figure):
-    """Attention of one head in one sentence, as lines between two columns of its words (Clark et al. 2019, fig. 5).
+    """Attention of one head in one sentence, drawn as lines between its words (Clark et al. 2019, Fig. 5).
+
+    The words stand in two columns, and a line goes from the word that attends to the word that is attended
+    to.
 
     Attributes:
         words: The words, from top to bottom, with the delimiters if they are to be shown.
-        weights: Attention `[words, words]` from the row's word to the column's, in 0–1.
-        arcs: Gold pairs (from, to) of 0-based positions in `words`, shown in colour. For an attention head that attends
-            from dependents to their syntactic heads a pair is (dependent, head).
+        weights: Attention `[words, words]`, from × to, between 0 and 1.
+        arcs: Pairs (from, to) of 0-based positions in `words` whose lines are coloured, for instance gold
+            arcs. For a head that attends from dependents to their syntactic heads, a pair is (dependent,
+            head).
         from_label: Label of the words on the left, which attend.
         to_label: Label of the words on the right, which are attended to.
 
     Raises:
-        ValueError: The weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
+        ValueError: The weights do not fit the words or are not between 0 and 1, or an arc leaves the
+            sentence.
     """
 
     words: tuple[str, ...]
@@ -297,20 +314,22 @@ class AttentionLines(Figure):
 
 @dataclass(frozen=True, eq=False)
 class Spreads(Figure):
-    """Distributions of values: a violin per category and series, for instance per bin of maximum attention.
+    """Distributions of values drawn as violins: one per category and series, for instance per bin of maximum attention.
 
     Attributes:
         categories: Names of the categories.
-        series: Values of each category by series, `[categories][values]`; may be empty; nan is ignored.
+        series: Values in each category, `[categories][values]`, by name of the series; may be empty; nan is
+            ignored.
         label: Label of the axis of the values.
         category_label: Label of the axis of the categories.
-        rates: Shares `[categories]` by series, shown as bars in a second panel, for instance the share of decisions
-            that never flip; nan for none.
+        rates: Shares `[categories]` by name of the series, shown as bars in a second panel, for instance
+            the share of decisions that never flip; nan for no bar.
         rate_label: Label of the axis of the shares.
-        unit: Unit of the values; rates are fractions.
+        unit: Unit of the values; the shares are fractions.
 
     Raises:
-        ValueError: Parts do not fit each other, rates are not within 0–1, or a value is infinite.
+        ValueError: Values or shares do not fit the categories, a share is not between 0 and 1, or a value
+            is infinite.
     """
 
     categories: tuple[str, ...]
@@ -347,21 +366,24 @@ class Spreads(Figure):
 
 @dataclass(frozen=True, eq=False)
 class Curves(Figure):
-    """Lines and points over two axes; a line and points of one name have one colour.
+    """Lines and points in a coordinate system; lines and points with the same name have the same colour.
 
     Attributes:
         x_label: Label of the x axis.
         y_label: Label of the y axis.
-        lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
-        points: Coordinates x and y per set of points; nan is ignored.
-        log_x: Draw the x axis on a logarithmic scale.
+        lines: The x and y coordinates of each line, of equal length, by name in the order of the legend;
+            nan interrupts a line.
+        points: The x and y coordinates of each set of points, by name; nan is ignored.
+        log_x: True to draw the x axis on a logarithmic scale.
         y_range: Range that the y axis covers at least.
-        plane: True if only distances have a meaning, as after multidimensional scaling: there are no ticks, and both
-            axes have one scale.
-        bar_label: Label of a colour bar in place of the legend, if the names are steps of a scale, such as layers.
+        plane: True if only distances have a meaning, as after multidimensional scaling: there are no ticks,
+            and both axes have the same scale.
+        bar_label: Label of a colour bar that replaces the legend; given if the names are steps of a scale,
+            such as layers.
 
     Raises:
-        ValueError: X and y differ in length, a coordinate or a range cannot be drawn, or there is nothing to draw.
+        ValueError: X and y differ in length, a coordinate or a range cannot be drawn, or there is nothing
+            to draw.
     """
 
     x_label: str
@@ -399,17 +421,19 @@ class Curves(Figure):
 
 @dataclass(frozen=True, eq=False)
 class ColouredText:
-    """A text that is shown once per row, with words coloured by their values in that row.
+    """Text whose words are coloured by several quantities; it is shown once for each of them.
 
     Attributes:
         name: Name of the text, for instance its split and index.
         caption: Text of the heading after the name, for instance the gold and the predicted class.
         words: The words.
-        rows: Values `[words]` per row, for instance attention and gradient, coloured relative to the mean magnitude of
-            the row; values below zero have another colour, nan has none.
+        rows: Values of the words, `[words]`, by name of the quantity, for instance attention and gradient.
+            The colour of a value is relative to the mean magnitude of its quantity in this text; values
+            below zero have another colour, nan has none.
 
     Raises:
-        ValueError: There are no words or no rows, a row does not have one value per word, or a value is infinite.
+        ValueError: There are no words or no rows, a row does not have one value per word, or a value is
+            infinite.
     """
 
     name: str
@@ -443,7 +467,12 @@ class ColouredTexts(Figure):
 
     @classmethod
     def from_frame(cls, title: str, frame: pd.DataFrame) -> Self:
-        """Create the figure from the frame of its `data`, read from CSV as strings."""
+        """Create the figure from the rows of its `data`, after these were written to CSV and read as strings.
+
+        Args:
+            title: Title of the figure.
+            frame: The rows, all values as strings.
+        """
         texts = []
         for _, text in frame.groupby("text", sort=False):
             rows = {str(row): part for row, part in text.groupby("row", sort=False)}

@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def keep(path: Path, content: bytes | memoryview) -> Path:
-    """Write a file atomically, with a checksum of its content, name and folder, for `kept` to read; return its path."""
+    """Write a file atomically, with a checksum that `kept` verifies; return its path.
+
+    The checksum covers the content, the name of the file, and the name of its folder.
+    """
     sha = _begun(path)
     sha.update(content)
     return write_atomically(path, content, _seal(sha))
@@ -29,8 +32,8 @@ def keep(path: Path, content: bytes | memoryview) -> Path:
 def kept(path: Path) -> memoryview | None:
     """Return the content of a file written by `keep`, mapped into memory; None if the file does not exist.
 
-    A file that is damaged or was moved is logged and deleted, and the result is None, so that the caller creates it
-    again.
+    A file that is damaged, or has been moved or renamed, is deleted with a warning. The result is then None
+    too, so that the caller creates the file again.
 
     Raises:
         OSError: The file cannot be read now, but may be undamaged; the error names `path`.
@@ -59,7 +62,12 @@ def kept(path: Path) -> memoryview | None:
 
 
 def is_whole(paths: Sequence[Path], sha256: str) -> bool:
-    """Return True if all files exist and the SHA-256 of their joint content is `sha256`; log a wrong checksum."""
+    """Return True if all files exist and are undamaged; log a warning if they exist but are damaged.
+
+    Args:
+        paths: The files.
+        sha256: Expected SHA-256 of the contents of all files, joined in this order.
+    """
     there = all(path.is_file() for path in paths)
     if there and hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest() == sha256:
         return True
@@ -78,7 +86,9 @@ def _seal(sha: "hashlib._Hash") -> bytes:
 
 
 def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
-    """Write bytes or UTF-8 text atomically: `path` has the old or the new content, never a part; return `path`.
+    """Write bytes or UTF-8 text to a file, and return its path.
+
+    The write is atomic: at any time the file has either its old or its new content.
 
     Raises:
         OSError: The file cannot be written; the error names `path`.
@@ -97,19 +107,23 @@ def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return True if an error means that the disk or the user's quota is full."""
+    """Return True if an error was raised because the disk or the user's quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def temporary(path: Path) -> Path:
-    """Return the temporary path that this process writes to before `commit` renames it to `path`."""
+    """Return a temporary path for this process to write to, before `commit` renames the file to `path`."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
 
 
 def commit(partial: Path, path: Path) -> Path:
-    """Flush a finished file to disk and rename it to `path`; return `path`.
+    """Flush a finished temporary file to disk, rename it to `path`, and return `path`.
 
-    If this fails, `partial` is deleted and `path` is unchanged.
+    If this fails, the temporary file is deleted and `path` is unchanged.
+
+    Args:
+        partial: Path of the temporary file, from `temporary`.
+        path: Path of the file to create or replace.
     """
     try:
         with partial.open("rb+") as file:
@@ -121,7 +135,7 @@ def commit(partial: Path, path: Path) -> Path:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files in a folder whose processes, on this host, no longer run."""
+    """Delete temporary files that processes on this host, which no longer run, have left in a folder."""
     for path in folder.glob(f".*.{platform.node()}.*.tmp"):
         process = path.name.split(".")[-2]
         # Other names are not those of temporary files.

@@ -15,21 +15,25 @@ _FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Result of an experiment. The names of tables and figures become file names.
+    """Result of an experiment.
+
+    The names of tables and figures become file names.
 
     Attributes:
         experiment: Name of the experiment.
         scores: Estimates by name; nan if a score is undefined.
         tables: Tables by name.
         figures: Figures by name.
-        audit: Counts of what was left out or changed.
-        items: One row per test item, if any.
-        ratios: Scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
+        audit: Counts of what was left out or changed, by name.
+        items: Frame with one row per test item; None if there is none.
+        ratios: For scores that are the ratio of the sums of two columns of `items`, the names of these
+            columns, by name of the score. Runs on the same items can be compared by these scores.
         headline: Names of the scores that answer the question of the experiment; they are printed first.
 
     Raises:
-        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, a ratio
-            belongs to no score or names no columns of the items, or a headline is no score.
+        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name,
+            `ratios` names a score or a column that does not exist, or `headline` names a score that does
+            not exist.
     """
 
     experiment: str
@@ -65,15 +69,16 @@ class Result:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Numbers of all scores by name, as in `results.json`."""
+        """Numbers of all scores by name, with ends of intervals, as they stand in `results.json`."""
         return numbers(self.scores)
 
 
 def merged(experiment: str, results: Mapping[str, Result]) -> Result:
     """Merge several results into one, without their items.
 
-    A score, table or figure keeps its name unless an earlier result has used it; then it becomes `<name of the
-    result>.<name>`, as do all entries of the audit. Equal scores of one name are kept once.
+    A score, table or figure keeps its name, unless an earlier result has one of the same name; then it
+    becomes `<name of the result>.<name>`. All entries of the audit are renamed in this way. A score that is
+    equal to an earlier one of the same name is left out.
 
     Args:
         experiment: Name of the merged experiment.
@@ -92,7 +97,7 @@ def merged(experiment: str, results: Mapping[str, Result]) -> Result:
 
 
 def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:
-    """Return `key`, or `<owner>.<key>` if `taken` has it."""
+    """Return `key`, or `<owner>.<key>` if `taken` already has `key`."""
     return f"{owner}.{key}" if key in taken else key
 
 

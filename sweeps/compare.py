@@ -31,14 +31,14 @@ DRAWS = 10_000  # resamples and random swaps of the tests
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A run to be compared by one score.
+    """Run with one of its scores, by which it is compared with other runs.
 
     Attributes:
         record: Results of the run.
         name: Name of the score.
         counts: Numerator and denominator of the score for each item, one row per item.
         config: Config of the run; None without a `config.yaml`.
-        label: Name in the table; empty for the name of the folder.
+        label: Name of the run in the table; empty for the name of its folder.
     """
 
     record: Record
@@ -63,22 +63,22 @@ class Scored:
         return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
 
     def alike(self, other: "Scored") -> bool:
-        """Return True if this run and another differ in their seeds and in nothing else."""
+        """Return True if this run and another differ only in their seeds."""
         known = self.config is not None and other.config is not None and not self.other_data(other)
         same = known and settings(self.config) == settings(other.config)
         return same and seeds(self.config) != seeds(other.config)
 
 
 def scored(record: Record, score: str | None, label: str = "") -> Scored:
-    """Return a run with the counts of one score, to be compared by it.
+    """Select a score of a run, and read its counts for each item.
 
     Args:
         record: Results of the run.
         score: Name of the score; None takes the first score with counts.
-        label: Name in the table; empty for the name of the folder.
+        label: Name of the run in the table; empty for the name of its folder.
 
     Raises:
-        RecordError: There are no counts, or they do not give the score.
+        RecordError: The score has no counts, or the counts give another value than the results.
         SettingsError: The config cannot be read.
     """
     name = score or next(iter(record.content["ratios"]), "uas")
@@ -92,13 +92,22 @@ def scored(record: Record, score: str | None, label: str = "") -> Scored:
 
 
 def ratio_of(counts: pd.DataFrame) -> float:
-    """Return a score from its counts, Σ numerator / Σ denominator; nan if the denominators sum to 0."""
+    """Compute a score from its counts: the sum of the numerators divided by the sum of the denominators.
+
+    It is nan if the denominators sum to 0.
+
+    Args:
+        counts: Columns `numerator` and `denominator`, one row per item.
+    """
     sums = counts.sum()
     return float(sums["numerator"] / sums["denominator"]) if sums["denominator"] else float("nan")
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
-    """Group the runs that have the same config and different seeds; a run with a repeated seed is in a group alone."""
+    """Group runs that differ only in their seeds.
+
+    If a seed occurs twice, the second run with this seed begins a group of its own.
+    """
     groups: list[list[Scored]] = []
     for run in runs:
         group = next((group for group in groups if all(run.alike(other) for other in group)), None)
@@ -109,14 +118,14 @@ def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
 
 
 def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
-    """Put the items of all runs into the order of the first run.
+    """Restrict all runs to the same items, in the order of the first run.
 
     Args:
         runs: The runs.
-        common: Drop items that not all runs have.
+        common: True to drop items that some run lacks.
 
     Returns:
-        The runs, and a warning for each run with dropped items.
+        The runs, and a warning for each run that has lost items.
 
     Raises:
         RecordError: The runs have different items and `common` is False, or they share no item.
@@ -157,12 +166,15 @@ def _some(items: pd.Index) -> str:
 
 
 def compare(groups: Sequence[Sequence[Scored]]) -> Table:
-    """Compare each group of runs with the first group on the same items; counts are averaged over the seeds.
+    """Compare each group of runs with the first group.
+
+    The runs of a group differ in their seeds, and their counts are averaged. All runs must have the same
+    items.
 
     Returns:
-        Table with columns `run, seeds, <score>, <score>.low, <score>.high, sd`; for two or more groups also
-        `difference, difference.low, difference.high, permutation.p, bootstrap.p`, nan for the first group; for three or
-        more groups also `holm.p`.
+        Table with columns `run, seeds, <score>, <score>.low, <score>.high, sd`, one row per group. For two
+        or more groups also `difference, difference.low, difference.high, permutation.p, bootstrap.p`, nan
+        for the first group. For three or more groups also `holm.p`.
     """
     score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
     pooled = [np.mean([run.counts.to_numpy() for run in group], axis=0).T for group in groups]  # [2, items] each
@@ -191,7 +203,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:
-    """Return warnings about compared runs that have no config, other data, or other denominators."""
+    """Return a warning for each run that has no config, or whose data or denominators differ from the first run's."""
     reference = runs[0]
     found = []
     for run in runs:
@@ -206,7 +218,12 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
 
 
 def read_runs(name: str, score: str | None) -> list[Scored]:
-    """Return the runs that a RUN of the command line names, one run or all seeds of a row, with the counts of a score.
+    """Read the runs that one argument of the command line names, with the counts of a score.
+
+    Args:
+        name: A run folder or a `results.json`; or `SWEEP_DIR:ROW` for the runs of all seeds in a row of a
+            sweep.
+        score: Name of the score; None takes the first score with counts.
 
     Raises:
         RecordError: There is no such run.
@@ -239,7 +256,7 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:
-    """Run `python -m sweeps.compare` with these arguments; return the exit code.
+    """Run `python -m sweeps.compare` with some arguments, and return the exit code.
 
     Raises:
         UserError: The runs cannot be compared.

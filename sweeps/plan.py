@@ -33,13 +33,14 @@ RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 
 @dataclass(frozen=True)
 class Run:
-    """One call of train.py in a sweep.
+    """Run of train.py in a sweep.
 
     Attributes:
         command: `fit` or `test`.
         config: The config file.
-        digest: SHA-256 of the config when the sweep was read.
-        options: Options of train.py, (name, value), sorted, so that parents precede their parts.
+        digest: SHA-256 of the config file at the time when the sweep was read.
+        options: Names and values of options of train.py, sorted by name, so that `a` precedes its part
+            `a.b`.
         seed: Seed of the run.
         trained: Runs whose checkpoints this run tests.
     """
@@ -59,14 +60,14 @@ class Run:
 
     @property
     def identity(self) -> dict[str, object]:
-        """Values that determine the numbers of the run; the names of configs and rows are not among them."""
+        """Values that determine the numbers of the run; names of config files and rows are not among them."""
         options = list(score_settings(dict(self.options)).items())
         known = {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
         return {**known, "checkpoints": [run.key for run in self.trained]} if self.trained else known
 
     @property
     def key(self) -> str:
-        """Hash of `identity`, the name of the run's folder; runs with the same identity share it."""
+        """Hash of `identity`. It names the run's folder, so runs with the same identity share one folder."""
         return digest(json.dumps(self.identity, sort_keys=True).encode())[:16]
 
     def needed(self) -> Iterator["Run"]:
@@ -78,12 +79,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table of a sweep.
+    """Row of the table of a sweep, with the runs that it is computed from.
 
     Attributes:
         labels: Values of the label columns.
         runs: Runs of the row by seed.
-        scores: Name of each score in the results of the runs, by column; empty for a column without a score.
+        scores: Name of the score in the results of the runs, by column of the table; empty for a column
+            without a score.
     """
 
     labels: tuple[str, ...]
@@ -100,18 +102,18 @@ class Row:
         return [run for runs in self.runs.values() for run in runs]
 
     def finished(self, records: Mapping[str, Record]) -> list[Record]:
-        """Return the results of the finished runs of the row.
+        """Return the results of the runs of this row that are finished.
 
         Args:
-            records: Results of finished runs, by the key of the run.
+            records: Results of all finished runs of the sweep, by key of the run.
         """
         return [records[run.key] for run in self.all_runs() if run.key in records]
 
     def done(self, records: Mapping[str, Record]) -> dict[int, list[Record]]:
-        """Return the results of the row by seed, for seeds whose runs are all finished.
+        """Return the results of this row by seed, for the seeds whose runs are all finished.
 
         Args:
-            records: Results of the runs that are finished, by the key of the run.
+            records: Results of all finished runs of the sweep, by key of the run.
         """
         whole = {seed: runs for seed, runs in self.runs.items() if all(run.key in records for run in runs)}
         return {seed: [records[run.key] for run in runs] for seed, runs in whole.items()}
@@ -119,13 +121,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep read from a plan: the runs to execute and the table to make of their results.
+    """Sweep that a plan describes: the runs to execute, and the table to make of their results.
 
     Attributes:
         name: Name of the sweep.
         labels: Names of the label columns.
         rows: Rows of the table.
-        columns: Full name of each column, by its name in the table; plain `low` stands for `<first score>.low`.
+        columns: Full name of each column, by the name that it has in the table: `low`, for instance, is
+            short for `<first score>.low`.
     """
 
     name: str
@@ -136,16 +139,16 @@ class Sweep:
 
 @dataclass
 class Entry:
-    """Settings of a row, a run, a grid, or a value of an axis in the YAML of a plan.
+    """Settings in the YAML of a plan: of a row, a run, a grid, or a value of an axis of a grid.
 
     Attributes:
-        config: Config of train.py.
+        config: Config file of train.py.
         command: Command of train.py.
-        set: Options of train.py by name.
-        scores: Name of each score in the results, by column.
+        set: Options of train.py, values by name.
+        scores: Name of the score in the results, by column of the table.
         seeds: Seeds of the runs.
         checkpoints: Trainings whose checkpoints are tested: `PLAN`, `PLAN:ROW` or `:ROW`.
-        runs: Several runs of a row, each with settings like these.
+        runs: Settings of each run, if the row has several runs for a seed.
     """
 
     config: str = ""
@@ -171,12 +174,12 @@ class Plan:
 
 
 def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
-    """Read a plan and return its sweep.
+    """Read a plan from a YAML file, and return the sweep that it describes.
 
     Args:
         path: The YAML file.
         extra: Options of train.py for every run.
-        above: Plans that test the checkpoints of this plan.
+        above: Plans that are being read and refer to this one, to detect circular references.
 
     Raises:
         SettingsError: The file is missing or malformed.
@@ -218,14 +221,14 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
-    """Return the full name of each column of a table, by its name in the table.
+    """Return the full name of each column of a table, by the name that it has in the table.
 
-    Plain `low`, `high` and `sd` belong to the first score.
+    The short names `low`, `high` and `sd` stand for statistics of the first score.
 
     Args:
         labels: Names of the label columns.
         scores: Names of the scores.
-        chosen: Columns of the table; if empty, all labels, scores and statistics.
+        chosen: Names of the columns to show; if empty, all labels, scores and statistics.
         where: Location of `chosen` in the file, for messages.
 
     Raises:
@@ -332,7 +335,10 @@ def _trained(
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Parse the options of a command line, `--name=value` or `--name value`; return each value by name.
+    """Parse options of a command line, written `--name=value` or `--name value`; return their values by name.
+
+    Args:
+        words: Words of the command line.
 
     Raises:
         UserError: An option has no value.

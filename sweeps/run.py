@@ -47,9 +47,9 @@ class Sweeper:
         sweep: The sweep.
         out: Folder of the sweep.
         jobs: Executor of the runs.
-        program: Command of train.py.
-        console: Prints the progress.
-        beside: Folders of other sweeps, whose runs are reused.
+        program: Command that starts train.py.
+        console: Console that prints the progress.
+        beside: Folders of other sweeps; runs in them with the same key are reused.
     """
 
     def __init__(
@@ -88,13 +88,14 @@ class Sweeper:
                 self._finish(key, "done before")
 
     def check(self, keys: Iterable[str]) -> dict[str, list[str]]:
-        """Check the command lines of some runs in one process, without running them.
+        """Check the command lines of some runs, in one process and without executing them.
 
         Args:
             keys: Keys of the runs.
 
         Returns:
-            Keys of the runs with an invalid command line, by fault.
+            For each error message, the keys of the runs whose command line has this error. Of runs that
+            differ only in the seed, only the first is checked.
 
         Raises:
             UserError: The check itself fails.
@@ -113,7 +114,10 @@ class Sweeper:
         return faults
 
     def run(self) -> None:
-        """Execute all unfinished runs of the sweep and report failures; stop if two rows fail with the same message.
+        """Execute all unfinished runs of the sweep, and report failures.
+
+        If two runs of a row fail with the same message, no further runs of the row are begun; if runs of
+        two rows do, no further runs at all.
 
         Raises:
             UserError: The command line of a run is invalid; no run is begun then.
@@ -225,7 +229,11 @@ class Sweeper:
         self._say(key, why, "red")
 
     def title(self, key: str) -> str:
-        """Return the name of a run for messages, given its key."""
+        """Return the name of a run in messages: its number, rows, config and seed.
+
+        Args:
+            key: Key of the run.
+        """
         place, run, total = list(self.runs).index(key) + 1, self.runs[key], len(self.runs)
         return f"[{place:{len(str(total))}}/{total}] {', '.join(self.rows[key])}, {run.config.stem}, seed {run.seed}"
 
@@ -255,11 +263,14 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterat
 
 
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
-    """Return the last lines of a failed run's log, and its last error message without the name of the run's folder.
+    """Return the last lines of a failed run's log, and its last error message.
+
+    The name of the run's folder is removed from the error message, so that messages of different runs can
+    be equal.
 
     Args:
         folder: Folder of the run.
-        job: Log of its job.
+        job: Log file of the job that executed the run.
     """
     for log in (folder / "errors.txt", folder / "output.txt", job):
         # Keep the last text of overwritten lines, and drop empty lines.
@@ -280,7 +291,10 @@ def _text(path: Path) -> str:
 
 
 def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
-    """Run `python -m sweeps.run` with these arguments; return the exit code, 1 if a run failed or a cell is empty.
+    """Run `python -m sweeps.run` with some arguments.
+
+    Returns:
+        The exit code: 1 if a run failed or a cell of the table is empty, else 0.
 
     Raises:
         UserError: The sweep cannot be run.

@@ -24,16 +24,18 @@ Records = Mapping[str, Record]  # results of finished runs, by key
 
 
 def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenance]:
-    """Make the table of a sweep and the table of its runs, `<name>_runs`; missing seeds are left out.
+    """Make the table of a sweep, and a table `<name>_runs` of its single runs.
+
+    Seeds whose runs are not finished are left out of means.
 
     Args:
         sweep: The sweep.
-        records: Results of the finished runs, by the key of the run.
+        records: Results of the finished runs, by key of the run.
         out: Folder of the sweep.
 
     Returns:
-        The tables, with reasons for empty cells (`faults`) and `warnings` in the audit; encoder and data entries that
-        all runs share.
+        A result with both tables, whose audit has the reasons for empty cells (`faults`) and `warnings`;
+        and the description of encoder and data, as far as it is the same in all runs.
     """
     rows, labels, columns = sweep.rows, sweep.labels, sweep.columns
     faults: list[str] = []
