@@ -74,8 +74,8 @@ class HeadSummary:
     """Numbers with intervals and classes of the attention heads of one encoder, layer by layer.
 
     Attributes:
-        numbers: numbers `[layers, heads]` by name.
-        classes: classes by the name of their column, one for each head, layer by layer.
+        numbers: Numbers `[layers, heads]` by name.
+        classes: Classes by the name of their column, one for each head, layer by layer.
     """
 
     numbers: Mapping[str, HeadNumbers]
@@ -120,8 +120,8 @@ def outside(
     The range goes from the lowest to the highest end of all their intervals.
 
     Args:
-        given: numbers of the given encoder, `[layers, heads]` by name.
-        random: numbers of the encoder with random weights, `[layers, heads]` by name.
+        given: Numbers of the given encoder, `[layers, heads]` by name.
+        random: Numbers of the encoder with random weights, `[layers, heads]` by name.
 
     Returns:
         Bool `[layers, heads]` by name; numbers without intervals are left out.
@@ -144,8 +144,8 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
     """Return a comparison of each quantity of the heads with random weights, a row for each quantity.
 
     Args:
-        given: heads of the given encoder.
-        random: heads of the encoder with random weights.
+        given: Heads of the given encoder.
+        random: Heads of the encoder with random weights.
 
     Returns:
         Table with columns `statistic, mean, random_mean, random_low, random_high, heads, share, outside`: the means
@@ -200,9 +200,9 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
     """Return the results of `SingleHeads` by head: its best relation, its confidence, and its most frequent offset.
 
     Args:
-        result: result of `SingleHeads`.
-        prefix: prefix of the tables of one encoder, for instance `random_init.`.
-        shape: number of layers, and number of heads of each layer.
+        result: Result of `SingleHeads`.
+        prefix: Prefix of the tables of one encoder, for instance `random_init.`.
+        shape: Number of layers, and number of heads of each layer.
     """
     table = result.tables[f"{prefix}roles"].frame
 
@@ -222,9 +222,9 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
     """Return the results of `AntecedentHeads` by head: its accuracy in the direction that is better on dev.
 
     Args:
-        result: result of `AntecedentHeads`.
-        prefix: prefix of the tables of one encoder, for instance `random_init.`.
-        shape: number of layers, and number of heads of each layer.
+        result: Result of `AntecedentHeads`.
+        prefix: Prefix of the tables of one encoder, for instance `random_init.`.
+        shape: Number of layers, and number of heads of each layer.
     """
     table = result.tables[f"{prefix}heads"].frame
     table = table[table["mentions"] == "all"]
@@ -247,10 +247,10 @@ class Atlas(Experiment[TextDataModule]):
     the stability of each quantity over two halves of the texts stand beside it. Run it with `python train.py test`.
 
     Args:
-        analyses: analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out without one;
+        analyses: Analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out without one;
             the others read the texts.
-        minimum: least number of words on dev of a relation that counts for the role of a head.
-        seed: seed of intervals.
+        minimum: Least number of words on dev of a relation that counts for the role of a head.
+        seed: Seed of intervals.
     """
 
     experiment = "atlas"
@@ -325,7 +325,7 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
     """Return the tables `atlas` and `stability`; with random weights also `random_init.atlas` and `control`.
 
     Args:
-        known: numbers and classes of the attention heads, by encoder.
+        known: Numbers and classes of the attention heads, by encoder.
     """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     given, random = known["given"], known.get("random_init")
@@ -353,8 +353,8 @@ def role_figure(atlas: pd.DataFrame, of: str) -> HeatMap:
     """Return a map of the main role of each attention head; heads without a role are left empty.
 
     Args:
-        atlas: frame of a table `atlas`.
-        of: name of the encoder for the title; empty for the given encoder.
+        atlas: Frame of a table `atlas`.
+        of: Name of the encoder for the title; empty for the given encoder.
     """
     grid = atlas.pivot(index="layer", columns="head", values="role")
     return HeatMap.from_categories(

@@ -31,8 +31,8 @@ class Analysis(nn.Module):
     number of inputs.
 
     Attributes:
-        name: name of the analysis, unique in a run.
-        needs: names of the analyses that must come before it in the list, as `result` reads them.
+        name: Name of the analysis, unique in a run.
+        needs: Names of the analyses that must come before it in the list, as `result` reads them.
         compares: True if the analysis compares the given encoder with the encoder before its fine-tuning. Before `end`
             it then gets all layers of the given encoder, and all layers of the other one, for the same inputs;
             `batch.encoder` names the encoder.
@@ -46,19 +46,19 @@ class Analysis(nn.Module):
         """Create the metrics for this encoder, before the first batch.
 
         Args:
-            data: the texts.
-            encoder: encoder whose attention is read.
+            data: The texts.
+            encoder: Encoder whose attention is read.
 
         Raises:
-            UserError: texts or encoder are unsuitable for the analysis.
+            UserError: Texts or encoder are unsuitable for the analysis.
         """
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         """Add the attention of one layer on a batch to the metrics.
 
         Args:
-            batch: the inputs.
-            layer: the layer, from 0.
+            batch: The inputs.
+            layer: The layer, from 0.
             weights: `[batch, heads, from, to]`, valid only during the call. Every row sums to one, and the columns of
                 the padding are zero. The rows of the padding have no meaning.
         """
@@ -81,7 +81,7 @@ class Analysis(nn.Module):
         """Return scores, tables and figures over all batches; every process must call it.
 
         Args:
-            others: earlier analyses by name.
+            others: Earlier analyses by name.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement result().")
 
@@ -95,11 +95,11 @@ class AttentionAnalyses(Experiment[TextDataModule]):
     `differences` and `differences_by_quantity` compare the two encoders.
 
     Args:
-        analyses: the analyses.
-        corpora: names of the corpora that an analysis reads, by the name of the analysis; by default it reads all.
+        analyses: The analyses.
+        corpora: Names of the corpora that an analysis reads, by the name of the analysis; by default it reads all.
 
     Raises:
-        UserError: there is no analysis, one is named twice or before another one that it needs, or `corpora` names an
+        UserError: There is no analysis, one is named twice or before another one that it needs, or `corpora` names an
             unknown analysis. During setup: `corpora` names an unknown corpus.
     """
 

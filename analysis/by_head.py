@@ -30,11 +30,11 @@ class HeadMeans(nn.Module):
     For every batch call `add` once for each layer, and then `close`.
 
     Args:
-        encoder: encoder with the attention heads.
-        units: unit of each number by name.
-        bounds: lowest and highest possible value; see `Moments`.
-        groups: number of groups of inputs; by default two, the inputs with an even and with an odd index.
-        scale: number of binary digits after the point; see `Moments`.
+        encoder: Encoder with the attention heads.
+        units: Unit of each number by name.
+        bounds: Lowest and highest possible value; see `Moments`.
+        groups: Number of groups of inputs; by default two, the inputs with an even and with an odd index.
+        scale: Number of binary digits after the point; see `Moments`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class HeadMeans(nn.Module):
 
         Args:
             level: `heads` for means `[layers, heads]`, `layers` for `[layers]`, `model` for `[]`.
-            groups: indices of the groups; by default all.
+            groups: Indices of the groups; by default all.
 
         Returns:
             Estimates by the name of the number.
@@ -110,9 +110,9 @@ def by_name(
     """Return the mean of each number with its interval, over the inputs of some groups.
 
     Args:
-        means: sums `[groups, …, numbers]`.
-        names: names of the numbers, the last axis.
-        groups: indices of the groups; by default all.
+        means: Sums `[groups, …, numbers]`.
+        names: Names of the numbers, the last axis.
+        groups: Indices of the groups; by default all.
 
     Returns:
         Estimates `[…]` by the name of the number.
@@ -141,9 +141,9 @@ def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "cl
     """Stack estimates of several classes into one table, a row for each class and head, or for each class and layer.
 
     Args:
-        found: estimates by class, each `[layers, heads]`, or each `[layers]`.
-        value: name of the column of values.
-        label: name of the column of classes.
+        found: Estimates by class, each `[layers, heads]`, or each `[layers]`.
+        value: Name of the column of values.
+        label: Name of the column of classes.
 
     Returns:
         Columns `layer`, `head`, the class, its value, `low`, `high`, and the number of `inputs` under the mean; no rows
@@ -162,7 +162,7 @@ def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
     The interval ignores that the head was chosen on the same inputs.
 
     Args:
-        values: estimates `[layers, heads]`.
+        values: Estimates `[layers, heads]`.
     """
     layer, head = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
     place = int(layer), int(head)

@@ -30,7 +30,7 @@ class Change(Analysis):
     both encoders have read it: at most 4 bytes for each head and each cell of `max_cells`.
 
     Raises:
-        UserError: the data have no encoder `before`.
+        UserError: The data have no encoder `before`.
     """
 
     name = "change"

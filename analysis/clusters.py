@@ -136,8 +136,8 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
 
     Args:
         distances: `[heads, heads]`.
-        layers: layer of each head, `[heads]`.
-        seed: seed of the permutations.
+        layers: Layer of each head, `[heads]`.
+        seed: Seed of the permutations.
 
     Returns:
         The mean distance of pairs within a layer; the mean distance of pairs of different layers; and the p-value: the

@@ -31,9 +31,9 @@ class TokenClass:
     """Class of words by part of speech, by relation to the syntactic head, or by form; one of the three suffices.
 
     Attributes:
-        upos: universal parts of speech.
-        relations: relations of the word to its head, with all subtypes: `nsubj` includes `nsubj:pass`.
-        words: lower-cased forms.
+        upos: Universal parts of speech.
+        relations: Relations of the word to its head, with all subtypes: `nsubj` includes `nsubj:pass`.
+        words: Lower-cased forms.
     """
 
     upos: tuple[str, ...] = ()
@@ -68,12 +68,12 @@ class Linguistic(Analysis):
     classes with any word of the segment. A decoder gives 0 where all tokens of the second class come later.
 
     Args:
-        classes: classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The delimiters are
+        classes: Classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The delimiters are
             added.
         missing: `skip` leaves out a segment without the class or pair; `zero` counts it as 0, as the released code.
 
     Raises:
-        UserError: the texts have no tags, a class of `classes` has no word, or none of the default classes has one.
+        UserError: The texts have no tags, a class of `classes` has no word, or none of the default classes has one.
     """
 
     name = "linguistic"

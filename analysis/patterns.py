@@ -34,10 +34,10 @@ class GalleryMap(NamedTuple):
     """An attention map of one head on one input, for the gallery.
 
     Attributes:
-        order: sort key, clearest map first: minus the distance to the nearest threshold of the rules; input; layer;
+        order: Sort key, clearest map first: minus the distance to the nearest threshold of the rules; input; layer;
             head.
-        pattern: index of the pattern in `NAMES`.
-        corpus: name of the corpus of the input.
+        pattern: Index of the pattern in `NAMES`.
+        corpus: Name of the corpus of the input.
         weights: `[tokens, tokens]`, from × to.
     """
 
@@ -67,7 +67,7 @@ class Patterns(Analysis):
     clearly.
 
     Args:
-        boundary: require of a block more weight than distance alone explains; see `metrics.patterns.by_rules`.
+        boundary: Require of a block more weight than distance alone explains; see `metrics.patterns.by_rules`.
     """
 
     name = "patterns"
@@ -207,7 +207,7 @@ class RawMaps(Analysis):
     """Attention weights of all layers and heads in one input, without padding; it keeps these weights, and no sums.
 
     Args:
-        input: index of the input among all inputs of the run, from 0.
+        input: Index of the input among all inputs of the run, from 0.
     """
 
     name = "maps"
@@ -231,7 +231,7 @@ class RawMaps(Analysis):
         """Return the figure `maps`, the attention of every layer and head in the chosen input.
 
         Raises:
-            UserError: the texts have fewer inputs.
+            UserError: The texts have fewer inputs.
         """
         found = sorted(gathered(self._found), key=lambda one: one[0])
         if len(found) != self._layers:

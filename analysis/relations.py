@@ -42,7 +42,7 @@ class Cells:
     """Cells of the attention maps of a batch; each belongs to one of several owners, for instance a label of a segment.
 
     Attributes:
-        owners: number of owners.
+        owners: Number of owners.
         owner: int64 `[cells]`, owner of each cell.
         segment: int64 `[cells]`, index of its segment in the batch.
         source: int64 `[cells]`, token position that attends.
@@ -65,7 +65,7 @@ class Cells:
         """Return the largest weight among the cells of each owner, `[owners, heads]`; nan for an owner without cells.
 
         Args:
-            weights: attention weights `[batch, heads, from, to]`.
+            weights: Attention weights `[batch, heads, from, to]`.
         """
         found = weights[self.segment, :, self.source, self.target]
         blank = weights.new_full((self.owners, weights.size(1)), torch.nan)
@@ -89,9 +89,9 @@ def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterab
     """Return all pairs of a token of the source words and a token of the target words, as positions in a segment.
 
     Args:
-        tokens: positions of the tokens of each word of the segment.
-        sources: indices of the source words.
-        targets: indices of the target words.
+        tokens: Positions of the tokens of each word of the segment.
+        sources: Indices of the source words.
+        targets: Indices of the target words.
     """
     starts, ends = ([place for word in words for place in tokens[word]] for words in (sources, targets))
     return list(product(starts, ends))
@@ -106,10 +106,10 @@ class Relations(Analysis):
     are left out, over all texts of the corpus.
 
     Args:
-        max_words: largest number of words of a passage, 12 in the paper; None reads passages of any length.
+        max_words: Largest number of words of a passage, 12 in the paper; None reads passages of any length.
 
     Raises:
-        UserError: the texts have no links, or none within the bounds; or, at the end, no segment has one.
+        UserError: The texts have no links, or none within the bounds; or, at the end, no segment has one.
     """
 
     name = "relations"

@@ -49,8 +49,8 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
     """Return two scores of how well each attention head fits the pattern of each role.
 
     Args:
-        weights: attention weights `[batch, heads, from, to]`.
-        patterns: patterns of `role_patterns`, `[batch, roles, from, to]`.
+        weights: Attention weights `[batch, heads, from, to]`.
+        patterns: Patterns of `role_patterns`, `[batch, roles, from, to]`.
 
     Returns:
         float64 `[batch, heads, SCORES]`. `<role>` is the mass on the pattern as a share of all mass, 0–1; `<role>_abs`
@@ -70,11 +70,11 @@ class RepeatedSequences(Analysis):
     are lower. Inputs begin with a start delimiter if the tokenizer writes one.
 
     Args:
-        sequences: number of sequences, at least 2.
-        length: number of tokens of each sequence before it is repeated, at least 2.
+        sequences: Number of sequences, at least 2.
+        length: Number of tokens of each sequence before it is repeated, at least 2.
 
     Raises:
-        UserError: an option is out of range, or the input is longer than the encoder allows.
+        UserError: An option is out of range, or the input is longer than the encoder allows.
     """
 
     name = "repeated"

@@ -67,7 +67,7 @@ class Surface(Analysis):
     the layer.
 
     Args:
-        smoothed: take entropies of smoothed weights, as the code released with the paper does.
+        smoothed: Take entropies of smoothed weights, as the code released with the paper does.
     """
 
     name = "surface"

@@ -51,11 +51,11 @@ class AntecedentEvaluation(nn.Module):
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
-        seed: seed of the bootstrap.
-        trained: score a trained probe too.
+        seed: Seed of the bootstrap.
+        trained: Score a trained probe too.
 
     Attributes:
-        others: names of the predictors beside the heads, in the order of their counts.
+        others: Names of the predictors beside the heads, in the order of their counts.
     """
 
     def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0, trained: bool = False) -> None:
@@ -80,8 +80,8 @@ class AntecedentEvaluation(nn.Module):
         """Score every head, the baselines and a trained probe on the links of a window.
 
         Args:
-            batch: one window.
-            trained: function from links to the choices of a probe, int64 `[links]`, as indices into `links.heads`.
+            batch: One window.
+            trained: Function from links to the choices of a probe, int64 `[links]`, as indices into `links.heads`.
         """
         if batch.window is None:
             return
@@ -128,9 +128,9 @@ class AntecedentEvaluation(nn.Module):
         """Return the scores over all windows, and reset the metrics.
 
         Args:
-            experiment: name of the experiment.
-            figures: additional figures of the experiment.
-            trained_for: entries of the audit about a training.
+            experiment: Name of the experiment.
+            figures: Additional figures of the experiment.
+            trained_for: Entries of the audit about a training.
         """
         counts = {split: self._counted(split) for split in STAGES["test"]}
         (dev_right, dev_links), (right, links) = counts["dev"], counts[self._scored]
@@ -209,11 +209,11 @@ class AntecedentEvaluation(nn.Module):
         baselines behind it. Where dev is scored, `test` is nan, and the interval belongs to `dev`.
 
         Args:
-            chosen: head of each group, `direction · heads + head`.
-            dev: accuracies of the heads on dev, `[2·heads, 4]`.
-            heads: accuracies of the heads on the scored split, `[2·heads, 4]`.
-            others: accuracies of the other predictors, `[4]` each.
-            links: links of the scored split, `[documents, 3]`.
+            chosen: Head of each group, `direction · heads + head`.
+            dev: Accuracies of the heads on dev, `[2·heads, 4]`.
+            heads: Accuracies of the heads on the scored split, `[2·heads, 4]`.
+            others: Accuracies of the other predictors, `[4]` each.
+            links: Links of the scored split, `[documents, 3]`.
         """
         groups, split = np.arange(len(chosen)), self._scored
         scored = heads[chosen, groups]
@@ -290,7 +290,7 @@ class AntecedentHeads(Experiment[CoreferenceDataModule]):
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
-        seed: seed of the bootstrap.
+        seed: Seed of the bootstrap.
     """
 
     experiment = "antecedent"

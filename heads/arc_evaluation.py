@@ -41,7 +41,7 @@ class DependencyExperiment(Experiment[DependencyDataModule]):
     """Base of experiments over gold arcs that choose on dev and score on test.
 
     Attributes:
-        reads: fields of a batch that the experiment reads, beside the gold arcs.
+        reads: Fields of a batch that the experiment reads, beside the gold arcs.
         supports_random_init: True if the experiment also reads batches of an encoder with random weights.
     """
 
@@ -63,14 +63,14 @@ def read_fields(
     """Limit the batches of a datamodule to the fields that an experiment reads.
 
     Args:
-        data: the datamodule, after `setup`.
-        reads: names of the fields, beside the gold arcs.
-        reader: class name of the experiment, for messages.
+        data: The datamodule, after `setup`.
+        reads: Names of the fields, beside the gold arcs.
+        reader: Class name of the experiment, for messages.
         random_init: True if the experiment also reads batches of an encoder with random weights.
 
     Raises:
-        UserError: the data have no encoder to read, or batches of random weights that `reader` does not support.
-        TypeError: a batch has no such field.
+        UserError: The data have no encoder to read, or batches of random weights that `reader` does not support.
+        TypeError: A batch has no such field.
     """
     if unknown := set(reads) - FIELDS:
         raise TypeError(f"{reader}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
@@ -100,9 +100,9 @@ class PredictedArcs:
     """Predictions for the words of a batch, each int64 `[batch, n]`, with arbitrary values in the padding.
 
     Attributes:
-        heads: best-scored head of each word, 0 for the root.
-        tree: head of each word in the best-scored tree; None without trees.
-        relations: id of the relation between each word and its head in `heads`, as the datamodule numbers relations;
+        heads: Best-scored head of each word, 0 for the root.
+        tree: Head of each word in the best-scored tree; None without trees.
+        relations: Id of the relation between each word and its head in `heads`, as the datamodule numbers relations;
             None without a classifier of relations.
     """
 
@@ -121,7 +121,7 @@ class ArcEvaluation(nn.Module):
     """Scores of predicted syntactic heads on test, beside baselines chosen on dev.
 
     Args:
-        relations: relations in the table and the figure, in this order, beside all words; empty for all relations.
+        relations: Relations in the table and the figure, in this order, beside all words; empty for all relations.
     """
 
     def __init__(self, relations: Sequence[str] = ()) -> None:
@@ -134,8 +134,8 @@ class ArcEvaluation(nn.Module):
         """Add a batch of dev or test.
 
         Args:
-            batch: sentences with their gold arcs.
-            predicted: predictions for a batch of test; None to score the baselines alone.
+            batch: Sentences with their gold arcs.
+            predicted: Predictions for a batch of test; None to score the baselines alone.
         """
         if batch.split == "dev":
             self.dev.add(batch)
@@ -154,10 +154,10 @@ class ArcEvaluation(nn.Module):
         """Return the scores on test beside the scores of the baselines, and reset the metrics.
 
         Args:
-            experiment: name of the experiment.
-            data: the datamodule of the batches.
-            figures: additional figures of the experiment.
-            audit: entries of the audit.
+            experiment: Name of the experiment.
+            data: The datamodule of the batches.
+            figures: Additional figures of the experiment.
+            audit: Entries of the audit.
         """
         (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
         labelled, self._labelled = self._labelled, None
@@ -185,9 +185,9 @@ def sentence_counts(
     """Count gold and predicted arcs in each sentence.
 
     Args:
-        test: gold arcs.
+        test: Gold arcs.
         predicted: `heads`, `tree` and `relations` of all words, each `[words]`; see `PredictedArcs`.
-        ids: id of each sentence of the split.
+        ids: Id of each sentence of the split.
         labelled: True to also count arcs with the right relation.
 
     Returns:
@@ -217,9 +217,9 @@ def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate
     which are chosen on dev too.
 
     Args:
-        dev: gold arcs of dev.
-        test: gold arcs of test.
-        relations: number of relations in the corpus.
+        dev: Gold arcs of dev.
+        test: Gold arcs of test.
+        relations: Number of relations in the corpus.
     """
     offset, _ = best_offsets(dev, relations)
     heads: dict[str, Integers] = {
@@ -241,9 +241,9 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
     The offset is chosen on dev, and both are scored on test.
 
     Args:
-        dev: gold arcs of dev.
-        test: gold arcs of test.
-        relations: names of the relations.
+        dev: Gold arcs of dev.
+        test: Gold arcs of test.
+        relations: Names of the relations.
         found: float64 `[words]` over test, 1.0 where the probe finds the head; None without a probe.
 
     Returns:
@@ -311,7 +311,7 @@ class Baselines(DependencyExperiment):
     words are equally likely heads. Nothing is trained, so `python train.py test` runs it.
 
     Args:
-        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+        relations: Relations in the table and the figure, in this order, beside all words; by default all of them.
     """
 
     experiment = "baselines"

@@ -19,9 +19,9 @@ class Attributes(NamedTuple):
     """Number, gender and person of a mention, which two mentions of one entity share.
 
     Attributes:
-        number: grammatical number; None if unknown, which agrees with every number.
-        gender: grammatical gender; None if unknown, which agrees with every gender.
-        person: grammatical person; None if unknown, which agrees with every person.
+        number: Grammatical number; None if unknown, which agrees with every number.
+        gender: Grammatical gender; None if unknown, which agrees with every gender.
+        person: Grammatical person; None if unknown, which agrees with every person.
     """
 
     number: Literal["singular", "plural"] | None = None
@@ -80,9 +80,9 @@ def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[
     """Choose, for each mention, the last mention before it whose head is another word of the text.
 
     Args:
-        sentences: words of each sentence of the window.
-        tags: parts of speech of these words, `_` in a corpus without tags.
-        mentions: mentions in window order.
+        sentences: Words of each sentence of the window.
+        tags: Parts of speech of these words, `_` in a corpus without tags.
+        mentions: Mentions in window order.
 
     Returns:
         Index of the chosen mention in `mentions`, for each mention; None if there is none.

@@ -67,8 +67,8 @@ class Predictions:
     """Gold arcs of one split, and the syntactic head of every word predicted by each of K predictors.
 
     Attributes:
-        arcs: gold arcs.
-        relations: names of the relations.
+        arcs: Gold arcs.
+        relations: Names of the relations.
         predicted: `[words, K]`, predicted position of each word's head, below 0 where nothing is predicted. A predictor
             is an attention head in one direction; predictors are in the order direction, layer, head.
     """
@@ -135,8 +135,8 @@ class Names:
     """Names of the attention heads of a store.
 
     Attributes:
-        layers: layers of the store, from 0.
-        heads: heads of each layer that the store holds, from 0.
+        layers: Layers of the store, from 0.
+        heads: Heads of each layer that the store holds, from 0.
     """
 
     layers: tuple[int, ...]
@@ -165,10 +165,10 @@ class ChosenHeads:
     """Single attention heads that are chosen on dev and scored on another split, or on dev itself, as in the paper.
 
     Attributes:
-        dev: predictions on dev.
-        scored: predictions on the split that is scored.
-        names: names of the attention heads.
-        seed: seed of bootstrap and permutations.
+        dev: Predictions on dev.
+        scored: Predictions on the split that is scored.
+        names: Names of the attention heads.
+        seed: Seed of bootstrap and permutations.
     """
 
     dev: Predictions
@@ -185,8 +185,8 @@ class ChosenHeads:
         """Return the ends of 95 % intervals of accuracies on the scored split, by bootstrap over sentences.
 
         Args:
-            groups: groups of words, each bool `[words]`.
-            predictors: one predictor for each group; the i-th is scored on the i-th group.
+            groups: Groups of words, each bool `[words]`.
+            predictors: One predictor for each group; the i-th is scored on the i-th group.
 
         Returns:
             Lower ends and upper ends, each `[groups]`.
@@ -200,8 +200,8 @@ class ChosenHeads:
         """Return the best predictor of each group of words.
 
         Args:
-            control: the same splits through an encoder with random weights.
-            permutations: number of permutations under `p`.
+            control: The same splits through an encoder with random weights.
+            permutations: Number of permutations under `p`.
 
         Returns:
             Table with columns `relation, n, head, direction, dev, test, low, high, offset, best_offset, random_init,
@@ -288,8 +288,8 @@ class ChosenHeads:
         Relations of punctuation, and relations to ROOT, which no head can find, do not count.
 
         Args:
-            confidence: mean of each head's largest weights, `[layers, heads]`, from the metric `RowPeaks`.
-            minimum: least number of words of a relation.
+            confidence: Mean of each head's largest weights, `[layers, heads]`, from the metric `RowPeaks`.
+            minimum: Least number of words of a relation.
 
         Returns:
             A table with columns `head, confidence, offset, offset_share, positional, relation, direction, margin,
@@ -350,8 +350,8 @@ class ChosenHeads:
         A map has the direction of the relation's best head, which is framed; all maps share one scale of colours.
 
         Args:
-            best: frame of a table of `best_heads`.
-            most: largest number of maps.
+            best: Frame of a table of `best_heads`.
+            most: Largest number of maps.
         """
         figures: dict[str, HeatMap] = {}
         for relation, head, way in _found(best).head(most)[["relation", "head", "direction"]].itertuples(index=False):
@@ -371,9 +371,9 @@ class ChosenHeads:
         arcs.
 
         Args:
-            best: frame of a table of `best_heads`.
-            sentences: the scored split.
-            minimum: least number of words of a relation.
+            best: Frame of a table of `best_heads`.
+            sentences: The scored split.
+            minimum: Least number of words of a relation.
         """
         scored, arcs = self.scored, self.scored.arcs
         relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= minimum)]
@@ -396,10 +396,10 @@ def heads_table(
     """Return a table with a row for each group, direction and head: columns `<kind>, n, direction, head, dev, test`.
 
     Args:
-        kind: name of the column of groups.
-        groups: for each group the number of words or mentions, and the accuracies on dev and on test, each `[2·heads]`.
-        directions: names of the two directions.
-        names: names of the attention heads.
+        kind: Name of the column of groups.
+        groups: For each group the number of words or mentions, and the accuracies on dev and on test, each `[2·heads]`.
+        directions: Names of the two directions.
+        names: Names of the attention heads.
     """
     heads = [names.head(index) for index in range(len(names))] * 2
     direction = np.repeat(directions, len(names))
@@ -420,11 +420,11 @@ def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most
     The attention head that helps most is added until none helps or there are `most`.
 
     Args:
-        store: stored attention of the sentences.
-        arcs: gold arcs of the sentences.
+        store: Stored attention of the sentences.
+        arcs: Gold arcs of the sentences.
         words: bool `[words]`, words of the relation.
         direction: 0 reads the attention from a word to its head, 1 from the head to the word.
-        most: largest number of attention heads.
+        most: Largest number of attention heads.
 
     Returns:
         Indices of the chosen attention heads, counted layer by layer, in the order of the choice; and the number of
@@ -450,11 +450,11 @@ def ensemble_hits(store: Store, arcs: Arcs, words: Flags, direction: int, heads:
     """Return, for each word of a relation, 1.0 if the averaged attention of some heads finds its gold head.
 
     Args:
-        store: stored attention of the sentences.
-        arcs: gold arcs of the sentences.
+        store: Stored attention of the sentences.
+        arcs: Gold arcs of the sentences.
         words: bool `[words]`, words of the relation.
         direction: 0 reads the attention from a word to its head, 1 from the head to the word.
-        heads: indices of the attention heads, counted layer by layer.
+        heads: Indices of the attention heads, counted layer by layer.
 
     Returns:
         float64, one number for each True in `words`, in the order of the arcs.
@@ -508,10 +508,10 @@ class AttentionDrawing:
     """A sentence of the scored split whose attention is shown as a figure (Clark et al. 2019, Fig. 5).
 
     Attributes:
-        head: name of the attention head, `layer-head`, both from 1.
-        sentence: id of the sentence in the corpus.
-        relation: relation of the coloured arcs; None colours all arcs.
-        direction: direction of the coloured lines.
+        head: Name of the attention head, `layer-head`, both from 1.
+        sentence: Id of the sentence in the corpus.
+        relation: Relation of the coloured arcs; None colours all arcs.
+        direction: Direction of the coloured lines.
     """
 
     head: str
@@ -545,10 +545,10 @@ def draw_sentence(
     """Return a drawing of the attention of one head in one sentence, with the delimiters that the tokenizer writes.
 
     Args:
-        wanted: head and sentence.
-        scored: gold arcs of the split, which are coloured.
-        names: names of the attention heads.
-        split: the split with its stored attention.
+        wanted: Head and sentence.
+        scored: Gold arcs of the split, which are coloured.
+        names: Names of the attention heads.
+        split: The split with its stored attention.
     """
     item, arcs = split.ids.index(wanted.sentence), scored.arcs
     here = (arcs.sentence == item) & (arcs.head > 0)
@@ -602,12 +602,12 @@ def head_map(
     """Return a heat map of one number for each attention head.
 
     Args:
-        title: title of the figure.
-        values: the numbers, `[layers, heads]`.
-        names: names of the heads; by default the values are of all heads of an encoder.
+        title: Title of the figure.
+        values: The numbers, `[layers, heads]`.
+        names: Names of the heads; by default the values are of all heads of an encoder.
         marked: 0-based row and column of a framed cell.
-        value_label: label of the colours.
-        unit: unit of the values.
+        value_label: Label of the colours.
+        unit: Unit of the values.
     """
     layers, heads = (names.layers, names.heads) if names else map(range, values.shape)
     return HeatMap(
@@ -638,13 +638,13 @@ class SingleHeads(DependencyExperiment):
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
-        permutations: number of permutations under `p`.
-        ensemble: largest number of heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
-        minimum: least number of words on dev of a relation that counts for ensembles and for the roles of heads.
-        maps: number of relations, the most frequent first, whose accuracies are shown as maps of layers and heads.
-        drawings: sentences whose attention is shown; by default one for the best head of each of three relations.
-        seed: seed of bootstrap and permutations.
-        relations: relations in tables and figures, in this order, beside all words; by default all of them. The roles
+        permutations: Number of permutations under `p`.
+        ensemble: Largest number of heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
+        minimum: Least number of words on dev of a relation that counts for ensembles and for the roles of heads.
+        maps: Number of relations, the most frequent first, whose accuracies are shown as maps of layers and heads.
+        drawings: Sentences whose attention is shown; by default one for the best head of each of three relations.
+        seed: Seed of bootstrap and permutations.
+        relations: Relations in tables and figures, in this order, beside all words; by default all of them. The roles
             of heads always count all relations.
     """
 

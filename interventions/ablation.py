@@ -45,14 +45,14 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
     Subclasses implement `sets` and `summary`.
 
     Args:
-        checkpoint: checkpoint of a `TransformerClassifier`; None for language modelling.
-        split: split of labelled texts that is scored.
-        score: score on labelled texts; None for the score of the data.
-        seed: seed of random draws; None for the seed of the run.
+        checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling.
+        split: Split of labelled texts that is scored.
+        score: Score on labelled texts; None for the score of the data.
+        seed: Seed of random draws; None for the seed of the run.
 
     Attributes:
-        kept_batches: number of batches that an earlier attempt at the run had scored; known after the last batch.
-        references: description of the texts that replacements `mean` and `resample` come from.
+        kept_batches: Number of batches that an earlier attempt at the run had scored; known after the last batch.
+        references: Description of the texts that replacements `mean` and `resample` come from.
     """
 
     takes = CorpusDataModule
@@ -74,10 +74,10 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         They are used if the command line has no `--data`.
 
         Args:
-            arguments: arguments of the constructor.
+            arguments: Arguments of the constructor.
 
         Raises:
-            UserError: the checkpoint belongs to another class of models.
+            UserError: The checkpoint belongs to another class of models.
         """
         if arguments.checkpoint is None:
             return None
@@ -101,7 +101,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         """Load the model and choose its score.
 
         Raises:
-            UserError: model and data do not fit, or the model has no such score.
+            UserError: Model and data do not fit, or the model has no such score.
         """
         self._task = self._task_of(self.trainer.datamodule)  # type: ignore[attr-defined]
         if self.wanted_score is not None:
@@ -191,10 +191,10 @@ class HeadSet:
     """Attention heads that are ablated together; their score becomes one row of `table`.
 
     Attributes:
-        table: name of the table.
-        columns: columns that identify the row.
-        heads: the heads.
-        random: random sets for comparison, with as many heads of the same layers.
+        table: Name of the table.
+        columns: Columns that identify the row.
+        heads: The heads.
+        random: Random sets for comparison, with as many heads of the same layers.
     """
 
     table: Literal["ablation", "layers", "sets"]
@@ -210,20 +210,20 @@ class HeadAblation(TaskExperiment):
     all heads of the model.
 
     Args:
-        checkpoint: checkpoint of a `TransformerClassifier`, scored on its own texts; None for language modelling.
-        kinds: replacements of the outputs of heads; `uniform` as Kovaleva et al., `zero` as Michel et al.
-        heads: ablate every single head.
-        layers: ablate every layer.
-        sets: heads of further sets by name, each `layer-head` or `layer`.
-        random: number of random sets beside each named set, with as many heads of the same layers. A random set takes
+        checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for language modelling.
+        kinds: Replacements of the outputs of heads; `uniform` as Kovaleva et al., `zero` as Michel et al.
+        heads: Ablate every single head.
+        layers: Ablate every layer.
+        sets: Heads of further sets by name, each `layer-head` or `layer`.
+        random: Number of random sets beside each named set, with as many heads of the same layers. A random set takes
             other heads than the named set as long as there are enough.
-        split: split of labelled texts that is scored. `mean` and `resample` read at most 1,000 texts of dev; a mean on
+        split: Split of labelled texts that is scored. `mean` and `resample` read at most 1,000 texts of dev; a mean on
             dev thus includes the scored text, and no text is resampled from itself.
-        score: score on labelled texts; by default the score of the data.
-        seed: seed of random sets and of `resample`; by default the seed of the run.
+        score: Score on labelled texts; by default the score of the data.
+        seed: Seed of random sets and of `resample`; by default the seed of the run.
 
     Raises:
-        UserError: there is nothing to ablate, data and checkpoint do not fit, or there is no such head.
+        UserError: There is nothing to ablate, data and checkpoint do not fit, or there is no such head.
     """
 
     experiment = "ablation"
@@ -399,8 +399,8 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     """Return the mean of a score over several random orders of pruning, and its difference to the whole model.
 
     Args:
-        found: the score under each order (one for a fixed order), with its bootstrap draws.
-        whole: score of the whole model under the same draws.
+        found: The score under each order (one for a fixed order), with its bootstrap draws.
+        whole: Score of the whole model under the same draws.
 
     Returns:
         Columns `score, low, high, sd, difference, difference.low, difference.high, p` of a table row.
@@ -417,12 +417,12 @@ def table_bars(
     """Return a bar chart of columns of a table with their intervals, a bar for each series and category.
 
     Args:
-        title: title of the figure.
-        frame: the table, with columns `<column>.low` and `<column>.high` beside each column that is drawn.
-        category: column of the categories.
-        series: column of each series, by the name of the series.
-        label: label of the values.
-        unit: unit of the values.
+        title: Title of the figure.
+        frame: The table, with columns `<column>.low` and `<column>.high` beside each column that is drawn.
+        category: Column of the categories.
+        series: Column of each series, by the name of the series.
+        label: Label of the values.
+        unit: Unit of the values.
     """
     return Bars(
         title=title,
@@ -441,8 +441,8 @@ def draws_for(tests: int, texts: int) -> int:
     """Return the number of bootstrap draws needed for `tests` Holm-corrected p-values, capped by memory.
 
     Args:
-        tests: number of p-values.
-        texts: number of texts that are resampled.
+        tests: Number of p-values.
+        texts: Number of texts that are resampled.
     """
     return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
 
@@ -451,9 +451,9 @@ def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
     """Return a random set with as many heads of each layer as `like`; other heads as long as the layer has enough.
 
     Args:
-        like: the set to imitate, as pairs of 0-based layer and head.
-        heads: number of heads of each layer.
-        random: random generator.
+        like: The set to imitate, as pairs of 0-based layer and head.
+        heads: Number of heads of each layer.
+        random: Random generator.
     """
     found: set[tuple[int, int]] = set()
     for layer in sorted({layer for layer, _ in like}):

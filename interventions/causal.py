@@ -57,12 +57,12 @@ class RelationHeads:
     """Attention heads that are ablated for one relation.
 
     Attributes:
-        relation: name of the relation.
-        number: id of the relation in the datamodule.
-        sets: sets of attention heads: the empty set, the best heads on dev below the layers of the probe, and random
+        relation: Name of the relation.
+        number: Id of the relation in the datamodule.
+        sets: Sets of attention heads: the empty set, the best heads on dev below the layers of the probe, and random
             sets of as many heads.
-        heads: names of the best heads, best first.
-        best_of_all: name of the best head of all layers.
+        heads: Names of the best heads, best first.
+        best_of_all: Name of the best head of all layers.
     """
 
     relation: str
@@ -92,12 +92,12 @@ class Sentences:
     """Sentences of a split, cut into pieces of an encoder; sentences of several windows are left out.
 
     Args:
-        data: the treebank.
-        split: the split.
-        encoder: encoder with the tokenizer.
+        data: The treebank.
+        split: The split.
+        encoder: Encoder with the tokenizer.
 
     Attributes:
-        pieces: pieces of each sentence (of its first window, if it has several).
+        pieces: Pieces of each sentence (of its first window, if it has several).
         whole: bool `[sentences]`, True for sentences of one window.
     """
 
@@ -111,8 +111,8 @@ class Sentences:
         """Return each sentence of one window that has words in a relation, with the positions of these words.
 
         Args:
-            gold: gold arcs of the split.
-            relation: id of the relation in the datamodule.
+            gold: Gold arcs of the split.
+            relation: Id of the relation in the datamodule.
         """
         found = []
         for item in np.flatnonzero(self.whole).tolist():
@@ -128,9 +128,9 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
     All processes make the same batches, and each reads some.
 
     Args:
-        lengths: number of pieces of each input.
-        device: device of the model, which bounds the size of a batch.
-        ranks: this process among all.
+        lengths: Number of pieces of each input.
+        device: Device of the model, which bounds the size of a batch.
+        ranks: This process among all.
     """
     most = PIECES.get(device.type, PIECES["cuda"]) // _PARTS
     sizes = np.asarray(lengths, np.int64)
@@ -145,12 +145,12 @@ class ProbeAccuracy(Task):
     is right.
 
     Args:
-        probe: probe that reads attention.
-        encoder: encoder whose attention heads are ablated below the layers of the probe.
-        sentences: the sentences in pieces.
-        arcs: gold syntactic heads, hidden states and word vectors of the same sentences.
-        layers: number of upper layers that the probe reads.
-        from_pieces: reduction of weights from pieces to weights from words.
+        probe: Probe that reads attention.
+        encoder: Encoder whose attention heads are ablated below the layers of the probe.
+        sentences: The sentences in pieces.
+        arcs: Gold syntactic heads, hidden states and word vectors of the same sentences.
+        layers: Number of upper layers that the probe reads.
+        from_pieces: Reduction of weights from pieces to weights from words.
     """
 
     name, score, unit, width = "heads of words", "accuracy", "fraction", 1
@@ -206,9 +206,9 @@ class WordLoss(LanguageModelling):
     The pieces are all masked at once, or predicted as next pieces by a causal model.
 
     Args:
-        encoder: encoder whose files hold a head for language modelling.
-        seed: seed of `LanguageModelling`; unused, as no mask is random.
-        sentences: the sentences in pieces.
+        encoder: Encoder whose files hold a head for language modelling.
+        seed: Seed of `LanguageModelling`; unused, as no mask is random.
+        sentences: The sentences in pieces.
     """
 
     def __init__(self, encoder: Encoder, seed: int, sentences: Sentences) -> None:
@@ -237,13 +237,13 @@ class AblatedScore:
     """A score of a model with the attention heads of a relation ablated.
 
     Attributes:
-        task: the model and its score.
-        ablation: replacement of the outputs of attention heads.
-        words: function from the id of a relation to the words that are scored.
-        lengths: number of pieces of each sentence or text.
-        read: function that makes inputs of the task from some words.
-        label: name of the score in figures.
-        on: end of the title of the figure.
+        task: The model and its score.
+        ablation: Replacement of the outputs of attention heads.
+        words: Function from the id of a relation to the words that are scored.
+        lengths: Number of pieces of each sentence or text.
+        read: Function that makes inputs of the task from some words.
+        label: Name of the score in figures.
+        on: End of the title of the figure.
     """
 
     task: Task
@@ -261,9 +261,9 @@ class AblatedScore:
         heads ablated, its mean change over `random` sets, and the difference of both changes, `beyond`.
 
         Args:
-            chosen: relation and its sets of heads.
-            device: device of the model.
-            ranks: this process among all.
+            chosen: Relation and its sets of heads.
+            device: Device of the model.
+            ranks: This process among all.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
         gathered = ItemRows(self.task.columns(sets)).to(device)
@@ -309,19 +309,19 @@ class CausalCheck(NestedExperiment):
     The other options are those of `NestedExperiment`; `seed` is also the seed of the random sets.
 
     Args:
-        probe: probe of syntactic heads, from attention.
-        relations: relations whose attention heads are ablated.
-        checkpoint: checkpoint of a `TransformerClassifier` made of the same encoder, which is scored on dev of its
+        probe: Probe of syntactic heads, from attention.
+        relations: Relations whose attention heads are ablated.
+        checkpoint: Checkpoint of a `TransformerClassifier` made of the same encoder, which is scored on dev of its
             training data; None for no task.
-        heads: number of best attention heads that are ablated together.
-        random: number of random sets. They take other heads than the best as long as there are enough; the audit counts
+        heads: Number of best attention heads that are ablated together.
+        random: Number of random sets. They take other heads than the best as long as there are enough; the audit counts
             random heads among the best, and random sets that repeat another.
-        upper: number of last layers for the probe; heads are ablated below them.
-        kind: replacement of the outputs of attention heads. `mean` (over dev) removes only what depends on the
+        upper: Number of last layers for the probe; heads are ablated below them.
+        kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what depends on the
             sentence; `zero` also shifts all later layers.
 
     Raises:
-        UserError: during setup: there are no such relations, layers or heads, or the probe reads no attention.
+        UserError: During setup: there are no such relations, layers or heads, or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -529,9 +529,9 @@ def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Figure
     """Return bars of the change of a score with the best heads ablated, beside its change with random heads ablated.
 
     Args:
-        table: frame of the table `causal`.
-        name: name of the score in the table.
-        measure: the score.
+        table: Frame of the table `causal`.
+        name: Name of the score in the table.
+        measure: The score.
     """
     series = {"best heads off": "best", "random heads of the same layers off": "random"}
     rows, label = table[table["measure"] == name], f"change of the {measure.label}"

@@ -38,8 +38,8 @@ def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     Each weight is a free variable, not bound by the softmax, and later layers depend on it as in the model.
 
     Args:
-        task: the model and its loss.
-        inputs: inputs of a batch, from `Task.inputs`.
+        task: The model and its loss.
+        inputs: Inputs of a batch, from `Task.inputs`.
 
     Returns:
         Loss of each text `[batch]`; accuracy of each text `[batch]`; and for each layer the derivatives of the loss by
@@ -94,11 +94,11 @@ class Importance(Analysis):
     The means are over the weights from real tokens to tokens of the class, and then over inputs with such tokens.
 
     Args:
-        classifier: checkpoint of a `TransformerClassifier` on this encoder; the texts must have its labels. It is not
+        classifier: Checkpoint of a `TransformerClassifier` on this encoder; the texts must have its labels. It is not
             used for random weights.
 
     Raises:
-        UserError: the encoder's files hold no head for language modelling, and the texts are not one labelled corpus
+        UserError: The encoder's files hold no head for language modelling, and the texts are not one labelled corpus
             with a train split.
     """
 

@@ -50,9 +50,9 @@ def head_derivatives(
     §4.1).
 
     Args:
-        losses: function from inputs to the loss of each text, `[batch]`; each loss depends on one text alone.
-        inputs: inputs of a batch.
-        off: heads that are pruned, as pairs of 0-based layer and head.
+        losses: Function from inputs to the loss of each text, `[batch]`; each loss depends on one text alone.
+        inputs: Inputs of a batch.
+        off: Heads that are pruned, as pairs of 0-based layer and head.
     """
     factors: list[Tensor] = []
 
@@ -74,8 +74,8 @@ def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapp
     Voita et al. (2019, §4) also leave out the end of the sentence.
 
     Args:
-        run: function that runs the model on inputs.
-        inputs: inputs of a batch, with `words`, bool `[batch, pieces]`.
+        run: Function that runs the model on inputs.
+        inputs: Inputs of a batch, with `words`, bool `[batch, pieces]`.
 
     Returns:
         `[batch, pieces, layers, heads]`, for each piece that attends.
@@ -111,20 +111,20 @@ class Pruning(TaskExperiment):
     heads, see `attention.modeling_pruned.prune`.
 
     Args:
-        checkpoint: checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was trained on.
-        rankings: rankings of the heads.
-        normalise: divide importance by the ℓ2 norm of its layer.
-        exact: estimate importance again after each step, with the heads pruned so far off.
-        texts: number of random texts of train for importance and confidence.
-        seeds: number of random orders, whose scores are averaged.
-        split: split that is scored.
-        score: score of the classifier; by default the score of the data.
-        save: folder for the model without a `share` of its heads, the least important.
-        share: share of the heads that the saved model lacks.
-        seed: seed of random draws; by default the seed of the run.
+        checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was trained on.
+        rankings: Rankings of the heads.
+        normalise: Divide importance by the ℓ2 norm of its layer.
+        exact: Estimate importance again after each step, with the heads pruned so far off.
+        texts: Number of random texts of train for importance and confidence.
+        seeds: Number of random orders, whose scores are averaged.
+        split: Split that is scored.
+        score: Score of the classifier; by default the score of the data.
+        save: Folder for the model without a `share` of its heads, the least important.
+        share: Share of the heads that the saved model lacks.
+        seed: Seed of random draws; by default the seed of the run.
 
     Raises:
-        UserError: an option is out of range, data and checkpoint do not fit, or heads of the model to save cannot be
+        UserError: An option is out of range, data and checkpoint do not fit, or heads of the model to save cannot be
             removed.
     """
 

@@ -45,17 +45,17 @@ class Task(ABC):
     """Base of tasks: a model that is scored on texts.
 
     Attributes:
-        name: name of the prediction, in the audit.
-        model: model of transformers whose attention can be captured and replaced.
-        layers: number of attention layers.
-        heads: number of attention heads of each layer.
-        width: number of outputs of each text.
-        vocabulary: number of logits of each token; 0 for a model without a vocabulary.
-        labels: names of the classes, if the outputs are their logits.
-        scores: names of the scores to choose from; the first is the default.
-        score: name of the chosen score.
-        unit: unit of the score.
-        loss_unit: unit of the losses.
+        name: Name of the prediction, in the audit.
+        model: Model of transformers whose attention can be captured and replaced.
+        layers: Number of attention layers.
+        heads: Number of attention heads of each layer.
+        width: Number of outputs of each text.
+        vocabulary: Number of logits of each token; 0 for a model without a vocabulary.
+        labels: Names of the classes, if the outputs are their logits.
+        scores: Names of the scores to choose from; the first is the default.
+        score: Name of the chosen score.
+        unit: Unit of the score.
+        loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
     """
 
@@ -96,8 +96,8 @@ class Task(ABC):
         """Return the loss of each text, `[batch]`; nan for a text without anything to predict.
 
         Args:
-            outputs: outputs of the model, `[batch, width]`.
-            gold: gold number of each text, `[batch]`.
+            outputs: Outputs of the model, `[batch, width]`.
+            gold: Gold number of each text, `[batch]`.
         """
         raise TypeError(f"{type(self).__name__} has no loss.")
 
@@ -105,8 +105,8 @@ class Task(ABC):
         """Return the share of right predictions of each text, `[batch]`; nan for a text without anything to predict.
 
         Args:
-            outputs: outputs of the model, `[batch, width]`.
-            gold: gold number of each text, `[batch]`.
+            outputs: Outputs of the model, `[batch, width]`.
+            gold: Gold number of each text, `[batch]`.
         """
         raise TypeError(f"{type(self).__name__} has no accuracy.")
 
@@ -131,8 +131,8 @@ class Task(ABC):
         """Run the model with each set of heads ablated, in single precision under any precision of the trainer.
 
         Args:
-            inputs: inputs of a batch, from `inputs`.
-            sets: sets of heads of each ablation.
+            inputs: Inputs of a batch, from `inputs`.
+            sets: Sets of heads of each ablation.
 
         Returns:
             `gold`, `[batch]`; and, by kind of ablation, the outputs `[batch, sets × width]`.
@@ -151,7 +151,7 @@ class TaskOutputs:
     """Outputs of a task for all texts, by set of ablated heads.
 
     Attributes:
-        task: the task.
+        task: The task.
         gold: `[texts]`, gold number of each text.
         outputs: `[texts, width]`, by kind of ablation and set of heads.
     """
@@ -165,9 +165,9 @@ class TaskOutputs:
         """Return the outputs from the columns of `Task.rows`, gathered over all texts.
 
         Args:
-            task: the task.
-            rows: columns of all texts, by name.
-            sets: sets of heads of each ablation, as given to `Task.rows`.
+            task: The task.
+            rows: Columns of all texts, by name.
+            sets: Sets of heads of each ablation, as given to `Task.rows`.
         """
         outputs: dict[tuple[Kind, Heads], Floats] = {}
         for ablation, some in sets.items():
@@ -182,12 +182,12 @@ class TaskOutputs:
         """Return the score with a set of heads ablated, and its interval by bootstrap over the texts.
 
         Args:
-            kind: kind of the ablation.
-            heads: the set; empty for the intact model.
-            draws: number of bootstrap draws.
+            kind: Kind of the ablation.
+            heads: The set; empty for the intact model.
+            draws: Number of bootstrap draws.
 
         Raises:
-            UserError: an output is NaN.
+            UserError: An output is NaN.
         """
         values = np.column_stack([self.gold, self.outputs[kind, heads]])
         if undefined := int(np.isnan(values).any(1).sum()):
@@ -213,10 +213,10 @@ def make_ablation(
     """Return an ablation of the heads of a model.
 
     Args:
-        kind: replacement of the outputs of heads.
-        run: function that runs the model on inputs.
-        texts: function that returns batches of inputs; `mean` and `resample` take replacements from their head outputs.
-        seed: seed of `resample`.
+        kind: Replacement of the outputs of heads.
+        run: Function that runs the model on inputs.
+        texts: Function that returns batches of inputs; `mean` and `resample` take replacements from their head outputs.
+        seed: Seed of `resample`.
 
     Raises:
         UserError: `resample` has only one text to draw from.
@@ -236,7 +236,7 @@ class LabelTask(Task):
     """Base of tasks that predict labels of texts, with logits as outputs; or numbers, with one output.
 
     Attributes:
-        positive: index of the positive class of F1; None without one.
+        positive: Index of the positive class of F1; None without one.
         regression: True if gold and outputs are numbers.
     """
 
@@ -280,15 +280,15 @@ class Classification(LabelTask):
     """Task of predicting labels of texts by a fine-tuned transformer.
 
     Args:
-        checkpoint: checkpoint of a `TransformerClassifier`.
-        device: device of the model.
+        checkpoint: Checkpoint of a `TransformerClassifier`.
+        device: Device of the model.
 
     Attributes:
-        classifier: the transformer under its classification head.
-        pieces: vocabulary of the model's tokenizer.
+        classifier: The transformer under its classification head.
+        pieces: Vocabulary of the model's tokenizer.
 
     Raises:
-        TrainingError: the file is damaged, or a checkpoint of another class.
+        TrainingError: The file is damaged, or a checkpoint of another class.
     """
 
     name = "labels, by a checkpoint"
@@ -307,7 +307,7 @@ class Classification(LabelTask):
         """Load a classifier to score it on the texts of a datamodule.
 
         Raises:
-            UserError: labels or pieces of the texts are not the classifier's.
+            UserError: Labels or pieces of the texts are not the classifier's.
         """
         task = cls(checkpoint, device)
         if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
@@ -324,7 +324,7 @@ class Classification(LabelTask):
         """Load a classifier that was fine-tuned from the encoder that reads the texts.
 
         Raises:
-            UserError: the classifier belongs to another encoder.
+            UserError: The classifier belongs to another encoder.
         """
         task = cls(checkpoint, encoder.device)
         pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(task.pieces.words))))
@@ -369,14 +369,14 @@ class MeanStateClassification(LabelTask):
     """Task of predicting labels by a logistic regression on the mean of the last hidden states, delimiters included.
 
     Args:
-        encoder: encoder of the hidden states.
-        train: labelled texts to fit the regression to.
+        encoder: Encoder of the hidden states.
+        train: Labelled texts to fit the regression to.
 
     Attributes:
-        texts: number of texts that the regression was fitted to.
+        texts: Number of texts that the regression was fitted to.
 
     Raises:
-        UserError: a text has no label, or all labels are equal.
+        UserError: A text has no label, or all labels are equal.
     """
 
     name = "labels"
@@ -446,11 +446,11 @@ class LanguageModelling(Task):
     of right predictions.
 
     Args:
-        encoder: encoder whose files hold a head for language modelling.
-        seed: seed of the masks, together with the index of each text.
+        encoder: Encoder whose files hold a head for language modelling.
+        seed: Seed of the masks, together with the index of each text.
 
     Raises:
-        UserError: the encoder's files hold no such head, or its tokenizer has no mask.
+        UserError: The encoder's files hold no such head, or its tokenizer has no mask.
     """
 
     scores = ("loss",)
@@ -520,10 +520,10 @@ class LanguageModelling(Task):
         """Return inputs of at most `most` random texts as batches, the same in every process.
 
         Args:
-            data: the texts.
-            split: split of the texts; None for all test data.
-            most: largest number of texts.
-            seed: seed of the choice.
+            data: The texts.
+            split: Split of the texts; None for all test data.
+            most: Largest number of texts.
+            seed: Seed of the choice.
         """
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
@@ -532,7 +532,7 @@ def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
     """Return the sum of the first output divided by the sum of gold, for each bootstrap draw, `[draws]`.
 
     Args:
-        values: rows `[texts, 1 + width]`, gold before outputs.
+        values: Rows `[texts, 1 + width]`, gold before outputs.
         weights: `[draws, texts]`, how often each text counts.
     """
     gold, outputs = values[:, 0], values[:, 1:]
