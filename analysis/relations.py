@@ -141,10 +141,13 @@ class Relations(Analysis):
                 f"{name}: the texts have no links between words. Read a treebank (--data.init_args.corpora "
                 f"ud_english_ewt), or give `format` links, enhanced or framenet in --data.init_args.corpora."
             )
+        passages = f"{counts['long_passage']} are in passages of more than {self.max_words} words, "
+        wider = "Give a larger `max_words` or null, or read"
         raise UserError(
-            f"{name}: none of {counts['links']} links is within the bounds: {counts['long_passage']} are in passages "
-            f"of more than {self.max_words} words, {counts['long_element']} have more than {MAX_ELEMENT} words on one "
-            f"side, {counts['near']} are less than {MIN_DISTANCE} words long. Give a larger `max_words`, or null."
+            f"{name}: none of {counts['links']} links is within the bounds: {passages if self.max_words else ''}"
+            f"{counts['long_element']} have more than {MAX_ELEMENT} words at one end, and the ends of {counts['near']} "
+            f"are less than {MIN_DISTANCE} words apart. {wider if self.max_words else 'Read'} other links: set "
+            f"`corpus`, `split` or `format` in --data.init_args.corpora."
         )
 
     def _left_out(self, passage: Passage, link: Link) -> str | None:
