@@ -36,7 +36,7 @@ _PART = re.compile(r"(labels-[0-9a-f]+\.parquet|[0-9]+-[0-9a-f]+\.safetensors)")
 
 _SCALE, _SMALL, _RAISE = 2.0**15, 2.0**-29, 2.0**29
 
-Index: TypeAlias = EllipsisType | tuple[EllipsisType | slice | int, ...]
+Index: TypeAlias = EllipsisType | tuple[EllipsisType | slice | int | Tensor, ...]
 
 log = logging.getLogger(__name__)
 

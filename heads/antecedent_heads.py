@@ -113,10 +113,7 @@ class AntecedentEvaluation(nn.Module):
 
     def _counted(self, split: Split, encoder: EncoderOf = "given") -> tuple[dict[str, Tensor], Tensor]:
         """Return right choices by kind of predictor `[documents, predictors, types]` and links, on the CPU."""
-        metric = self._counts[split_key(split, encoder)]
-        assert isinstance(metric, AntecedentCounts)
-        right, links = metric.compute()
-        metric.reset()
+        right, links = self._counts[split_key(split, encoder)].compute()  # type: ignore[operator]
         return {name: found.cpu() for name, found in right.items()}, links.cpu()
 
     def result(
@@ -125,7 +122,7 @@ class AntecedentEvaluation(nn.Module):
         figures: Mapping[str, Figure] | None = None,
         trained_for: Mapping[str, object] | None = None,
     ) -> Result:
-        """Return the scores over all windows, and reset the metrics.
+        """Return the scores over all windows.
 
         Args:
             experiment: Name of the experiment.
@@ -139,11 +136,11 @@ class AntecedentEvaluation(nn.Module):
         # The best head of each group: the first of equals, and the first head without a link.
         own = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
         each = {name: others[place] for place, name in enumerate(self.others)}
-        by_type = self._table(own, dev, heads, each, links)
+        every = self._all_heads(dev, heads, links)
         tables = {
-            "antecedent": self._table(own[:1] * len(own), dev, heads, each, links),
-            "antecedent_by_type": replace(by_type, answer=()),
-            "heads": self._all_heads(dev, heads, links),
+            "antecedent": self._table(every, own[:1] * len(own), each),
+            "antecedent_by_type": replace(self._table(every, own, each), answer=()),
+            "heads": every,
         }
         if self._data.random_init:
             random = [self._counted(split, "random_init") for split in dict.fromkeys(("dev", self._scored))]
@@ -161,7 +158,7 @@ class AntecedentEvaluation(nn.Module):
             scores=scores,
             headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in chosen],
             tables=tables,
-            figures={**self._figures(tables["antecedent"].frame, heads.value, own), **(figures or {})},
+            figures={**self._figures(tables["antecedent"], heads.value, own), **(figures or {})},
             audit={
                 "mode": self.mode,
                 "candidates": self._data.candidates,
@@ -195,65 +192,37 @@ class AntecedentEvaluation(nn.Module):
             table.frame[end] = numbers.T.flatten()
         return replace(table, interval=self._scored)
 
-    def _table(
-        self,
-        chosen: Sequence[int],
-        dev: Floats,
-        heads: Estimate[Floats],
-        others: Mapping[str, Estimate[Floats]],
-        links: Tensor,
-    ) -> Table:
+    def _table(self, heads: Table, chosen: Sequence[int], others: Mapping[str, Estimate[Floats]]) -> Table:
         """Return `mentions, n, head, direction, dev, test, low, high` of one head for each group of mentions.
 
         The other predictors have columns `name, name.low, name.high`: a trained probe, `trained`, before the head, the
         baselines behind it. Where dev is scored, `test` is nan, and the interval belongs to `dev`.
 
         Args:
+            heads: Table of all heads, from `_all_heads`.
             chosen: Head of each group, `direction · heads + head`.
-            dev: Accuracies of the heads on dev, `[2·heads, 4]`.
-            heads: Accuracies of the heads on the scored split, `[2·heads, 4]`.
-            others: Accuracies of the other predictors, `[4]` each.
-            links: Links of the scored split, `[documents, 3]`.
+            others: Accuracies of the other predictors on the scored split, `[4]` each.
         """
-        groups, split = np.arange(len(chosen)), self._scored
-        scored = heads[chosen, groups]
-        ways = [self._names.split(k) for k in chosen]
-        head = {
-            "head": [self._names.head(head) for _, head in ways],
-            "direction": [ANTECEDENT_DIRECTIONS[way] for way, _ in ways],
-            "dev": dev[chosen, groups],
-            "test": np.nan if split == "dev" else scored.value,
-            "low": scored.low,
-            "high": scored.high,
-        }
+        rows = heads.frame.iloc[[2 * len(self._names) * group + head for group, head in enumerate(chosen)]]
         columns = {_column(name): found.named(_column(name)) for name, found in others.items()}
         trained = columns.pop("trained", {})
-        frame = pd.DataFrame({"mentions": ANTECEDENT_GROUPS, "n": _totals(links), **trained, **head})
-        frame = frame.assign(**{key: values for one in columns.values() for key, values in one.items()})
+        of_head = rows[["head", "direction", "dev", "test", "low", "high"]]
+        named = rows[["mentions", "n"]].assign(**trained).join(of_head)
+        frame = named.assign(**{key: values for one in columns.values() for key, values in one.items()})
         units: dict[str, Unit] = dict.fromkeys(("dev", "test", *map(_column, others)), "fraction")
-        return Table(frame, units, interval=split, answer=("mentions", "head", split, *map(_column, others)))
+        answer = ("mentions", "head", self._scored, *map(_column, others))
+        return Table(frame.reset_index(drop=True), units, interval=self._scored, answer=answer)
 
-    def _figures(self, table: pd.DataFrame, accuracy: Floats, own: Sequence[int]) -> Mapping[str, Figure]:
+    def _figures(self, table: Table, accuracy: Floats, own: Sequence[int]) -> Mapping[str, Figure]:
         """Draw bars of the table, and a map of all heads for each group of mentions with its best head framed."""
         paper, names = self._scored == "dev", self._names
-        series = {
-            "best head": self._scored,
-            "nearest mention": "nearest",
-            "same head word": "head_match",
-            "sieve": "sieve",
-        }
-        ends = {"best head": ""}
-        if "trained" in table:
-            series, ends = {"trained probe": "trained", **series}, {**ends, "trained probe": "trained."}
+        series = {"trained probe": "trained"} if "trained" in table.frame else {}
+        series |= {"best head": self._scored, "nearest mention": "nearest"}
+        series |= {"same head word": "head_match", "sieve": "sieve"}
         how = "chosen and scored on dev" if paper else "chosen on dev, scored on test"
-        bars = Bars(
-            title=f"Antecedent selection: head {table['head'][0]} (layer-head), {table['direction'][0]}, {how}",
-            categories=ANTECEDENT_GROUPS,
-            series={name: table[column].tolist() for name, column in series.items()},
-            label="accuracy (%)",
-            intervals={name: (table[f"{end}low"].tolist(), table[f"{end}high"].tolist()) for name, end in ends.items()},
-            unit="fraction",
-        )
+        head, direction = table.frame[["head", "direction"]].iloc[0]
+        title = f"Antecedent selection: head {head} (layer-head), {direction}, {how}"
+        bars = Bars.from_table(title, table, "mentions", series, "accuracy (%)")
         maps: dict[str, HeatMap] = {}
         for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
             way, best = names.split(own[group])

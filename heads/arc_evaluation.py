@@ -291,17 +291,10 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
 
 def relation_bars(table: Table) -> Bars:
     """Return a bar chart of a table of `relation_table`, with the most frequent relations."""
-    shown = table.frame.head(SHOWN)
-    series = {"probe": shown["probe"].tolist()} if shown["probe"].notna().any() else {}
-    series["best fixed offset"] = shown["offset"].tolist()
-    return Bars(
-        title="Words with the right head, per relation",
-        categories=tuple(shown["relation"]),
-        series=series,
-        label="accuracy (%)",
-        intervals={next(iter(series)): (shown["low"].tolist(), shown["high"].tolist())},
-        unit="fraction",
-    )
+    shown = replace(table, frame=table.frame.head(SHOWN))
+    probe = {"probe": "probe"} if shown.frame["probe"].notna().any() else {}
+    series = {**probe, "best fixed offset": "offset"}
+    return Bars.from_table("Words with the right head, per relation", shown, "relation", series, "accuracy (%)")
 
 
 class Baselines(DependencyExperiment):

@@ -410,10 +410,6 @@ def heads_table(
     return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), "fraction"))
 
 
-_CELLS = 1 << 22
-"""Weights in memory at once in single precision, all heads of some words."""
-
-
 def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most: int) -> tuple[tuple[int, ...], int]:
     """Choose heads whose averaged attention finds more syntactic heads than each alone (Limisiewicz et al. 2020, §4.2).
 
@@ -434,7 +430,7 @@ def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most
     reached = -1
     while len(chosen) < most:
         counts: Tensor | int = 0
-        for rows, gold in _chunks(store, arcs, words, direction):
+        for rows, gold in _between(store, arcs, words, direction):
             together = rows + sum(rows[:, head, None] for head in chosen)
             counts = counts + _right(together, gold[:, None]).sum(0)
         assert isinstance(counts, Tensor)
@@ -459,9 +455,8 @@ def ensemble_hits(store: Store, arcs: Arcs, words: Flags, direction: int, heads:
     Returns:
         float64, one number for each True in `words`, in the order of the arcs.
     """
-    chunks = _chunks(store, arcs, words, direction)
-    found = np.zeros(int(words.sum()))
-    found[_order(arcs, words)] = torch.cat([_right(rows[:, list(heads)].sum(1), gold) for rows, gold in chunks]).numpy()
+    weights = _between(store, arcs, words, direction)
+    found: Floats = torch.cat([_right(rows[:, list(heads)].sum(1), gold) for rows, gold in weights]).double().numpy()
     return found
 
 
@@ -471,31 +466,19 @@ def _right(weights: Tensor, gold: Tensor) -> Tensor:
     return (place + 1 == gold) & (most > 0)
 
 
-def _order(arcs: Arcs, words: Flags) -> Integers:
-    """Return positions of the relation's words, short sentences first, so that little is padded."""
-    return np.argsort(arcs.length[words], kind="stable")
+def _between(store: Store, arcs: Arcs, words: Flags, direction: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield, by sentence, weights between some words and all n words, `[some, heads, n]`, and gold heads `[some]`.
 
-
-def _chunks(store: Store, arcs: Arcs, words: Flags, direction: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield weights between some words of the relation and all words, `[chunk, heads, n]`, and gold heads `[chunk]`.
-
-    The word itself and the padding are minus infinity. A word without another one is its own prediction, and wrong.
+    The word itself is minus infinity. A word without another one is its own prediction, and wrong.
     """
-    places = np.flatnonzero(words)[_order(arcs, words)]
-    heads = len(store.manifest.layers) * len(store.manifest.heads)
-    start = 0
-    while start < len(places):
-        n = int(arcs.length[places[min(start + 512, len(places)) - 1]])
-        some = places[start : start + min(max(_CELLS // (heads * n), 1), 512)]
-        rows = torch.full((len(some), heads, int(arcs.length[some[-1]])), -torch.inf)
-        for row, place in enumerate(some):
-            word, length = int(arcs.word[place]), int(arcs.length[place])
-            at = (..., word, slice(None)) if direction == 0 else (..., word)
-            weights = store.read("attention", int(arcs.sentence[place]), at)
-            rows[row, :, :length] = weights[..., 1:-1].flatten(0, 1)
-            rows[row, :, word - 1] = -torch.inf
-        yield rows, torch.from_numpy(arcs.head[some])
-        start += len(some)
+    rows = np.flatnonzero(words)
+    for some in np.split(rows, np.flatnonzero(np.diff(arcs.sentence[rows])) + 1):
+        word = torch.from_numpy(arcs.word[some])
+        at = (..., word, slice(None)) if direction == 0 else (..., word)
+        weights = store.read("attention", int(arcs.sentence[some[0]]), at).flatten(0, 1)
+        between = (weights if direction == 0 else weights.mT)[..., 1:-1].transpose(0, 1)
+        between[torch.arange(len(word)), :, word - 1] = -torch.inf
+        yield between, torch.from_numpy(arcs.head[some])
 
 
 _EXAMPLES = 3
@@ -569,26 +552,19 @@ def draw_sentence(
     )
 
 
-def best_bars(best: pd.DataFrame) -> Bars:
-    """Return a bar chart of a frame of `ChosenHeads.best_heads`, with the most frequent relations.
+def best_bars(best: Table) -> Bars:
+    """Return a bar chart of a table of `ChosenHeads.best_heads`, with the most frequent relations.
 
     Bars are the best head, the best fixed offset and, if there is one, the best head with random weights.
     """
-    shown = _found(best).head(SHOWN)
-    held_out = bool(shown["test"].notna().any())
-    controls = {"best fixed offset": shown["offset"].tolist()}
+    shown = _found(best.frame).head(SHOWN)
+    series = {"best head": str(best.interval), "best fixed offset": "offset"}
     if shown["random_init"].notna().any():
-        controls["best head, random weights"] = shown["random_init"].tolist()
-    return Bars(
-        title="Best single head per relation"
-        + (", chosen on dev, scored on test" if held_out else ", chosen and scored on one split"),
-        categories=tuple(shown["relation"] + " " + shown["head"]),
-        series={"best head": shown["test" if held_out else "dev"].tolist(), **controls},
-        label="accuracy (%)",
-        intervals={"best head": (shown["low"].tolist(), shown["high"].tolist())},
-        category_label="relation and its best head (layer-head)",
-        unit="fraction",
-    )
+        series["best head, random weights"] = "random_init"
+    how = "chosen on dev, scored on test" if best.interval == "test" else "chosen and scored on one split"
+    named = replace(best, frame=shown.assign(name=shown["relation"] + " " + shown["head"]))
+    title, label = f"Best single head per relation, {how}", "relation and its best head (layer-head)"
+    return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
 
 
 def head_map(
@@ -715,8 +691,6 @@ class SingleHeads(DependencyExperiment):
             encoder: metric.compute().cpu().numpy()  # type: ignore[operator]
             for encoder, metric in self._peaks.items()
         }
-        for metric in self._peaks.values():
-            metric.reset()  # type: ignore[operator]
         if not self.trainer.is_global_zero:
             return None  # the first process computes the statistics and writes them
         names = Names(self.data.layers, self.data.heads)
@@ -755,7 +729,7 @@ class SingleHeads(DependencyExperiment):
             scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(self.data.relations)),
             tables=tables,
             figures={
-                **({"best_heads": best_bars(best.frame)} if len(_found(best.frame)) else {}),
+                **({"best_heads": best_bars(best)} if len(_found(best.frame)) else {}),
                 **given.maps(best.frame, self.maps),
                 **{
                     f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)

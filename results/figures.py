@@ -82,6 +82,38 @@ class Bars(Figure):
         }
         _check_groups(self, self.categories, self.series, self.intervals, ends)
 
+    @classmethod
+    def from_table(
+        cls,
+        title: str,
+        table: Table,
+        category: str,
+        series: Mapping[str, str],
+        label: str,
+        category_label: str = "",
+    ) -> Self:
+        """Create bars from columns of a table, with their intervals: a group per row, a bar per column.
+
+        Args:
+            title: title of the figure.
+            table: the table.
+            category: column with the names of the groups.
+            series: column of each series; all have the unit of the first.
+            label: label of the axis of the values.
+            category_label: label of the axis of the categories.
+        """
+        frame, units = table.frame, table.unit_rows()
+        ends = {name: table.intervals().get(column) for name, column in series.items()}
+        return cls(
+            title,
+            tuple(frame[category].astype(str)),
+            {name: frame[column].tolist() for name, column in series.items()},
+            label,
+            {name: (frame[pair[0]].tolist(), frame[pair[1]].tolist()) for name, pair in ends.items() if pair},
+            unit=units[next(iter(series.values()))][0],
+            category_label=category_label,
+        )
+
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
         missing = [math.nan] * len(self.categories)

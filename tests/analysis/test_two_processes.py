@@ -31,7 +31,7 @@ def sums(analysis: Analysis) -> Iterator[Tensor]:
     for metric in analysis.modules():
         if isinstance(metric, ExactMetric):
             assert set(metric._reductions.values()) == {dim_zero_sum}
-            yield from metric.metric_state.values()
+            yield from map(torch.as_tensor, metric.metric_state.values())
 
 
 @pytest.mark.parametrize("make", SUMMED, ids=lambda make: make().name)

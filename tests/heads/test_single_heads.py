@@ -2,7 +2,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
@@ -65,10 +65,12 @@ def paper(make_data: MakeData) -> Result:
 class Counted:
     """A split, and what every head says in it, read off the store one word after the other."""
 
-    def __init__(self, module: DependencyDataModule, corpus: str, name: str) -> None:
+    def __init__(
+        self, module: DependencyDataModule, corpus: str, name: Literal["dev", "test"], random: bool = False
+    ) -> None:
         path = Path(corpus.replace("{split}", name))
         self.sentences: tuple[Sentence, ...] = read_treebank(path).sentences
-        store = module.splits["dev" if name == "dev" else "test"].store
+        store = (module.random_splits if random else module.splits)[name].store
         self.weights = [store.read("attention", item).flatten(0, 1).double().numpy() for item in range(len(store))]
 
     def names(self, predictor: int, item: int, word: int) -> int:
@@ -78,13 +80,15 @@ class Counted:
         best = max(others, key=lambda other: weights[word, other], default=-1)
         return best if best > 0 and weights[word, best] > 0 else -1
 
+    def words(self, relation: str) -> Iterator[tuple[int, int, int]]:
+        """Sentence, position and gold head of each word of a relation."""
+        for item, sentence in enumerate(self.sentences):
+            for word, (gold, label) in enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1):
+                if relation in ("all", label) or (relation == "all (no punctuation)" and label != "punct"):
+                    yield item, word, gold
+
     def right(self, predictor: int, relation: str) -> tuple[int, int]:
-        found = [
-            self.names(predictor, item, word) == gold
-            for item, sentence in enumerate(self.sentences)
-            for word, (gold, label) in enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1)
-            if relation in ("all", label) or (relation == "all (no punctuation)" and label != "punct")
-        ]
+        found = [self.names(predictor, item, word) == gold for item, word, gold in self.words(relation)]
         return sum(found), len(found)
 
     def best(self, relation: str) -> int:
@@ -123,6 +127,13 @@ def splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
     return Counted(module, corpus, "dev"), Counted(module, corpus, "test")
 
 
+@pytest.fixture(scope="module")
+def random_splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
+    module = make_data(random_init=True)
+    module.setup("test")
+    return Counted(module, corpus, "dev", random=True), Counted(module, corpus, "test", random=True)
+
+
 def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
     assert {name: " ".join(map(str, table.frame)) for name, table in result.tables.items()} == {
         "best_heads": BEST,
@@ -139,8 +150,11 @@ def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
     assert result.audit == {"mode": "held_out", "permutations": 9, "predictions_without_weight": without_weight}
 
 
-def test_the_best_heads_equal_counting_in_the_store(result: Result, splits: tuple[Counted, Counted]) -> None:
+def test_the_best_heads_equal_counting_in_the_store(
+    result: Result, splits: tuple[Counted, Counted], random_splits: tuple[Counted, Counted]
+) -> None:
     dev, test = splits
+    random_dev, random_test = random_splits
     table = result.tables["best_heads"].frame
     relations = {"det", "nsubj", "obj", "nmod:poss", "punct", "root"}
     assert set(table["relation"]) == {"all", "all (no punctuation)", *relations}
@@ -149,10 +163,57 @@ def test_the_best_heads_equal_counting_in_the_store(result: Result, splits: tupl
         assert (row["head"], row["direction"]) == (NAMES.head(k % 8), DIRECTIONS[k // 8])
         assert (row["dev"], row["test"]) == (dev.accuracy(k, row["relation"]), test.accuracy(k, row["relation"]))
         assert row["n"] == test.right(k, row["relation"])[1]
-    assert table["random_init"].between(0, 1).all()
+        best_random = random_dev.best(row["relation"])
+        assert row["random_init"] == random_test.accuracy(best_random, row["relation"])
     assert (table["random_init"] != table["test"]).any()
     assert table["p"].dropna().isin([n / 10 for n in range(1, 11)]).all()
     assert table["p"].notna().any()
+
+
+def test_all_heads_and_their_maps_equal_counting_in_the_store(
+    result: Result, paper: Result, splits: tuple[Counted, Counted]
+) -> None:
+    table, of_dev = result.tables["heads"].frame, paper.tables["heads"].frame
+    assert list(of_dev["dev"]) == [
+        splits[0].accuracy(place % 16, name) for place, name in enumerate(of_dev["relation"])
+    ]
+    for place, row in enumerate(table.to_dict("records")):
+        k, relation = place % 16, row["relation"]
+        assert (row["direction"], row["head"]) == (DIRECTIONS[k // 8], f"{row['layer']}-{row['number']}")
+        assert (row["layer"], row["number"], row["n"]) == (k % 8 // 4 + 1, k % 4 + 1, splits[1].right(k, relation)[1])
+        assert (row["dev"], row["test"]) == tuple(split.accuracy(k, relation) for split in splits)
+    maps = {name: one for name, one in result.figures.items() if isinstance(one, HeatMap)}
+    assert {"heads_all", "heads_all_no_punctuation", "heads_nmod_poss"} < maps.keys()
+    highest = max(one.values.max() for one in maps.values())
+    for one in maps.values():
+        relation, _, direction = one.title.removeprefix("Accuracy of each head: ").rpartition(", ")
+        own = table[(table["relation"] == relation) & (table["direction"] == direction)]
+        assert one.values.ravel().tolist() == own["test"].tolist()
+        best = result.tables["best_heads"].frame.set_index("relation").loc[relation]
+        assert (NAMES.place(str(best["head"])), best["direction"]) == (one.marked, direction)
+        assert one.limits == (min(one.values.min() for one in maps.values()), highest)
+
+
+def test_accuracy_by_length_equals_counting(result: Result, splits: tuple[Counted, Counted]) -> None:
+    dev, test = splits
+    found = {
+        (row["relation"], row["length"]): row for row in result.tables["best_heads_by_length"].frame.to_dict("records")
+    }
+    bounds = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, 98)}
+    for best, (length, (shortest, longest)) in product(
+        result.tables["best_heads"].frame.to_dict("records"), bounds.items()
+    ):
+        k = dev.best(best["relation"])
+        words = [
+            (test.names(k, item, word) == gold, gold - word == best["best_offset"])
+            for item, word, gold in test.words(best["relation"])
+            if gold and shortest <= abs(gold - word) <= longest
+        ]
+        if words:
+            row = found.pop((best["relation"], length))
+            assert (row["n"], row["head"], row["direction"]) == (len(words), best["head"], best["direction"])
+            assert [row["accuracy"], row["offset"]] == np.mean(words, axis=0).tolist()
+    assert not found
 
 
 def test_the_accuracy_of_a_role_is_that_of_its_head_on_test(result: Result) -> None:
@@ -414,7 +475,7 @@ def test_delimiters_are_drawn_where_the_tokenizer_writes_them(make_data: MakeDat
         assert lines.words == tuple(words)
         np.testing.assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
         assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
-    with pytest.raises(UserError, match=r"head '1-1' does not exist; .* from 2-1 to 2-4"):
+    with pytest.raises(UserError, match="head '1-1' does not exist; heads are named layer-head, from 2-1 to 2-4"):
         check_drawing(AttentionDrawing("1-1", data.ids[0]), names, data, scored.relations)
 
 
@@ -504,11 +565,7 @@ def chosen_by_hand(store: Store, gold: Arcs, words: Flags, direction: int, most:
 
 @pytest.mark.parametrize("direction", [0, 1])
 @pytest.mark.parametrize("relation", [*RELATIONS, "all"])
-def test_the_choice_equals_trying_all_heads(
-    store: tuple[Store, Arcs], relation: str, direction: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if direction == 1:  # a few words at a time
-        monkeypatch.setattr("heads.single_heads._CELLS", 100)
+def test_the_choice_equals_trying_all_heads(store: tuple[Store, Arcs], relation: str, direction: int) -> None:
     attention, gold = store
     every = np.ones(len(gold), dtype=np.bool_)
     words = every if relation == "all" else gold.relation == RELATIONS.index(relation)
