@@ -11,7 +11,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
 from analysis.attention_analyses import Analysis, AttentionAnalyses
-from analysis.by_head import HeadNumbers, head_rows, without_interval
+from analysis.by_head import HeadNumbers, class_map, head_rows, without_interval
 from analysis.surface_statistics import BEHAVIOURS
 from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
 from datamodules.atlas import TREEBANK
@@ -20,7 +20,7 @@ from datamodules.corpus import part_of
 from heads import AntecedentHeads, SingleHeads
 from heads.single_heads import MARGIN, head_name
 from metrics.moments import Means
-from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged
+from results import Estimate, Figure, Floats, Result, Table, Unit, merged
 from results.errors import check_numbers
 from training.experiment import Experiment
 
@@ -61,7 +61,8 @@ NO_ROLE = "–"
 
 _ANSWER = ("layer", "head", "role", "roles")
 
-_ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": "before fine-tuning", "random_init": "random weights"}
+_ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": ", before fine-tuning", "random_init": ", random weights"}
+"""Ends of the titles of figures."""
 
 
 def roles_of(row: Row) -> list[str]:
@@ -338,7 +339,10 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
                 " ".join(name for name, of in flags.items() if of.ravel()[row]) for row in range(len(frame))
             ]
         tables[f"{prefix}atlas"] = Table(frame, one.units, answer=_ANSWER if encoder == "given" else ())
-        figures[f"{prefix}roles"] = role_figure(frame, _ENCODERS[encoder])
+        grid = frame.pivot(index="layer", columns="head", values="role").to_numpy().tolist()
+        cells = [[None if role == NO_ROLE else role for role in row] for row in grid]
+        glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}
+        figures[f"{prefix}roles"] = class_map(f"Roles of heads{_ENCODERS[encoder]}", cells, glyphs)
         for role in (*ROLES, NO_ROLE):
             share = float((frame["role"] == role).mean())
             scores[f"{prefix}role.{'none' if role == NO_ROLE else role}"] = Estimate(share, unit="fraction")
@@ -347,22 +351,3 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
         tables["control"] = control_table(given, random)
     headline = [name for name in scores if name.startswith("role.")]
     return Result("atlas", scores | same, tables, figures, headline=headline)
-
-
-def role_figure(atlas: pd.DataFrame, of: str) -> HeatMap:
-    """Return a map of the main role of each attention head; heads without a role are left empty.
-
-    Args:
-        atlas: Frame of a table `atlas`.
-        of: Name of the encoder for the title; empty for the given encoder.
-    """
-    grid = atlas.pivot(index="layer", columns="head", values="role")
-    return HeatMap.from_categories(
-        title="Roles of heads" + (f", {of}" if of else ""),
-        cells=[[None if role == NO_ROLE else role for role in row] for row in grid.to_numpy().tolist()],
-        glyphs={role: glyph for role, (glyph, _) in ROLES.items()},
-        row_labels=[str(layer) for layer in grid.index],
-        column_labels=[str(head) for head in grid.columns],
-        row_label="layer",
-        column_label="head",
-    )

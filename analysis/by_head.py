@@ -1,7 +1,7 @@
 """Numbers of attention heads: means over inputs, and the tables, maps and scores that are made of them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attention import Encoder
 from heads.single_heads import head_name
 from metrics.moments import Means, Moments
-from results import Estimate, Floats, Unit
+from results import Estimate, Floats, HeatMap, Unit
 
 HeadNumbers: TypeAlias = Means | Estimate[Floats]
 """Number of every attention head, `[layers, heads]`: means over two groups of inputs (halves), or an estimate."""
@@ -86,11 +86,11 @@ class HeadMeans(nn.Module):
 
     def over(
         self, level: Literal["heads", "layers", "model"] = "heads", groups: Sequence[int] | slice = slice(None)
-    ) -> dict[str, Estimate[Floats]]:
+    ) -> dict[str, Estimate[Any]]:
         """Return the mean of each number with its interval, over the inputs of some groups; every process must call it.
 
         Args:
-            level: `heads` for means `[layers, heads]`, `layers` for `[layers]`, `model` for `[]`.
+            level: `heads` for means `[layers, heads]`, `layers` for `[layers]`, `model` for one number.
             groups: Indices of the groups; by default all.
 
         Returns:
@@ -106,7 +106,7 @@ class HeadMeans(nn.Module):
 
 def by_name(
     means: Means, names: Sequence[str], groups: Sequence[int] | slice = slice(None)
-) -> dict[str, Estimate[Floats]]:
+) -> dict[str, Estimate[Any]]:
     """Return the mean of each number with its interval, over the inputs of some groups.
 
     Args:
@@ -115,9 +115,9 @@ def by_name(
         groups: Indices of the groups; by default all.
 
     Returns:
-        Estimates `[…]` by the name of the number.
+        Estimates `[…]` by the name of the number; estimates of one number if nothing is left of the shape.
     """
-    return {name: means.at(place).over(groups) for place, name in enumerate(names)}
+    return {name: means.at(place).over(groups)[()] for place, name in enumerate(names)}
 
 
 def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
@@ -154,6 +154,18 @@ def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "cl
         return pd.DataFrame(columns=["layer", "head", label, value, "low", "high", "inputs"])
     ends = {f"{value}.low": "low", f"{value}.high": "high"}
     return pd.concat(frames, ignore_index=True).rename(columns=ends)
+
+
+def class_map(title: str, cells: Sequence[Sequence[str | None]], glyphs: Mapping[str, str]) -> HeatMap:
+    """Return a map of one class for each attention head, for instance its role.
+
+    Args:
+        title: Title of the figure.
+        cells: Class of each head, `[layers][heads]`; None leaves a cell empty.
+        glyphs: One or two letters for each class.
+    """
+    rows, columns = ([str(number + 1) for number in range(size)] for size in (len(cells), len(cells[0])))
+    return HeatMap.from_categories(title, cells, glyphs, rows, columns, "layer", "head")
 
 
 def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:

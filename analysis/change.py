@@ -62,7 +62,7 @@ class Change(Analysis):
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Return tables `change`, by head, and `change_layers`; scores of the model and of layers; maps and curves."""
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
-        scores = {f"change.{name}": one[()] for name, one in model.items()}
+        scores = {f"change.{name}": one for name, one in model.items()}
         headline = list(scores)
         for name, one in layers.items():
             scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analysis.attention_analyses import Analysis
-from analysis.by_head import HeadMeans, head_rows
+from analysis.by_head import HeadMeans, class_map, head_rows
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from heads.single_heads import head_name
 from metrics.moments import Means
 from metrics.patterns import PATTERNS, by_rules, structure
-from results import Bars, Estimate, Figure, Floats, HeatMap, Maps, Result, Table, Unit
+from results import Bars, Figure, Maps, Result, Table, Unit, numbers
 from results.errors import UserError, check_numbers
 from training import gathered
 
@@ -128,55 +128,30 @@ class Patterns(Analysis):
             ignore_index=True,
         )
         by_layer.insert(0, "corpus", by_layer.pop("corpus"))
-        each = [self._numbers.over("model", own) for own in groups.values()]
-        by_corpus = {
-            name: Estimate(*np.transpose([[*one[name].named("").values()] for one in each]), unit="fraction")
-            for name in PATTERNS
+        each = [{"corpus": name, **numbers(self._numbers.over("model", own))} for name, own in groups.items()]
+        tables = {
+            "patterns": Table(by_layer, _UNITS),
+            "patterns_total": Table(pd.DataFrame(each), _UNITS, answer=("corpus", *PATTERNS)),
+            "head_patterns": Table(heads, _UNITS),
         }
-        totals = head_rows(by_corpus).drop(columns="layer")
-        totals.insert(0, "corpus", self._corpora)
-        figures: dict[str, Figure] = {
-            "pattern_heads": _head_figure(self._numbers.means().over().value),
-            "patterns_by_layer": _bars("Patterns by layer", range(1, self._encoder.layers + 1), layers, "layer"),
-        }
-        if len(groups) > 1:
-            figures["patterns_by_corpus"] = _bars("Patterns by corpus", self._corpora, by_corpus, "corpus")
+        cells = [[NAMES[place] for place in row] for row in self._numbers.means().over().value.argmax(-1)]
+        figures: dict[str, Figure] = {"pattern_heads": class_map("Most frequent pattern of each head", cells, GLYPHS)}
+        shown = {"layer": Table(head_rows(layers), _UNITS), "corpus": tables["patterns_total"]}
+        series = dict(zip(NAMES, PATTERNS, strict=True))
+        for name in ("layer", *(["corpus"] if len(groups) > 1 else [])):
+            bars = Bars.from_table(f"Patterns by {name}", shown[name], name, series, "share of maps", name)
+            figures[f"patterns_by_{name}"] = bars
         if gallery := _gallery_figure(gathered([one for kept in self._gallery for one in kept])):
             figures["pattern_gallery"] = gallery
-        scores = {f"pattern.{name}": model[name][()] for name in PATTERNS}
+        scores = {f"pattern.{name}": model[name] for name in PATTERNS}
         return Result(
             experiment=self.name,
             scores=scores,
-            tables={
-                "patterns": Table(by_layer, _UNITS),
-                "patterns_total": Table(totals, _UNITS, answer=("corpus", *PATTERNS)),
-                "head_patterns": Table(heads, _UNITS),
-            },
+            tables=tables,
             figures=figures,
             audit={"inputs": int(model["block"].inputs)},
             headline=list(scores),
         )
-
-
-def _head_figure(shares: Floats) -> HeatMap:
-    """Draw the most frequent pattern of each head, from shares `[layers, heads, patterns]`."""
-    rows, columns = ([str(number) for number in range(1, size + 1)] for size in shares.shape[:2])
-    cells = [[NAMES[place] for place in row] for row in shares.argmax(-1)]
-    return HeatMap.from_categories("Most frequent pattern of each head", cells, GLYPHS, rows, columns, "layer", "head")
-
-
-def _bars(title: str, categories: Sequence[object], shares: Mapping[str, Estimate[Floats]], label: str) -> Bars:
-    """Draw the share of each pattern, `[categories]`."""
-    shown = dict(zip(NAMES, shares.values(), strict=True))
-    return Bars(
-        title,
-        tuple(map(str, categories)),
-        {name: one.value.tolist() for name, one in shown.items()},
-        "share of maps",
-        {name: tuple(end.tolist() for end in one.interval) for name, one in shown.items()},
-        unit="fraction",
-        category_label=label,
-    )
 
 
 def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:

@@ -136,7 +136,7 @@ class Surface(Analysis):
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         return Result(
             experiment=self.name,
-            scores={f"surface.{name}": model[name][()] for name in PLAIN},
+            scores={f"surface.{name}": model[name] for name in PLAIN},
             tables={
                 "surface": Table(rows.assign(**beside), units),
                 "layers": Table(head_rows(layers), UNITS, answer=("layer", *ASKED)),

@@ -287,7 +287,6 @@ def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor
     """
     counts = {"links": links, **right}
     columns: dict[str, object] = {"document": documents}
-    columns |= {name: of_type.sum(1).tolist() for name, of_type in counts.items()}
-    for place, (_, suffix) in enumerate(_SUFFIXES[1:]):
-        columns |= {f"{name}{suffix}": of_type[:, place].tolist() for name, of_type in counts.items()}
+    for types, (_, suffix) in zip(([0, 1, 2], [0], [1], [2]), _SUFFIXES, strict=True):
+        columns |= {f"{name}{suffix}": of_type[:, types].sum(1).tolist() for name, of_type in counts.items()}
     return pd.DataFrame(columns)

@@ -380,9 +380,7 @@ class ChosenHeads:
         gain = relations["test"].fillna(relations["dev"]) - relations["offset"]
         found: list[AttentionDrawing] = []
         for _, row in relations.loc[gain.sort_values(ascending=False, kind="stable").index].iterrows():
-            layer, head = self.names.place(row["head"])
-            k = DIRECTIONS.index(row["direction"]) * len(self.names) + layer * len(self.names.heads) + head
-            right = scored.groups[row["relation"]] & (scored.predicted[:, k] == arcs.head)
+            right = scored.groups[row["relation"]] & (scored.predicted[:, self.dev.best(row["relation"])] == arcs.head)
             right &= np.isin(arcs.length, _WORDS)
             if len(found) < _EXAMPLES and right.any():
                 sentence = sentences.ids[int(np.bincount(arcs.sentence[right]).argmax())]

@@ -389,9 +389,8 @@ class HeadAblation(TaskExperiment):
             )
         if "layers" in frames:
             title = f"All heads of a layer off ({kind}, {self.split})"
-            found[f"layers_{kind}"] = table_bars(
-                title, frames["layers"], "layer", {kind: "difference"}, label, task.unit
-            )
+            shown = replace(tables["layers"], frame=frames["layers"])
+            found[f"layers_{kind}"] = Bars.from_table(title, shown, "layer", {kind: "difference"}, label, "layer")
         return found
 
 
@@ -409,32 +408,6 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
     apart = difference(score, whole).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
-
-
-def table_bars(
-    title: str, frame: pd.DataFrame, category: str, series: Mapping[str, str], label: str, unit: Unit
-) -> Bars:
-    """Return a bar chart of columns of a table with their intervals, a bar for each series and category.
-
-    Args:
-        title: Title of the figure.
-        frame: The table, with columns `<column>.low` and `<column>.high` beside each column that is drawn.
-        category: Column of the categories.
-        series: Column of each series, by the name of the series.
-        label: Label of the values.
-        unit: Unit of the values.
-    """
-    return Bars(
-        title=title,
-        categories=tuple(frame[category].astype(str)),
-        series={name: frame[column].tolist() for name, column in series.items()},
-        label=label,
-        intervals={
-            name: (frame[f"{column}.low"].tolist(), frame[f"{column}.high"].tolist()) for name, column in series.items()
-        },
-        unit=unit,
-        category_label=category,
-    )
 
 
 def draws_for(tests: int, texts: int) -> int:

@@ -25,7 +25,7 @@ from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
 from heads.arc_evaluation import check_relations
 from heads.single_heads import Names, Predictions, head_name
-from interventions.ablation import DRAWS, random_heads, table_bars
+from interventions.ablation import DRAWS, random_heads
 from interventions.task import (
     IGNORED,
     REFERENCES,
@@ -44,11 +44,13 @@ from probes.frozen import DependencyProbe
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment
 from processes.ranks import Ranks
-from results import Estimate, Figure, Result, Table, Unit, numbers
+from results import Bars, Estimate, Result, Table, Unit, numbers
 from results.errors import UserError, check_numbers, check_values, counted
 from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
+from training.experiment import check_names
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
+_CHANGES = ("intact", "best", "random", "beyond")
 _GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vectors")
 
 
@@ -341,10 +343,7 @@ class CausalCheck(NestedExperiment):
         super().__init__(probe, **training)
         check_values(self, kind=kind)
         check_numbers(self, least=1, heads=heads, random=random, upper=upper)
-        if not relations or len(set(relations)) < len(relations):
-            raise UserError(
-                f"--model.init_args.relations must be a non-empty list without duplicates, not {list(relations)}."
-            )
+        check_names("relations", relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.upper, self.kind = heads, random, upper, kind
@@ -453,7 +452,7 @@ class CausalCheck(NestedExperiment):
         frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
         frame["n"] = frame["n"].astype("Int64")
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
-        columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(("intact", "best", "random", "beyond"), units)
+        columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
         answer = ("measure", "relation", "heads", "beyond", "p_holm")
         return Table(frame, {**columns, "p": "p", "p_holm": "p"}, answer=answer), scores
 
@@ -525,7 +524,7 @@ class CausalCheck(NestedExperiment):
         return AblatedScore(task, off, lambda _: texts, dev.lengths.tolist(), inputs, f"{task.score} of the task", on)
 
 
-def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Figure:
+def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:
     """Return bars of the change of a score with the best heads ablated, beside its change with random heads ablated.
 
     Args:
@@ -533,6 +532,7 @@ def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Figure
         name: Name of the score in the table.
         measure: The score.
     """
+    units: dict[str, Unit] = {**dict.fromkeys(_CHANGES, measure.task.unit), "p": "p", "p_holm": "p"}
+    rows, label = Table(table[table["measure"] == name], units), f"change of the {measure.label}"
     series = {"best heads off": "best", "random heads of the same layers off": "random"}
-    rows, label = table[table["measure"] == name], f"change of the {measure.label}"
-    return table_bars(f"Heads of a relation off{measure.on}", rows, "relation", series, label, measure.task.unit)
+    return Bars.from_table(f"Heads of a relation off{measure.on}", rows, "relation", series, label, "relation")

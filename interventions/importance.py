@@ -180,7 +180,7 @@ class Importance(Analysis):
         )
         task = self._task
         fitted = {"classifier_texts": task.texts} if isinstance(task, MeanStateClassification) else {}
-        scores = {f"{self.name}.{name}": one[()] for name, one in measured.items()}
+        scores = {f"{self.name}.{name}": one for name, one in measured.items()}
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
         return Result(

@@ -29,6 +29,7 @@ from processes.progress import Progress
 from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
 from results.errors import UserError, check_numbers, check_values, counted
 from training import recorded_gradients
+from training.experiment import check_names
 
 _STEPS = 10
 SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
@@ -148,10 +149,7 @@ class Pruning(TaskExperiment):
         check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_numbers(self, above=0, most=1, share=share)
-        if not rankings or len(set(rankings)) < len(rankings):
-            raise UserError(
-                f"--model.init_args.rankings must be a non-empty list without duplicates, not {list(rankings)}."
-            )
+        check_names("rankings", rankings)
         if (save is None) != (share is None):
             raise UserError(
                 f"--model.init_args.save is {save} and --model.init_args.share is {share}: give both or neither."
