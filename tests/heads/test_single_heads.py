@@ -1,6 +1,7 @@
 import re
 from collections.abc import Callable, Iterator
-from itertools import combinations, product
+from dataclasses import replace
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 
 from attention import EncoderSpec, Options
 from attention.store import Store
@@ -30,9 +32,10 @@ from heads.single_heads import (
     ensemble_hits,
 )
 from metrics.attachment import Arcs
-from metrics.heads import DIRECTIONS, most_attended
+from metrics.bootstrap import bootstrap_ratio
+from metrics.heads import DIRECTIONS, most_attended, permutation_p
 from metrics.rows import ArcRows
-from results import AttentionLines, Bars, Flags, HeatMap, Result
+from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result
 from results.errors import UserError
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
@@ -90,6 +93,17 @@ class Counted:
     def right(self, predictor: int, relation: str) -> tuple[int, int]:
         found = [self.names(predictor, item, word) == gold for item, word, gold in self.words(relation)]
         return sum(found), len(found)
+
+    def by_sentence(self, predictor: int, relation: str) -> pd.DataFrame:
+        """Right words and all words of the relation in each sentence."""
+        found = [(item, self.names(predictor, item, word) == gold) for item, word, gold in self.words(relation)]
+        counts = pd.DataFrame(found, columns=["sentence", "right"]).groupby("sentence")["right"].agg(["sum", "size"])
+        return counts.reindex(range(len(self.sentences)), fill_value=0)
+
+    def by_offset(self, relation: str) -> dict[int, float]:
+        """Share of the words whose head is at each fixed offset, the nearest first, ahead before behind."""
+        words = list(self.words(relation))
+        return {k: sum(gold - word == k for _, word, gold in words if gold) / len(words) for k in (1, -1, 2, -2, 3, -3)}
 
     def best(self, relation: str) -> int:
         counts = [self.right(k, relation)[0] for k in range(16)]
@@ -163,11 +177,26 @@ def test_the_best_heads_equal_counting_in_the_store(
         assert (row["head"], row["direction"]) == (NAMES.head(k % 8), DIRECTIONS[k // 8])
         assert (row["dev"], row["test"]) == (dev.accuracy(k, row["relation"]), test.accuracy(k, row["relation"]))
         assert row["n"] == test.right(k, row["relation"])[1]
+        own = test.by_sentence(k, row["relation"])
+        assert_array_equal([row["low"], row["high"]], bootstrap_ratio(own["sum"], own["size"], seed=0).interval)
+        on_dev = dev.by_offset(row["relation"])
+        assert row["best_offset"] == max(on_dev, key=lambda offset: on_dev[offset])
+        assert row["offset"] == test.by_offset(row["relation"])[row["best_offset"]]
         best_random = random_dev.best(row["relation"])
         assert row["random_init"] == random_test.accuracy(best_random, row["relation"])
     assert (table["random_init"] != table["test"]).any()
-    assert table["p"].dropna().isin([n / 10 for n in range(1, 11)]).all()
     assert table["p"].notna().any()
+    assert np.isnan(table.set_index("relation").loc["root", "p"])  # no root is ever found
+
+
+def test_p_is_that_of_what_was_reached_on_the_scored_split(
+    result: Result, splits: tuple[Counted, Counted], make_data: MakeData
+) -> None:
+    dev, test = splits
+    _, scored, _ = opened(make_data(), "test")
+    reached = [test.right(dev.best(relation), relation)[0] for relation in scored.groups]
+    expected = permutation_p(scored.arcs, scored.predicted, scored.groups, reached, permutations=9, seed=0)
+    assert_array_equal(result.tables["best_heads"].frame["p"], expected)
 
 
 def test_all_heads_and_their_maps_equal_counting_in_the_store(
@@ -294,8 +323,9 @@ def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Count
     table = paper.tables["best_heads"].frame
     assert set(table) == set(BEST.split())
     for _, row in table.iterrows():
-        right = [dev.right(k, row["relation"]) for k in range(16)]
-        assert (row["n"], row["dev"]) == (right[0][1], max(right)[0] / right[0][1])
+        k, offsets = dev.best(row["relation"]), dev.by_offset(row["relation"])
+        assert (row["n"], row["dev"]) == (dev.right(k, row["relation"])[1], dev.accuracy(k, row["relation"]))
+        assert row["offset"] == offsets[row["best_offset"]] == max(offsets.values())
     assert table["test"].isna().all()
     # The best of sixteen on a split is at least as good as any one of them: never nothing on all words.
     assert table["random_init"][0] > 0
@@ -425,15 +455,77 @@ def split(make_data: MakeData) -> tuple[DependencySplit, Predictions, Names]:
     return opened(make_data())
 
 
-def opened(data: DependencyDataModule) -> tuple[DependencySplit, Predictions, Names]:
-    """Dev with the predictions of all heads."""
-    data.setup("validate")
+def opened(data: DependencyDataModule, split: Split = "dev") -> tuple[DependencySplit, Predictions, Names]:
+    """A split with the predictions of all heads."""
+    data.setup("test")
     metric = ArcRows(heads=2 * len(data.layers) * len(data.heads))
-    for batch in data.val_dataloader():
-        found = most_attended(batch.attention, batch.lengths).flatten(2)
-        metric.add(batch, heads=found)
+    for batch in chain(*data.test_dataloader()):
+        if batch.split == split:
+            metric.add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))
     arcs, rows = metric.arcs()
-    return data.splits["dev"], Predictions(arcs, data.relations, rows["heads"]), Names(data.layers, data.heads)
+    return data.splits[split], Predictions(arcs, data.relations, rows["heads"]), Names(data.layers, data.heads)
+
+
+def test_where_a_relation_is_absent_the_best_head_of_all_words_counts(
+    split: tuple[DependencySplit, Predictions, Names],
+) -> None:
+    turned = replace(split[1], predicted=split[1].predicted[:, ::-1])  # the best is not the first
+    assert turned.best("absent") == turned.best("all (no punctuation)") > 0
+    assert np.isnan(turned.accuracies("absent")).all()
+
+
+def test_bars_show_what_was_scored_beside_its_controls(result: Result, paper: Result) -> None:
+    for found, column in ((result, "test"), (paper, "dev")):
+        table, bars = found.tables["best_heads"].frame, found.figures["best_heads"]
+        assert isinstance(bars, Bars)
+        table = table[table["relation"] != "root"]  # which nothing ever finds
+        assert bars.categories == tuple(table["relation"] + " " + table["head"])
+        columns = {"best head": column, "best fixed offset": "offset", "best head, random weights": "random_init"}
+        assert bars.series == {name: table[of].tolist() for name, of in columns.items()}
+        assert_array_equal(bars.intervals["best head"], [table["low"], table["high"]])
+
+
+def test_roles_know_positional_and_syntactic_heads() -> None:
+    """Heads that see the first word, on which all words depend; 2-4 looks back by one, nine times of ten."""
+    first = np.array([2, *[1] * 9])
+    back = np.array([2, *range(1, 10)])
+    ahead = np.array([*range(2, 11), 1])  # nobody looks back at the last word
+    predicted = np.tile(np.column_stack([*[first] * 7, back, *[first] * 7, ahead]), (2, 1))
+
+    def roles(minimum: int, *others: str) -> tuple[pd.DataFrame, dict[str, Estimate]]:
+        names = [["root", "obj", *others], ["root", "det", "obj", *others[1:]]]
+        known = ("root", "obj", "det", "amod", "punct")
+        gold = arcs(
+            [[0, *[1] * 9]] * 2,
+            relations=[[known.index(name) for name in one] for one in names],
+            punctuation=[[name == "punct" for name in one] for one in names],
+        )
+        drawn = Predictions(gold, known, predicted)
+        table, shares = ChosenHeads(drawn, drawn, NAMES).roles(np.zeros((2, 4)), minimum)
+        return table.frame.set_index("head"), shares
+
+    table, shares = roles(3, *["amod"] * 8)
+    columns = ["offset", "offset_share", "positional", "relation", "syntactic"]
+    # Of fifteen of them two are three words behind the first word: no offset finds more.
+    assert table.loc["1-2", columns].tolist() == [-9, 0.1, False, "amod", True]
+    assert table.loc["1-2", ["accuracy", "fixed_offset", "margin"]].tolist() == pytest.approx([1, 2 / 15, 13 / 15])
+    # The last word of either sentence, at which nobody looks back, has its head from 2-4, the other way round.
+    assert table.loc["2-4", [*columns, "margin"]].tolist() == [-1, 0.9, True, "amod", False, 0]
+    assert (shares["positional_heads"].value, shares["syntactic_heads"].value) == (1 / 8, 7 / 8)
+    # Punctuation is no relation that makes a head syntactic, and neither is the arc to ROOT.
+    assert set(roles(2, *["punct"] * 8)[0]["relation"]) == {"obj"}
+    # With a higher minimum no relation is left, and no head is syntactic.
+    table, shares = roles(99, *["amod"] * 8)
+    assert table["margin"].isna().all()
+    assert shares["syntactic_heads"].value == 0
+
+
+def test_heads_are_named_from_one_and_after_the_encoder() -> None:
+    names = Names((1, 4), (0, 2, 5))
+    assert [names.head(index) for index in range(6)] == ["2-1", "2-3", "2-6", "5-1", "5-3", "5-6"]
+    assert len(names) == 6
+    assert [names.place(names.head(index)) for index in range(6)] == list(product(range(2), range(3)))
+    assert names.split(8) == (1, 2)
 
 
 def sentences(split: DependencySplit) -> Iterator[tuple[str, list[str], torch.Tensor]]:
@@ -454,7 +546,7 @@ def test_a_drawing_holds_the_heads_weights_and_the_gold_arcs(
         lines = draw_sentence(wanted, scored, names, data)
         assert lines.title.startswith("Head 2-3 (layer-head)")
         assert lines.words == ("[start]", *words, "[end]")
-        np.testing.assert_array_equal(lines.weights, attention[1, 2].double().numpy())
+        assert_array_equal(lines.weights, attention[1, 2].double().numpy())
         expected = set()
         for row in np.flatnonzero(arcs.sentence == item).tolist():
             label = scored.relations[arcs.relation[row]]
@@ -473,7 +565,7 @@ def test_delimiters_are_drawn_where_the_tokenizer_writes_them(make_data: MakeDat
     for name, words, attention in sentences(data):
         lines = draw_sentence(AttentionDrawing("2-1", name), scored, names, data)
         assert lines.words == tuple(words)
-        np.testing.assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
+        assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
         assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
     with pytest.raises(UserError, match="head '1-1' does not exist; heads are named layer-head, from 2-1 to 2-4"):
         check_drawing(AttentionDrawing("1-1", data.ids[0]), names, data, scored.relations)
