@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.spatial import distance
 
 from analysis import Analysis, AttentionAnalyses, Change, Patterns, RepeatedSequences, Surface
 from attention import Encoder, EncoderError, EncoderSpec
@@ -57,18 +58,11 @@ def attention(encoder: Encoder, text: str) -> list[list[list[list[float]]]]:
 
 
 def cosine(one: list[list[float]], other: list[list[float]]) -> float:
-    first, second = ([weight for row in rows for weight in row] for rows in (one, other))
-    product = sum(a * b for a, b in zip(first, second, strict=True))
-    return product / math.sqrt(sum(a * a for a in first) * sum(b * b for b in second))
+    return 1 - float(distance.cosine(np.ravel(one), np.ravel(other)))
 
 
 def divergence(one: list[list[float]], other: list[list[float]]) -> float:
-    total = 0.0
-    for first, second in zip(one, other, strict=True):
-        for a, b in zip(first, second, strict=True):
-            total += a / 2 * math.log(2 * a / (a + b)) if a else 0.0
-            total += b / 2 * math.log(2 * b / (a + b)) if b else 0.0
-    return total / len(one)
+    return float(np.mean(distance.jensenshannon(one, other, axis=1) ** 2))
 
 
 @pytest.mark.parametrize("max_cells", [1, 10**6])

@@ -186,7 +186,7 @@ def test_the_best_heads_equal_counting_in_the_store(
         assert row["random_init"] == random_test.accuracy(best_random, row["relation"])
     assert (table["random_init"] != table["test"]).any()
     assert table["p"].notna().any()
-    assert np.isnan(table.set_index("relation").loc["root", "p"])  # no root is ever found
+    assert pd.isna(table.set_index("relation").loc["root", "p"])  # no root is ever found
 
 
 def test_p_is_that_of_what_was_reached_on_the_scored_split(
@@ -507,10 +507,10 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
     table, shares = roles(3, *["amod"] * 8)
     columns = ["offset", "offset_share", "positional", "relation", "syntactic"]
     # Of fifteen of them two are three words behind the first word: no offset finds more.
-    assert table.loc["1-2", columns].tolist() == [-9, 0.1, False, "amod", True]
-    assert table.loc["1-2", ["accuracy", "fixed_offset", "margin"]].tolist() == pytest.approx([1, 2 / 15, 13 / 15])
+    assert list(table.loc["1-2", columns]) == [-9, 0.1, False, "amod", True]
+    assert list(table.loc["1-2", ["accuracy", "fixed_offset", "margin"]]) == pytest.approx([1, 2 / 15, 13 / 15])
     # The last word of either sentence, at which nobody looks back, has its head from 2-4, the other way round.
-    assert table.loc["2-4", [*columns, "margin"]].tolist() == [-1, 0.9, True, "amod", False, 0]
+    assert list(table.loc["2-4", [*columns, "margin"]]) == [-1, 0.9, True, "amod", False, 0]
     assert (shares["positional_heads"].value, shares["syntactic_heads"].value) == (1 / 8, 7 / 8)
     # Punctuation is no relation that makes a head syntactic, and neither is the arc to ROOT.
     assert set(roles(2, *["punct"] * 8)[0]["relation"]) == {"obj"}
