@@ -252,10 +252,7 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
         `probe`, without a probe to `offset`.
     """
     overall, own = best_offsets(dev, len(relations))
-    by_offset = np.zeros(len(test))
-    for k in np.unique(own[test.relation]):
-        chosen = own[test.relation] == k
-        by_offset[chosen] = attached(test, offset_heads(test, int(k)))[chosen]
+    by_offset = attached(test, offset_heads(test, own[test.relation]))
     table = relation_accuracies(test, by_offset, relations)
     # The rows over all relations: one offset for all words, not each relation's own.
     single = relation_accuracies(test, attached(test, offset_heads(test, overall)), relations)

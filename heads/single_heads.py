@@ -677,21 +677,20 @@ class SingleHeads(DependencyExperiment):
         self._gathered[split_key(batch.split, batch.encoder)].add(batch, **predicted)  # type: ignore[operator]
 
     def outcome(self) -> Result | None:
-        found: dict[str, Predictions] = {}
-        trees: dict[str, tuple[Integers, Integers]] = {}
-        for name, metric in self._gathered.items():
-            arcs, predicted = metric.arcs()  # type: ignore[operator]
-            arcs = self._within_reach(arcs, name)
-            found[name] = Predictions(arcs, self.data.relations, predicted["heads"])
-            if "in_trees" in predicted:
-                trees[name] = tree_counts(arcs, predicted["in_trees"])
+        rows: dict[str, tuple[Arcs, Mapping[str, Integers]]] = {
+            name: metric.arcs()  # type: ignore[operator]
+            for name, metric in self._gathered.items()
+        }
         confidence: dict[str, Floats] = {
             encoder: metric.compute().cpu().numpy()  # type: ignore[operator]
             for encoder, metric in self._peaks.items()
         }
         if not self.trainer.is_global_zero:
             return None  # the first process computes the statistics and writes them
-        names = Names(self.data.layers, self.data.heads)
+        names, relations = Names(self.data.layers, self.data.heads), self.data.relations
+        arcs = {name: self._within_reach(own, name) for name, (own, _) in rows.items()}
+        found = {name: Predictions(arcs[name], relations, predicted["heads"]) for name, (_, predicted) in rows.items()}
+        on_dev, trees = (tree_counts(arcs[name], rows[name][1]["in_trees"]) for name in ("dev", self._scored))
         encoders: tuple[EncoderOf, EncoderOf] = ("given", "random_init")
         given, random = (
             ChosenHeads(found[split_key("dev", of)], found[split_key(self._scored, of)], names, self.seed)
@@ -700,7 +699,7 @@ class SingleHeads(DependencyExperiment):
         control = random if len(random.dev.arcs) else None
         dev, scored, split = given.dev, given.scored, self.data.splits[self._scored]
         best = rows_of(given.best_heads(control, self.permutations), self.relations)
-        tree_table, scores = _trees(trees["dev"], trees[self._scored], given)
+        tree_table, scores = _trees(on_dev, trees, given)
         role_table, shares = given.roles(confidence["given"], self.minimum)
         tables = {
             "best_heads": best,
@@ -724,7 +723,7 @@ class SingleHeads(DependencyExperiment):
         drawings = self.drawings or given.examples(best.frame, split, self.minimum)
         return Result(
             experiment=self.experiment,
-            scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(self.data.relations)),
+            scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(relations)),
             tables=tables,
             figures={
                 **({"best_heads": best_bars(best)} if len(_found(best.frame)) else {}),

@@ -151,8 +151,10 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
     return np.concatenate(own), np.concatenate(of_head)
 
 
-def offset_heads(arcs: Arcs, k: int) -> Integers:
+def offset_heads(arcs: Arcs, k: int | Integers) -> Integers:
     """Predict the word at offset `k` as the syntactic head of every word, `[words]`; a positive `k` is to the right.
+
+    `k` is one offset for all words, or one for each word, `[words]`.
 
     A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips the target
     into [0, n] instead, so that a first word may hit ROOT: for k = −1 on UD English EWT this raises the score from
