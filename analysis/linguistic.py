@@ -198,8 +198,7 @@ class Linguistic(Analysis):
 
 def _holds(words: TokenClass, passage: Passage) -> list[bool]:
     """Mark the words of a passage that are in a class."""
-    if passage.sentence is None:
-        return [False] * len(passage.words)
+    assert passage.sentence is not None  # by `Linguistic.begin`
     columns = (passage.sentence.upos, passage.sentence.relations, passage.sentence.words)
     return [words.holds(*one) for one in zip(*columns, strict=True)]
 
@@ -209,8 +208,8 @@ def _heads(passages: tuple[Passage, ...]) -> list[int]:
     heads: list[int] = []
     for passage in passages:
         before = len(heads)
-        own = passage.sentence.heads if passage.sentence is not None else (0,) * len(passage.words)
-        heads += [before + head - 1 if head else -1 for head in own]
+        assert passage.sentence is not None
+        heads += [before + head - 1 if head else -1 for head in passage.sentence.heads]
     return heads
 
 

@@ -168,8 +168,8 @@ class Relations(Analysis):
         masks, of_layers = self._encoder.allowed(batch.mask)
         self._uniform.update(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
 
-    def _places(self, batch: SegmentBatch) -> tuple[Tensor, tuple[Cells, Cells]]:
-        """Return the group of each label of each segment `[owners]`; and the cells of links, forward and backward."""
+    def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
+        """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
         groups: list[int] = []
         cells: list[tuple[int, int, int, int]] = []
         tokens, index = tokens_of_words(batch), batch.index.tolist()
@@ -188,13 +188,11 @@ class Relations(Analysis):
                             cells += [(owners[label], row, *pair) for pair in pairs]
                 first += len(passage.words)
         device = batch.tokens.device
-        forward = Cells.from_rows(len(groups), cells, device)
-        backward = Cells(len(groups), forward.owner, forward.segment, forward.target, forward.source)
-        return torch.tensor(groups, dtype=torch.int64, device=device), (forward, backward)
+        return torch.tensor(groups, dtype=torch.int64, device=device), Cells.from_rows(len(groups), cells, device)
 
     def _measured(self, weights: Tensor) -> Tensor:
         """Return the largest weights of each owner in each of `WAYS`, float64 `[owners, heads, ways]`."""
-        forward, backward = (cells.largest(weights.double()) for cells in self._cells)
+        forward, backward = (self._cells.largest(one) for one in (weights.double(), weights.double().mT))
         return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
 
     def by_head(self) -> Mapping[str, Means]:
@@ -217,7 +215,9 @@ class Relations(Analysis):
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
         every = by_name(means, WAYS, slice(2))["attention"]
         place, best = best_head(every)
-        listed = frame[_above(frame)].sort_values(["passages", "label", "attention"], ascending=[False, True, False])
+        bounds = frame.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
+        listed = frame[frame["attention"] > bounds]
+        listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{ALL}": best},
@@ -252,12 +252,6 @@ def _links_of(passage: Passage) -> Sequence[Link]:
 
 def _rows(label: str, ways: Mapping[str, Estimate[Floats]], uniform: Floats) -> pd.DataFrame:
     """Return the rows of a label by head, beside its uniform attention in each layer."""
-    frame = head_rows({**ways, "passages": ways["attention"].inputs}, label=label)
-    frame["uniform"] = uniform[frame["layer"] - 1]
-    return frame[["label", *frame.columns.drop("label")]]
-
-
-def _above(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Mark the rows of heads above the percentile of their label."""
-    bound = frame.groupby("label")["attention"].transform(lambda values: np.percentile(values, PERCENTILE))
-    return frame["attention"] > bound
+    frame = head_rows({**ways, "passages": ways["attention"].inputs})
+    frame.insert(0, "label", label)
+    return frame.assign(uniform=uniform[frame["layer"] - 1])

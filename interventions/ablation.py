@@ -51,11 +51,13 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         seed: Seed of random draws; None for the seed of the run.
 
     Attributes:
+        task: Model and its score, known once the data are set up.
         kept_batches: Number of batches that an earlier attempt at the run had scored; known after the last batch.
         references: Description of the texts that replacements `mean` and `resample` come from.
     """
 
     takes = CorpusDataModule
+    task: Task
 
     def __init__(
         self, checkpoint: str | None, split: Literal["dev", "test"], score: str | None, seed: int | None
@@ -65,7 +67,6 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.split, self.wanted_score = split, score
         self.kept_batches, self.references = 0, "dev"
-        self._task: Task | None = None
 
     @classmethod
     def data_of(cls, arguments: Namespace) -> Namespace | None:
@@ -91,19 +92,13 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
             )
         return data_settings(path, content)
 
-    @property
-    def task(self) -> Task:
-        """Model and its score, known once the data are set up."""
-        assert self._task is not None
-        return self._task
-
     def prepare(self) -> None:
         """Load the model and choose its score.
 
         Raises:
             UserError: Model and data do not fit, or the model has no such score.
         """
-        self._task = self._task_of(self.trainer.datamodule)  # type: ignore[attr-defined]
+        self.task = self._task_of(self.trainer.datamodule)  # type: ignore[attr-defined]
         if self.wanted_score is not None:
             self.task.choose(self.wanted_score)
 

@@ -130,6 +130,7 @@ class Pruning(TaskExperiment):
     """
 
     experiment = "pruning"
+    task: Classification
 
     def __init__(
         self,
@@ -161,19 +162,13 @@ class Pruning(TaskExperiment):
     def prepare(self) -> None:
         super().prepare()
         if self.folder is not None:
-            model = self.classification.classifier.model
+            model = self.task.classifier.model
             if not is_prunable(model):
                 raise UserError(
                     f"{type(model).__name__}: heads can be removed from {', '.join(sorted(LAYOUTS))} without "
                     f"cross-attention, not from {model.config.model_type}. Choose one of these, or run HeadAblation."
                 )
             refuse_existing(self.folder)
-
-    @property
-    def classification(self) -> Classification:
-        """Task of the run, which is always a classification."""
-        assert isinstance(self.task, Classification)
-        return self.task
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
         """Rank the heads, and return the sets of heads that are pruned together, under the ablation `zero`."""
@@ -261,7 +256,7 @@ class Pruning(TaskExperiment):
             least = own.loc[own["score"] < whole.interval[0], "pruned"].min()
             scores[f"pruning.{name}.leaves_at"] = Estimate(float(least), unit="fraction")
         timed = f"fastest of {_ROUNDS} passes over {counted(min(TIMED, len(outputs)), 'text')}"
-        if not is_prunable(self.classification.classifier.model):
+        if not is_prunable(self.task.classifier.model):
             timed = f"{timed} of the whole model: heads of this architecture cannot be removed"
         audit = {
             "texts": len(outputs),
@@ -275,7 +270,7 @@ class Pruning(TaskExperiment):
 
     def _remove(self) -> dict[Heads, dict[str, float]]:
         """Measure the model without each set of heads; a random ranking stands for its first order."""
-        classifier = self.classification.classifier
+        classifier = self.task.classifier
         timed = self.drawn(self.split, TIMED)
         sets = list(dict.fromkeys(one for name in self._orders for one, *_ in self._off(name)))
         if not is_prunable(classifier.model):
@@ -309,7 +304,7 @@ class Pruning(TaskExperiment):
     def _save(self, folder: Path) -> None:
         assert self.share is not None
         heads = frozenset(self._order[: int(self.share * len(self._heads) + 1e-9)])  # .7 of 10 are 7
-        smaller, counts = _without(self.classification.classifier, heads)
+        smaller, counts = _without(self.task.classifier, heads)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         assert data.tokenizer_source is not None
         save_model(smaller.model, data.tokenizer_source, folder, data.labels)

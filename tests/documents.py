@@ -69,3 +69,11 @@ def write(path: Path, documents: Documents) -> Path:
         lines.append("#end document")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def write_splits(folder: Path, lengths: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Write dev and test, each with documents of sentences of these lengths; returns the file of each split."""
+    return {
+        split: str(write(folder / f"{split}.conll", corpus(lengths, seed)))
+        for seed, split in enumerate(("dev", "test"))
+    }

@@ -55,10 +55,7 @@ def tables(found: dict[str, Any], folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("atlas")
-    files = {
-        split: str(documents.write(folder / f"{split}.conll", documents.corpus([[6, 3, 5, 7], [8, 5, 9]] * 4, seed)))
-        for seed, split in enumerate(("dev", "test"))
-    }
+    files = documents.write_splits(folder, [[6, 3, 5, 7], [8, 5, 9]] * 4)
     return [
         "test",
         f"--config={ATLAS}",

@@ -28,11 +28,7 @@ LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Dev and test, eighteen documents each, of more than one window."""
-    folder = tmp_path_factory.mktemp("documents")
-    return {
-        split: str(documents.write(folder / f"{split}.conll", documents.corpus(LENGTHS, seed)))
-        for seed, split in enumerate(("dev", "test"))
-    }
+    return documents.write_splits(tmp_path_factory.mktemp("documents"), LENGTHS)
 
 
 def datamodule(

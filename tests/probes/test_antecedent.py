@@ -40,11 +40,7 @@ KINDS: tuple[Kind, ...] = (AntecedentAttentionProbe, AntecedentWordsProbe)
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Train, dev and test, six documents each, of more than one window."""
-    folder = tmp_path_factory.mktemp("documents")
-    return {
-        split: str(documents.write(folder / f"{split}.conll", documents.corpus(LENGTHS, seed)))
-        for seed, split in enumerate(("train", "dev", "test"))
-    }
+    return documents.write_splits(tmp_path_factory.mktemp("documents"), LENGTHS, ("train", "dev", "test"))
 
 
 @pytest.fixture(scope="module")
