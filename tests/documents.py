@@ -71,9 +71,8 @@ def write(path: Path, documents: Documents) -> Path:
     return path
 
 
-def write_splits(folder: Path, lengths: Sequence[Sequence[int]]) -> dict[str, str]:
-    """Write dev and test, each with documents of sentences of these lengths; returns the file of each split."""
-    return {
-        split: str(write(folder / f"{split}.conll", corpus(lengths, seed)))
-        for seed, split in enumerate(("dev", "test"))
-    }
+def write_splits(
+    folder: Path, lengths: Sequence[Sequence[int]], splits: Sequence[str] = ("dev", "test")
+) -> dict[str, str]:
+    """Write splits, each with documents of sentences of these lengths; returns the file of each."""
+    return {split: str(write(folder / f"{split}.conll", corpus(lengths, seed))) for seed, split in enumerate(splits)}
