@@ -95,12 +95,12 @@ class Bars(Figure):
         """Create bars from columns of a table, with their intervals: a group per row, a bar per column.
 
         Args:
-            title: title of the figure.
-            table: the table.
-            category: column with the names of the groups.
-            series: column of each series; all have the unit of the first.
-            label: label of the axis of the values.
-            category_label: label of the axis of the categories.
+            title: Title of the figure.
+            table: The table.
+            category: Column with the names of the groups.
+            series: Column of each series; all have the unit of the first.
+            label: Label of the axis of the values.
+            category_label: Label of the axis of the categories.
         """
         frame, units = table.frame, table.unit_rows()
         ends = {name: table.intervals().get(column) for name, column in series.items()}
