@@ -280,13 +280,12 @@ class AblatedScore:
             np.add.at(sums[name], of, column)
         outputs = TaskOutputs.from_rows(self.task, sums, sets)
         whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
-        spread = float(np.std([one.value for one in random], ddof=1)) if len(random) > 1 else np.nan
         drawn = pooled(random)
         beyond = difference(best, drawn)
         columns = {
             "intact": whole,
             "best": replace(difference(best, whole), p=None),
-            "random": replace(difference(drawn, whole), sd=spread, p=None),
+            "random": replace(difference(drawn, whole), sd=drawn.sd, p=None),
             "beyond": beyond,
         }
         return {"n": sum(len(own) for _, own in words), **numbers(columns)}, beyond

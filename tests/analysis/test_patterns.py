@@ -127,7 +127,7 @@ def test_the_gallery_has_the_clearest_maps_of_different_heads(tmp_path: Path) ->
     every: list[list[tuple[float, int, int, int, Tensor]]] = [[] for _ in PATTERNS]
     for batch in reversed(of_two_corpora(model)):
         for layer, weights in enumerate(feed(model, "bert", batch, patterns)):
-            found = _structure(batch, weights)
+            found = structure_of(model, batch, layer, weights)
             own, margins = by_rules(found, batch.segments.any(1))
             for item, size in enumerate(batch.lengths.tolist()):
                 for head in range(model.heads):
@@ -163,9 +163,8 @@ def test_two_processes_have_the_gallery_of_one(tmp_path: Path, monkeypatch: pyte
         np.testing.assert_array_equal(one, other)
 
 
-def _structure(batch: SegmentBatch, weights: Tensor) -> Structure:
-    """That of maps of a BERT."""
-    allowed = batch.mask[:, None, None].expand(-1, 1, weights.size(-1), -1)
+def structure_of(model: Encoder, batch: SegmentBatch, layer: int, weights: Tensor) -> Structure:
+    allowed = model.allowed(batch.mask).at(layer)
     return structure(weights, batch.lengths, (batch.start | batch.end).sum(1), batch.segments, allowed)
 
 
@@ -174,10 +173,8 @@ def test_even_attention_has_nothing_beyond_chance(kind: str, tmp_path: Path) -> 
     model = encoder(kind, tmp_path)
     make_even(model)
     for batch in batches(model):
-        delimiters = (batch.start | batch.end).sum(1)
         for layer, weights in enumerate(show(model, batch)):
-            allowed = model.allowed(batch.mask).at(layer)
-            found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
+            found = structure_of(model, batch, layer, weights)
             for part in (found.vertical, found.diagonal, found.block):
                 torch.testing.assert_close(part, torch.zeros_like(part), atol=1e-4, rtol=0)
 
