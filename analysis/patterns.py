@@ -123,14 +123,12 @@ class Patterns(Analysis):
         model, layers = self._numbers.over("model"), self._numbers.over("layers")
         heads = head_rows(self._numbers.over())
         heads.insert(2, "pattern", self.classes()["pattern"])
-        by_layer = pd.concat(
-            [head_rows(self._numbers.over("layers", own), corpus=name) for name, own in groups.items()],
-            ignore_index=True,
-        )
-        by_layer.insert(0, "corpus", by_layer.pop("corpus"))
+        by_layer = {name: head_rows(self._numbers.over("layers", own)) for name, own in groups.items()}
         each = [{"corpus": name, **numbers(self._numbers.over("model", own))} for name, own in groups.items()]
         tables = {
-            "patterns": Table(by_layer, _UNITS),
+            "patterns": Table(
+                pd.concat(by_layer, names=["corpus"]).reset_index("corpus").reset_index(drop=True), _UNITS
+            ),
             "patterns_total": Table(pd.DataFrame(each), _UNITS, answer=("corpus", *PATTERNS)),
             "head_patterns": Table(heads, _UNITS),
         }
