@@ -66,26 +66,31 @@ _ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": ", before fine-tuni
 
 
 def roles_of(row: Row) -> list[str]:
-    """Return the roles of an attention head that fit its row of the atlas, in the order of `ROLES`."""
+    """Return the roles of an attention head, in the order of `ROLES`; empty if it has none.
+
+    Args:
+        row: Numbers and classes of the head by name, a row of the table `atlas`.
+    """
     return [role for role, (_, fits) in ROLES.items() if fits(row)]
 
 
 @dataclass(frozen=True, eq=False)
 class HeadSummary:
-    """Numbers with intervals and classes of the attention heads of one encoder, layer by layer.
+    """Numbers and classes of all attention heads of one encoder.
 
     Attributes:
-        numbers: Numbers `[layers, heads]` by name.
-        classes: Classes by the name of their column, one for each head, layer by layer.
+        numbers: Numbers with intervals, `[layers, heads]` by name.
+        classes: Classes such as the pattern, by name; a list with one entry for each head, layer by layer.
     """
 
     numbers: Mapping[str, HeadNumbers]
     classes: Mapping[str, Sequence[Any]]
 
     def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
-        """Return the numbers of the heads with intervals, `[layers, heads]` by name.
+        """Return the numbers of the heads with their intervals, `[layers, heads]` by name.
 
-        Numbers without halves (from arcs of the treebank and from documents) are the same for both halves.
+        Numbers from arcs of the treebank and from documents are not computed for halves; they are the same
+        for both.
 
         Args:
             half: 0 or 1 for one half of the inputs; None for all inputs.
@@ -116,16 +121,17 @@ class HeadSummary:
 def outside(
     given: Mapping[str, Estimate[Floats]], random: Mapping[str, Estimate[Floats]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return the heads whose interval lies outside the range of all heads with random weights.
+    """Find the heads whose interval lies outside the range of all heads with random weights.
 
-    The range goes from the lowest to the highest end of all their intervals.
+    The range goes from the lowest lower end to the highest upper end of the intervals of the random heads.
 
     Args:
         given: Numbers of the given encoder, `[layers, heads]` by name.
         random: Numbers of the encoder with random weights, `[layers, heads]` by name.
 
     Returns:
-        Bool `[layers, heads]` by name; numbers without intervals are left out.
+        For each number a mask of such heads, bool `[layers, heads]`; numbers without intervals are left
+        out.
     """
     found = {}
     for name in (name for name in given if name in random):
@@ -142,16 +148,17 @@ def _range(random: Estimate[Floats]) -> tuple[float, float]:
 
 
 def control_table(given: HeadSummary, random: HeadSummary) -> Table:
-    """Return a comparison of each quantity of the heads with random weights, a row for each quantity.
+    """Return a table that compares each number of the heads with the same number of heads with random weights.
 
     Args:
         given: Heads of the given encoder.
         random: Heads of the encoder with random weights.
 
     Returns:
-        Table with columns `statistic, mean, random_mean, random_low, random_high, heads, share, outside`: the means
-        over heads; the range of the heads with random weights; the number, share and names of the heads outside this
-        range.
+        Table with columns `statistic, mean, random_mean, random_low, random_high, heads, share, outside`,
+        one row for each number. `mean` and `random_mean` are means over heads; `random_low` and
+        `random_high` are the range of the random heads, see `outside`; `heads`, `share` and `outside` are
+        the number, the share and the names of the given encoder's heads outside this range.
     """
     own, others, rows = given.estimates(), random.estimates(), []
     apart = outside(own, others)
@@ -175,12 +182,13 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
 
 
 def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
-    """Return a comparison of each quantity of the heads between two halves of the inputs, a row for each.
+    """Compare each number of the heads between two halves of the inputs.
 
     Returns:
-        Table with columns `statistic, correlation, difference`: Pearson's correlation over heads, and the mean
-        |difference|. And the score `stability.role`, the share of heads with the same main role in both halves. The
-        roles `syntactic` and `coreference` are the same in both: arcs and documents are not halved.
+        Table with columns `statistic, correlation, difference`, one row for each number: Pearson's
+        correlation of the two halves over heads, and the mean |difference|. And the score `stability.role`,
+        the share of heads with the same main role in both halves. The roles `syntactic` and `coreference`
+        are always the same in both, because arcs and documents are not halved.
     """
     rows, units = [], list[Unit]()
     for name, one in known.numbers.items():
@@ -198,7 +206,10 @@ def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
 
 
 def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
-    """Return the results of `SingleHeads` by head: its best relation, its confidence, and its most frequent offset.
+    """Extract numbers and classes of each head from a result of `SingleHeads`.
+
+    They are the relation that the head finds best and its accuracy, the head's confidence, and its most
+    frequent offset.
 
     Args:
         result: Result of `SingleHeads`.
@@ -220,7 +231,7 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
 
 
 def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
-    """Return the results of `AntecedentHeads` by head: its accuracy in the direction that is better on dev.
+    """Extract the accuracy of each head from a result of `AntecedentHeads`, in the direction that is better on dev.
 
     Args:
         result: Result of `AntecedentHeads`.
@@ -241,16 +252,18 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
 
 
 class Atlas(Experiment[TextDataModule]):
-    """One table with a row for each attention head: surface, pattern, cluster, roles, best relation, antecedents.
+    """Experiment that describes each attention head in one row of a table, `atlas`.
 
-    It runs the analyses, `SingleHeads` on the treebank, and `AntecedentHeads` on the documents; without a treebank or
-    documents it leaves them out. The same table for random weights, a table of differences between both, and a table of
-    the stability of each quantity over two halves of the texts stand beside it. Run it with `python train.py test`.
+    The row has surface statistics, pattern, cluster, roles, the relation that the head finds best, and its
+    accuracy on antecedents. The experiment runs the given analyses, `SingleHeads` on the treebank, and
+    `AntecedentHeads` on the documents; without a treebank or documents it leaves these out. Further tables
+    are the same for an encoder with random weights, the differences between both encoders, and the
+    stability of each number over two halves of the texts. Run it with `python train.py test`.
 
     Args:
-        analyses: Analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out without one;
-            the others read the texts.
-        minimum: Least number of words on dev of a relation that counts for the role of a head.
+        analyses: Analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out
+            without one; the others read the texts.
+        minimum: Least number of words on dev that a relation needs to count for the role of a head.
         seed: Seed of intervals.
     """
 
@@ -265,7 +278,7 @@ class Atlas(Experiment[TextDataModule]):
         self.parts = nn.ModuleList()
 
     def prepare(self) -> None:
-        """Add the experiments on treebank and documents, if the data have them."""
+        """Prepare the analyses, and the experiments on treebank and documents if the data have them."""
         if self.parts:
             return
         names = self.data.names
@@ -323,7 +336,9 @@ def _of_each_head(result: Result) -> Result:
 
 
 def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
-    """Return the tables `atlas` and `stability`; with random weights also `random_init.atlas` and `control`.
+    """Return the tables `atlas` and `stability`, maps of the roles, and the share of heads with each role.
+
+    With random weights there are also the tables `random_init.atlas` and `control`.
 
     Args:
         known: Numbers and classes of the attention heads, by encoder.

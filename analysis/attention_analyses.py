@@ -25,17 +25,17 @@ from training.experiment import check_names
 
 
 class Analysis(nn.Module):
-    """Base of analyses, which read attention weights layer by layer and keep sums of numbers in metrics (submodules).
+    """Base of analyses, which read attention weights layer by layer and accumulate sums in metrics (submodules).
 
-    Subclasses have a `name` and implement `begin`, `update` or `end`, and `result`. Memory does not grow with the
-    number of inputs.
+    Subclasses have a `name` and implement `begin`, `update` or `end`, and `result`. Memory does not grow
+    with the number of inputs.
 
     Attributes:
         name: Name of the analysis, unique in a run.
-        needs: Names of the analyses that must come before it in the list, as `result` reads them.
-        compares: True if the analysis compares the given encoder with the encoder before its fine-tuning. Before `end`
-            it then gets all layers of the given encoder, and all layers of the other one, for the same inputs;
-            `batch.encoder` names the encoder.
+        needs: Names of the analyses whose numbers `result` reads; they must come earlier in the list.
+        compares: True if the analysis compares the given encoder with the encoder before its fine-tuning.
+            For each batch `update` then gets all layers of the given encoder, then all layers of the other
+            encoder on the same inputs, and then `end` is called. `batch.encoder` names the encoder.
     """
 
     name: ClassVar[str]
@@ -43,7 +43,7 @@ class Analysis(nn.Module):
     compares: ClassVar[bool] = False
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        """Create the metrics for this encoder, before the first batch.
+        """Create the metrics for an encoder, before the first batch.
 
         Args:
             data: The texts.
@@ -59,48 +59,59 @@ class Analysis(nn.Module):
         Args:
             batch: The inputs.
             layer: The layer, from 0.
-            weights: `[batch, heads, from, to]`, valid only during the call. Every row sums to one, and the columns of
-                the padding are zero. The rows of the padding have no meaning.
+            weights: Attention `[batch, heads, from, to]`, valid only during the call. Every row sums to
+                one, and the columns of the padding are zero. The rows of the padding have no meaning.
         """
 
     def end(self, batch: SegmentBatch) -> None:
-        """Finish a batch after `update` has got its last layer."""
+        """Finish a batch; called after `update` has received the last layer."""
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
-        """Return numbers of each head, `[layers, heads]` by name, for the atlas; every process must call it."""
+        """Return numbers for each attention head, `[layers, heads]` by name, which the experiment `Atlas` collects.
+
+        Every process must call this method, because it gathers from all processes.
+        """
         return {}
 
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return classes of each attention head, layer by layer, by the name of their column in the atlas.
+        """Return classes of the attention heads, such as their pattern, which the experiment `Atlas` collects.
 
-        Every process must call it.
+        Every process must call this method, because it gathers from all processes.
+
+        Returns:
+            For each column of the table `atlas`, by name, a list with the class of each head, layer by
+            layer.
         """
         return {}
 
     def result(self, others: Mapping[str, "Analysis"]) -> Result:
-        """Return scores, tables and figures over all batches; every process must call it.
+        """Return scores, tables and figures over all batches.
+
+        Every process must call this method, because it gathers from all processes.
 
         Args:
-            others: Earlier analyses by name.
+            others: Analyses that come earlier in the list, by name.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement result().")
 
 
 class AttentionAnalyses(Experiment[TextDataModule]):
-    """Runs the given analyses of attention in one pass over some texts.
+    """Experiment that runs several analyses of attention in one pass over some texts.
 
-    Run it with `python train.py test`. Nothing is trained, and no attention is stored. With `random_init` of the data
-    every analysis also reads an encoder with random weights; its results are called `random_init.<name>`. With `before`
-    every analysis also reads the encoder before its fine-tuning; its results are called `before.<name>`, and the tables
-    `differences` and `differences_by_quantity` compare the two encoders.
+    Run it with `python train.py test`. Nothing is trained, and no attention is stored. With `random_init`
+    of the data every analysis also reads an encoder with random weights; its results are called
+    `random_init.<name>`. With `before` every analysis also reads the encoder before its fine-tuning; its
+    results are called `before.<name>`, and the tables `differences` and `differences_by_quantity` compare
+    the two encoders.
 
     Args:
         analyses: The analyses.
-        corpora: Names of the corpora that an analysis reads, by the name of the analysis; by default it reads all.
+        corpora: For each named analysis, the names of the corpora that it reads; other analyses read all
+            corpora.
 
     Raises:
-        UserError: There is no analysis, one is named twice or before another one that it needs, or `corpora` names an
-            unknown analysis. During setup: `corpora` names an unknown corpus.
+        UserError: There is no analysis, one is named twice or before another one that it needs, or
+            `corpora` names an unknown analysis. During setup: `corpora` names an unknown corpus.
     """
 
     experiment = "attention"
@@ -209,7 +220,12 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         return whole
 
     def restrict(self, corpora: Mapping[str, Sequence[str]]) -> None:
-        """Keep only the analyses that are keys of `corpora`; each reads only the corpora named there."""
+        """Keep only some analyses, and limit each to some corpora.
+
+        Args:
+            corpora: Names of the corpora that an analysis reads, by name of the analysis; analyses that are
+                not named are removed.
+        """
         for name in self.names:
             if name not in corpora:
                 del self._given[name]
@@ -217,9 +233,16 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         self.corpora = {name: list(names) for name, names in corpora.items()}
 
     def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
-        """Return numbers `[layers, heads]` and classes of the heads of an encoder, both by name, for the atlas.
+        """Return what the analyses found for each head of one encoder, for the experiment `Atlas`.
 
-        Every process must call it.
+        Every process must call this method, because it gathers from all processes.
+
+        Args:
+            which: The encoder.
+
+        Returns:
+            Numbers `[layers, heads]`, and classes such as the pattern with one entry for each head, both by
+            name.
         """
         numbers, classes = dict[str, HeadNumbers](), dict[str, Sequence[Any]]()
         for analysis in self._of[which].values():

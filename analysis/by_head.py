@@ -19,22 +19,22 @@ HeadNumbers: TypeAlias = Means | Estimate[Floats]
 
 
 def without_interval(values: Floats, unit: Unit) -> Estimate[Floats]:
-    """Return an `Estimate` of numbers without known intervals: both ends are nan."""
+    """Return numbers whose interval is unknown as an `Estimate`: both ends are nan."""
     missing = np.full(values.shape, np.nan)
     return Estimate(values, missing, missing, unit=unit)
 
 
 class HeadMeans(nn.Module):
-    """Means over inputs of named numbers: of every attention head, every layer (mean of its heads), and the model.
+    """Metric of means over inputs: of numbers for every attention head, every layer (mean of its heads), and the model.
 
     For every batch call `add` once for each layer, and then `close`.
 
     Args:
         encoder: Encoder with the attention heads.
-        units: Unit of each number by name.
+        units: Unit of each number, by name.
         bounds: Lowest and highest possible value; see `Moments`.
         groups: Number of groups of inputs; by default two, the inputs with an even and with an odd index.
-        scale: Number of binary digits after the point; see `Moments`.
+        scale: Number of binary digits after the point to which numbers are rounded; see `Moments`.
     """
 
     def __init__(
@@ -55,17 +55,18 @@ class HeadMeans(nn.Module):
         self._layers: list[Tensor] = []
 
     def add(self, numbers: Tensor) -> None:
-        """Keep the numbers of the next layer of a batch, `[batch, heads, numbers]`, until `close`.
+        """Add the numbers of the next layer of a batch; they count when `close` is called.
 
-        A number that an input lacks is nan.
+        Args:
+            numbers: `[batch, heads, numbers]`; nan for a number that an input does not have.
         """
         self._layers.append(numbers)
 
     def close(self, group: Tensor) -> None:
-        """End a batch: sum the numbers of its layers, given by `add`, into the group of each input.
+        """End a batch: add the numbers given to `add` to the sums of each input's group.
 
         Args:
-            group: int64 `[batch]`, group of each input.
+            group: Index of the group of each input, int64 `[batch]`.
         """
         found = torch.stack(self._layers, 1).double()
         self._layers.clear()
@@ -75,11 +76,13 @@ class HeadMeans(nn.Module):
             moments.update(group, numbers)  # type: ignore[operator]
 
     def means(self, level: Literal["heads", "layers", "model"] = "heads") -> Means:
-        """Return the collected sums of each group, from which `Means.over` makes means; every process must call it.
+        """Return the sums of each group; `Means.over` divides them into means.
+
+        Every process must call this method, because it gathers from all processes.
 
         Args:
-            level: `heads` for sums `[groups, layers, heads, numbers]`, `layers` for `[groups, layers, numbers]`,
-                `model` for `[groups, numbers]`.
+            level: `heads` for sums `[groups, layers, heads, numbers]`, `layers` for
+                `[groups, layers, numbers]`, `model` for `[groups, numbers]`.
         """
         found: Means = self._moments[level].compute()  # type: ignore[operator]
         return found
@@ -99,7 +102,11 @@ class HeadMeans(nn.Module):
         return by_name(self.means(level), list(self.units), groups)
 
     def by_head(self, prefix: str = "") -> dict[str, Means]:
-        """Return the sums of each number for every attention head, by `<prefix><name>`; every process must call it."""
+        """Return the sums of each number for every attention head, named `<prefix><name>`.
+
+        `Means.over` divides them into means. Every process must call this method, because it gathers from
+        all processes.
+        """
         means = self.means()
         return {prefix + name: means.at(place) for place, name in enumerate(self.units)}
 
@@ -121,11 +128,15 @@ def by_name(
 
 
 def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
-    """Return a row for each attention head, layer by layer, with `layer` and `head` from 1 and the given columns.
+    """Return a frame with a row for each attention head, layer by layer.
 
-    `columns` are arrays or estimates by name, each `[layers, heads]`; columns `[layers]` make a row for each layer.
-    Further keyword arguments are columns with one value in all rows. An estimate becomes the columns `<name>`,
-    `<name>.low` and so on.
+    The first columns are `layer` and `head`, both from 1.
+
+    Args:
+        columns: Further columns by name, arrays or estimates `[layers, heads]`. An estimate becomes several
+            columns, `<name>`, `<name>.low` and so on. If they are `[layers]` instead, there is a row for
+            each layer.
+        **constant: Columns with the same value in all rows.
     """
     first = next(iter(columns.values()))
     places = np.indices((first.value if isinstance(first, Estimate) else first).shape)
@@ -138,16 +149,17 @@ def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **c
 
 
 def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "class") -> pd.DataFrame:
-    """Stack estimates of several classes into one table, a row for each class and head, or for each class and layer.
+    """Stack estimates for several classes into one frame, with a row for each class and head.
 
     Args:
-        found: Estimates by class, each `[layers, heads]`, or each `[layers]`.
+        found: Estimates `[layers, heads]` by class. If they are `[layers]` instead, there is a row for each
+            class and layer.
         value: Name of the column of values.
         label: Name of the column of classes.
 
     Returns:
-        Columns `layer`, `head`, the class, its value, `low`, `high`, and the number of `inputs` under the mean; no rows
-        for no class.
+        Frame with columns `layer`, `head`, the class, its value, `low`, `high`, and `inputs`, the number of
+        inputs in the mean. It is empty if there is no class.
     """
     frames = [head_rows({value: each, "inputs": each.inputs}, **{label: name}) for name, each in found.items()]
     if not frames:
@@ -169,9 +181,9 @@ def class_map(title: str, cells: Sequence[Sequence[str | None]], glyphs: Mapping
 
 
 def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
-    """Return the 0-based layer and head of the highest mean, the first of equals, and its estimate.
+    """Return the head with the highest mean, on a tie the first, as 0-based layer and head, and its estimate.
 
-    The interval ignores that the head was chosen on the same inputs.
+    The interval of the estimate ignores that the head was chosen on the same inputs.
 
     Args:
         values: Estimates `[layers, heads]`.
@@ -182,5 +194,9 @@ def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
 
 
 def best_audit(best: Mapping[str, tuple[tuple[int, int], Estimate]]) -> dict[str, str]:
-    """Return the names `layer-head`, from 1, of heads found by `best_head`, as entries `best_<name>` of the audit."""
+    """Return audit entries `best_<name>` that name the best heads as `layer-head`, both from 1.
+
+    Args:
+        best: Results of `best_head`, by name.
+    """
     return {f"best_{name}": head_name(*place) for name, (place, _) in best.items()}

@@ -22,12 +22,13 @@ _FORMULAS = map_cosines, map_divergences
 
 
 class Change(Analysis):
-    """Difference between each head's attention and the attention of the same head before fine-tuning.
+    """Difference between each head's attention before and after fine-tuning.
 
-    The datamodule's option `before` names the encoder before fine-tuning. The measures of an input are the cosine of
-    both maps, flattened, and the mean Jensen–Shannon divergence of their rows, over real tokens with delimiters. The
-    value of a layer is the mean of its heads; intervals are over inputs. The weights of a batch stay in memory until
-    both encoders have read it: at most 4 bytes for each head and each cell of `max_cells`.
+    The datamodule's option `before` names the encoder before fine-tuning. For each input and head two
+    measures compare the two attention maps over all tokens but padding: the cosine of the flattened maps,
+    and the Jensen–Shannon divergence averaged over rows. The value of a layer is the mean over its heads;
+    intervals are over inputs. The attention maps of a batch from one encoder stay in memory until the other
+    has read it: at most 4 · layers · heads · `max_cells` bytes.
 
     Raises:
         UserError: The data have no encoder `before`.
@@ -60,7 +61,11 @@ class Change(Analysis):
         return self._numbers.by_head("change_")
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return tables `change`, by head, and `change_layers`; scores of the model and of layers; maps and curves."""
+        """Return the change of attention by fine-tuning: tables, scores and figures.
+
+        The tables are `change`, by head, and `change_layers`, by layer. There are scores for the model and
+        for each layer. The figures are maps of all heads, and curves over layers.
+        """
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
         scores = {f"change.{name}": one for name, one in model.items()}
         headline = list(scores)

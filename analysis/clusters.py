@@ -27,10 +27,12 @@ PERMUTATIONS = 1000
 
 
 class Clusters(Analysis):
-    """Distances between attention heads: the Jensen–Shannon divergence of their rows, averaged over tokens.
+    """Distances between attention heads, and clusters of heads that are close to each other (Clark et al. 2019, §6).
 
-    A permutation test compares distances within a layer with distances between layers, and a plane shows all heads.
-    Memory grows with the square of the number of heads, and not with the texts; its size is logged at the start.
+    The distance of two heads is the Jensen–Shannon divergence of their attention rows, averaged over
+    tokens. A permutation test compares distances within a layer with distances between layers, and figures
+    show all heads on a plane. Memory grows with the square of the number of heads, and not with the texts;
+    the required memory is logged at the start.
     """
 
     name = "clusters"
@@ -67,15 +69,21 @@ class Clusters(Analysis):
         self._rows = []
 
     def distances(self) -> Floats:
-        """Return the distances between all heads, in nats, `[all heads, all heads]`; every process must call it."""
+        """Return the distances between all heads, in nats, `[layers · heads, layers · heads]`.
+
+        Every process must call this method, because it gathers from all processes.
+        """
         return self._sums.compute()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """Return the cluster of each attention head, numbered from 1, as the column `cluster`."""
+        """Return the cluster of each attention head, a number from 1, as the class `cluster`."""
         return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return tables `head_distances` and `clusters`; scores `within_layer`, `between_layer` and `p`; figures."""
+        """Return the tables `head_distances` and `clusters`, three scores, and figures.
+
+        The scores are the results of `layer_test`: `within_layer`, `between_layer` and `p`.
+        """
         distances = self.distances()
         layers, heads = (index.ravel() for index in np.indices(self._shape))
         tree, points = tree_of(distances), places(distances)
@@ -106,22 +114,33 @@ class Clusters(Analysis):
 
 
 def tree_of(distances: Floats) -> Floats:
-    """Return the hierarchy of heads by average linkage, in the format of scipy, from distances `[heads, heads]`."""
+    """Cluster heads hierarchically by average linkage, and return the tree in scipy's linkage format.
+
+    Args:
+        distances: Distances between the heads, `[heads, heads]`.
+    """
     tree: Floats = linkage(squareform(distances, checks=False), "average")
     return tree
 
 
 def cut(tree: Floats) -> NDArray[np.int64]:
-    """Return the cluster of each head, int64 `[heads]` from 1, after cutting a hierarchy of `tree_of` into `CLUSTERS`.
+    """Cut a tree of heads into at most `CLUSTERS` clusters; return the cluster of each head, int64 `[heads]` from 1.
 
-    Equal distances make fewer clusters, and an encoder has at most one cluster for every three heads.
+    There is at most one cluster for every three heads, and there are fewer if distances are equal.
+
+    Args:
+        tree: Tree from `tree_of`.
     """
     numbers: NDArray[np.int64] = fcluster(tree, min(CLUSTERS, (len(tree) + 1) // 3), "maxclust").astype(np.int64)
     return numbers
 
 
 def places(distances: Floats) -> Floats:
-    """Return coordinates of heads, `[heads, 2]`, by multidimensional scaling of distances `[heads, heads]`."""
+    """Place heads on a plane by multidimensional scaling; return their coordinates, `[heads, 2]`.
+
+    Args:
+        distances: Distances between the heads, `[heads, heads]`.
+    """
     if not distances.any():
         return np.zeros((len(distances), 2))  # the scaling divides by their sum
     scaling = MDS(2, metric="precomputed", init="classical_mds", n_init=1, random_state=0)
@@ -130,19 +149,18 @@ def places(distances: Floats) -> Floats:
 
 
 def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple[float, float, float]:
-    """Return mean distances between heads of one layer and of different layers, and the p-value of a permutation test.
-
-    The test asks if heads of one layer are nearer to each other than heads of different layers.
+    """Test whether heads of one layer are closer to each other than heads of different layers, by permutation.
 
     Args:
-        distances: `[heads, heads]`.
+        distances: Distances between the heads, `[heads, heads]`.
         layers: Layer of each head, `[heads]`.
         seed: Seed of the permutations.
 
     Returns:
-        The mean distance of pairs within a layer; the mean distance of pairs of different layers; and the p-value: the
-        share of `PERMUTATIONS` random assignments of the layers to the heads, with the observed one, whose first mean
-        is no greater. A mean without pairs, and its p-value, is nan.
+        The mean distance of pairs of heads in one layer, the mean distance of pairs in different layers,
+        and the p-value. The p-value is the share of assignments of layers to heads under which the first
+        mean is at most the observed one; these are `PERMUTATIONS` random assignments and the observed one.
+        A mean without pairs is nan, and then so is the p-value.
     """
     one, other = np.triu_indices(len(layers), 1)
     found = distances[one, other]

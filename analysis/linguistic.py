@@ -28,7 +28,9 @@ _FREE = (("nouns", "pronouns"),)
 
 @dataclass(frozen=True)
 class TokenClass:
-    """Class of words by part of speech, by relation to the syntactic head, or by form; one of the three suffices.
+    """Class of words, defined by part of speech, by relation to the syntactic head, or by form.
+
+    A word is in the class if one of the three matches.
 
     Attributes:
         upos: Universal parts of speech.
@@ -44,7 +46,13 @@ class TokenClass:
         check_values(self, **vars(self))
 
     def holds(self, upos: str, relation: str, word: str) -> bool:
-        """Return True if a word with this part of speech, relation to its head, and form is in the class."""
+        """Return True if a word is in the class.
+
+        Args:
+            upos: Universal part of speech of the word.
+            relation: Relation of the word to its head.
+            word: Form of the word.
+        """
         plain = relation.partition(":")[0]
         return upos in self.upos or not {relation, plain}.isdisjoint(self.relations) or word.lower() in self.words
 
@@ -60,20 +68,24 @@ CLASSES: Mapping[str, TokenClass] = {
 
 
 class Linguistic(Analysis):
-    """Attention to classes of words, and between pairs of classes, beside uniform attention; means over segments.
+    """Attention to classes of words, and between pairs of classes (Kovaleva et al. 2019, §4.2–4.4).
 
-    The attention that a token receives is the mean of its column over the tokens of the segment; the attention to a
-    class is the maximum over its tokens. The attention between two classes is the largest weight from a token of the
-    first to a token of the second. Subjects and objects are paired with the verb that is their syntactic head, other
-    classes with any word of the segment. A decoder gives 0 where all tokens of the second class come later.
+    Tables show it beside uniform attention. All numbers are averaged over segments. The attention that a
+    token receives is the mean of its column over the tokens of the segment; the attention to a class is the
+    maximum over the tokens of the class. The attention between two classes is the largest weight from a
+    token of the first to a token of the second. Subjects and objects are paired only with the verb that is
+    their syntactic head, other classes with any word of the segment. In a decoder the attention between two
+    classes is 0 if all tokens of the second come later.
 
     Args:
-        classes: Classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The delimiters are
-            added.
-        missing: `skip` leaves out a segment without the class or pair; `zero` counts it as 0, as the released code.
+        classes: Classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The
+            delimiters are added.
+        missing: `skip` leaves out segments without the class or pair; `zero` counts them as 0, as the
+            released code does.
 
     Raises:
-        UserError: The texts have no tags, a class of `classes` has no word, or none of the default classes has one.
+        UserError: The texts have no tags, a class of `classes` has no word, or none of the default classes
+            has one.
     """
 
     name = "linguistic"
@@ -171,7 +183,7 @@ class Linguistic(Analysis):
         return found.nan_to_num(0.0) if self.missing == "zero" else found
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the mean attention of each attention head to each class, by `to_<class>`."""
+        """Return the mean attention of each attention head to each class of words, named `to_<class>`."""
         found = self._numbers.by_head()
         return {f"to_{name}": found[name] for name in self._columns}
 

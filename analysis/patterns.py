@@ -31,14 +31,14 @@ _UNITS: Mapping[str, Unit] = dict.fromkeys(PATTERNS, "fraction")
 
 
 class GalleryMap(NamedTuple):
-    """An attention map of one head on one input, for the gallery.
+    """Attention map of one head on one input, shown in the gallery of examples.
 
     Attributes:
-        order: Sort key, clearest map first: minus the distance to the nearest threshold of the rules; input; layer;
-            head.
+        order: Sort key: minus the distance to the nearest threshold of the rules, then input, layer and
+            head. The clearest map comes first.
         pattern: Index of the pattern in `NAMES`.
         corpus: Name of the corpus of the input.
-        weights: `[tokens, tokens]`, from × to.
+        weights: Attention `[tokens, tokens]`, from × to.
     """
 
     order: tuple[float, int, int, int]
@@ -53,7 +53,7 @@ class GalleryMap(NamedTuple):
 
 
 def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
-    """Return the first `EXAMPLES` maps, sorted by `order`, with at most one map of each attention head."""
+    """Return the `EXAMPLES` clearest maps, the clearest first, with at most one map of each attention head."""
     by_head: dict[tuple[int, int], GalleryMap] = {}
     for one in sorted(maps, key=lambda one: one.order):
         by_head.setdefault(one.head, one)
@@ -61,13 +61,14 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
 
 
 class Patterns(Analysis):
-    """Shares of five patterns among the attention maps of all inputs and heads: by layer, by head and by corpus.
+    """Shares of five patterns among the attention maps, by layer, by head and by corpus (Kovaleva et al. 2019, §4.1).
 
-    `metrics.patterns` has the rules. Intervals are over inputs. The gallery shows the maps that the rules assign most
-    clearly.
+    Each head has one attention map on each input, and rules assign it a pattern; see `metrics.patterns`.
+    Intervals are over inputs. A gallery shows the maps that the rules assign most clearly.
 
     Args:
-        boundary: Require of a block more weight than distance alone explains; see `metrics.patterns.by_rules`.
+        boundary: Require of a block that more attention stays within the segments than the distances
+            between tokens explain; see `metrics.patterns.by_rules`.
     """
 
     name = "patterns"
@@ -109,16 +110,20 @@ class Patterns(Analysis):
         self._numbers.close(2 * self._corpora.index(batch.corpus) + batch.index % 2)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the share of the inputs in which each attention head shows a pattern, by pattern."""
+        """Return the share of inputs on which each attention head shows a pattern, by name of the pattern."""
         return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return the most frequent pattern of each attention head, the first of equals, as the column `pattern`."""
+        """Return the most frequent pattern of each attention head, on a tie the first, as the class `pattern`."""
         shares = self._numbers.means().over().value
         return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return tables by corpus and layer (`patterns`), by corpus, and by head; and figures with the gallery."""
+        """Return the shares of the patterns as tables and figures, with the gallery of examples.
+
+        The table `patterns` has the shares by corpus and layer; other tables have them by corpus, and by
+        head.
+        """
         groups = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}
         model, layers = self._numbers.over("model"), self._numbers.over("layers")
         heads = head_rows(self._numbers.over())
@@ -177,7 +182,9 @@ def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:
 
 
 class RawMaps(Analysis):
-    """Attention weights of all layers and heads in one input, without padding; it keeps these weights, and no sums.
+    """Attention maps of all layers and heads on one input, without padding.
+
+    Unlike other analyses it keeps the weights themselves, and no sums.
 
     Args:
         input: Index of the input among all inputs of the run, from 0.
@@ -201,7 +208,7 @@ class RawMaps(Analysis):
             self._found.append((layer, text, weights[place, :, :length, :length].float().cpu().numpy().copy()))
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return the figure `maps`, the attention of every layer and head in the chosen input.
+        """Return the figure `maps`, with the attention map of every layer and head on the chosen input.
 
         Raises:
             UserError: The texts have fewer inputs.

@@ -39,14 +39,16 @@ MAX_ELEMENT, MIN_DISTANCE = 3, 2
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of the attention maps of a batch; each belongs to one of several owners, for instance a label of a segment.
+    """Cells of the attention maps of a batch, grouped by owner.
+
+    An owner is what a cell is counted for, for instance one relation label in one segment.
 
     Attributes:
         owners: Number of owners.
-        owner: int64 `[cells]`, owner of each cell.
-        segment: int64 `[cells]`, index of its segment in the batch.
-        source: int64 `[cells]`, token position that attends.
-        target: int64 `[cells]`, token position that is attended to.
+        owner: Index of the owner of each cell, int64 `[cells]`.
+        segment: Index of the cell's segment in the batch, int64 `[cells]`.
+        source: Token position that attends, int64 `[cells]`.
+        target: Token position that is attended to, int64 `[cells]`.
     """
 
     owners: int
@@ -57,7 +59,13 @@ class Cells:
 
     @classmethod
     def from_rows(cls, owners: int, rows: Iterable[tuple[int, int, int, int]], device: torch.device) -> Self:
-        """Return cells from rows of owner, segment, source and target; `owners` is the number of owners."""
+        """Create cells from a row for each cell.
+
+        Args:
+            owners: Number of owners.
+            rows: Owner, segment, source and target of each cell.
+            device: Device of the tensors.
+        """
         columns = np.array(list(rows), np.int64).reshape(-1, 4).T
         return cls(owners, *torch.from_numpy(np.ascontiguousarray(columns)).to(device))
 
@@ -74,7 +82,10 @@ class Cells:
 
 
 def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
-    """Return, for each segment and each of its words, the positions of the tokens of the word."""
+    """Return the positions of the tokens of each word in each segment of a batch.
+
+    The result is a list of segments; each is a list of words, and each word a list of positions.
+    """
     found = []
     for words, passages in zip(batch.words.tolist(), batch.passages, strict=True):
         tokens: list[list[int]] = [[] for passage in passages for _ in passage.words]
@@ -86,7 +97,7 @@ def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
 
 
 def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return all pairs of a token of the source words and a token of the target words, as positions in a segment.
+    """Return all pairs of a token of a source word and a token of a target word, as positions in a segment.
 
     Args:
         tokens: Positions of the tokens of each word of the segment.
@@ -98,18 +109,22 @@ def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterab
 
 
 class Relations(Analysis):
-    """Largest weight between the words of the links of a passage, by label and over all labels; means over passages.
+    """Attention between words that are linked, for instance by a semantic frame (Kovaleva et al. 2019, §4.2).
 
-    Linked words have all pairs of their tokens. In a treebank without links they are the arcs of the trees, each from
-    the dependent to its syntactic head and labelled with its relation. Links with more than `MAX_ELEMENT` words at one
-    end, or with ends less than `MIN_DISTANCE` words apart, are left out, as in the paper. The audit counts links that
-    are left out, over all texts of the corpus.
+    A link joins one or several words at its start with one or several at its end, and has a label. The
+    attention of a head is the largest weight between a token of a start and a token of an end, over the
+    links of a passage; it is averaged over passages, for each label and for all labels together. In a
+    treebank without links, the arcs of the trees are the links: each from the dependent to its syntactic
+    head and labelled with its relation. Links with more than `MAX_ELEMENT` words at one end, or with ends
+    less than `MIN_DISTANCE` words apart, are left out, as in the paper. The audit counts the links that are
+    left out, over all texts of the corpus.
 
     Args:
         max_words: Largest number of words of a passage, 12 in the paper; None reads passages of any length.
 
     Raises:
-        UserError: The texts have no links, or none within the bounds; or, at the end, no segment has one.
+        UserError: The texts have no links, or all links are left out; or, at the end, no segment that was
+            read has one.
     """
 
     name = "relations"
@@ -196,7 +211,11 @@ class Relations(Analysis):
         return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the mean attention of each head along the links of all labels, in the larger of both directions."""
+        """Return the mean attention of each head along links of all labels, as the number `relations`.
+
+        For each passage it is the attention in the direction, from start to end or back, in which it is
+        larger.
+        """
         return {"relations": self._numbers.means().select(slice(2)).at(0)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:

@@ -27,16 +27,16 @@ _BATCH = 10  # sequences of one pass
 
 
 def role_patterns(tokens: Tensor) -> Tensor:
-    """Return the attention of a perfect head of each of `ROLES` on some token sequences.
+    """Return the ideal attention of a head of each of `ROLES` on some token sequences.
 
-    A previous-token head attends to the token before; a duplicate-token head to all earlier tokens that equal this one;
-    an induction head to the token after each of them.
+    A previous-token head attends to the token before. A duplicate-token head attends to all earlier
+    occurrences of the same token. An induction head attends to the token after each of these occurrences.
 
     Args:
-        tokens: int64 `[batch, tokens]`.
+        tokens: Token ids, int64 `[batch, tokens]`.
 
     Returns:
-        float32 `[batch, roles, from, to]`, 1 where the head attends, else 0.
+        Float32 `[batch, roles, from, to]`, 1 where the head attends, else 0.
     """
     length = tokens.size(1)
     previous = torch.ones(length, length, device=tokens.device).tril(-1).triu(-1).expand(len(tokens), -1, -1)
@@ -50,11 +50,12 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
 
     Args:
         weights: Attention weights `[batch, heads, from, to]`.
-        patterns: Patterns of `role_patterns`, `[batch, roles, from, to]`.
+        patterns: Patterns from `role_patterns`, `[batch, roles, from, to]`.
 
     Returns:
-        float64 `[batch, heads, SCORES]`. `<role>` is the mass on the pattern as a share of all mass, 0–1; `<role>_abs`
-        is 1 − the mean over rows of Σ |weights − pattern|, from −1 to 1.
+        Float64 `[batch, heads, scores]`, in the order of `SCORES`. The score `<role>` is the share of the
+        attention that falls on the pattern, 0 to 1. The score `<role>_abs` is 1 − Σ |weights − pattern|,
+        averaged over rows, −1 to 1.
     """
     weights, patterns = weights.double()[:, :, None], patterns.double()[:, None]
     on_pattern = (weights * patterns).sum((-2, -1)) / weights.sum((-2, -1))
@@ -65,9 +66,9 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
 class RepeatedSequences(Analysis):
     """Scores of every attention head as a previous-token, a duplicate-token and an induction head.
 
-    The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the same
-    sequence. A head of an encoder that is not causal can also attend from the first copy to the second, so its scores
-    are lower. Inputs begin with a start delimiter if the tokenizer writes one.
+    The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the
+    same sequence. In an encoder that is not causal, tokens of the first copy can also attend to the second,
+    so scores are lower. Inputs begin with a start delimiter if the tokenizer writes one.
 
     Args:
         sequences: Number of sequences, at least 2.
@@ -87,8 +88,8 @@ class RepeatedSequences(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         """Run the encoder on the sequences and collect the scores.
 
-        The processes of a distributed run share the passes, each of whole batches, so that the sums do not depend on
-        the number of processes.
+        The processes of a distributed run share the batches. Batches are the same for any number of
+        processes, so that the sums do not depend on it.
         """
         bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
         self._numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
@@ -116,7 +117,11 @@ class RepeatedSequences(Analysis):
         return torch.from_numpy(tokens).to(encoder.device)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the mean mass of each head on the pattern of each role, by role; groups are halves of the inputs."""
+        """Return each head's mean share of attention on the pattern of each role.
+
+        The numbers are named `repeated_previous`, `duplicate` and `induction`; their groups are the two
+        halves of the inputs.
+        """
         found = self._numbers.by_head()
         return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}
 

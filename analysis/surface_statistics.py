@@ -61,13 +61,13 @@ _LABELS = {
 
 
 class Surface(Analysis):
-    """Targets and breadth of each head's attention: the `STATISTICS` of `metrics.attention_mass`.
+    """Surface statistics of each head: the kinds of tokens it attends to, and how broadly (Clark et al. 2019, §3).
 
-    Tables show them beside the same statistics of uniform attention over the positions that each token may attend to in
-    the layer.
+    The statistics are the `STATISTICS` of `metrics.attention_mass`. Tables show them beside the same
+    statistics of uniform attention over the positions that each token may attend to in the layer.
 
     Args:
-        smoothed: Take entropies of smoothed weights, as the code released with the paper does.
+        smoothed: Compute entropies of smoothed weights, as the code released with the paper does.
     """
 
     name = "surface"
@@ -104,14 +104,17 @@ class Surface(Analysis):
         return {name: found[name] for name in PLAIN} | {"broad_from": without_interval(bound, "nats")}
 
     def statistics(self) -> Mapping[str, Means]:
-        """Return the sums of every statistic of `metrics.attention_mass` for every attention head, by name.
+        """Return the sums of every statistic for every attention head, by name; `Means.over` divides them into means.
 
-        Every process must call it.
+        Every process must call this method, because it gathers from all processes.
         """
         return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """Return the behaviour of each attention head, by the thresholds of the colours in the paper's figure 6."""
+        """Return the behaviour of each attention head, such as `previous token` or `broad`, as the class `behaviour`.
+
+        The thresholds are those of the colours in Clark et al.'s (2019) Fig. 6.
+        """
         means = self._numbers.over()
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
         for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts
@@ -125,7 +128,11 @@ class Surface(Analysis):
         return bounds
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return tables `surface`, by head, and `layers`; scores of the model; figures by layer and by head."""
+        """Return the statistics as tables, scores and figures.
+
+        The tables are `surface`, by head, and `layers`. The scores are means over all heads of the model.
+        There are figures by layer and by head.
+        """
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
         uniform = {name: one.value for name, one in by_name(self._uniform.compute(), STATISTICS).items()}
         rows = head_rows(heads)

@@ -40,22 +40,23 @@ _SUFFIXES = (("all", ""), *((group, f"_{group}") for group in MENTION_TYPES))
 
 
 def links_of(batch: AntecedentBatch) -> Links:
-    """Return the links of a window, which are its mentions with an antecedent."""
+    """Return the links of a window: the mentions that have an antecedent in it."""
     return find_links(*(column.cpu().numpy() for column in (batch.head_words, batch.clusters, batch.types)))
 
 
 class AntecedentEvaluation(nn.Module):
-    """Antecedent selection accuracy of every attention head, three baselines and a trained probe, on the same links.
+    """Antecedent selection accuracy of every attention head, of three baselines and of a trained probe.
 
-    A link is a mention with an antecedent in its window.
+    All are scored on the same links. A link is a mention with an antecedent in its window.
 
     Args:
-        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
+        mode: `held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores
+            on dev, as the original does.
         seed: Seed of the bootstrap.
-        trained: Score a trained probe too.
+        trained: True to score a trained probe too.
 
     Attributes:
-        others: Names of the predictors beside the heads, in the order of their counts.
+        others: Names of the predictors other than heads: the baselines, and the trained probe.
     """
 
     def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0, trained: bool = False) -> None:
@@ -67,7 +68,7 @@ class AntecedentEvaluation(nn.Module):
         self._counts = nn.ModuleDict()
 
     def prepare(self, data: CoreferenceDataModule) -> None:
-        """Create the metrics that count right choices in each document of dev and test."""
+        """Create the metrics that count the right choices of every predictor in each document of dev and test."""
         self._data, self._names = data, Names(data.layers, data.heads)
         heads = 2 * len(self._names)
         others: dict[EncoderOf, int] = {"given": len(self.others), **({"random_init": 0} if data.random_init else {})}
@@ -77,11 +78,12 @@ class AntecedentEvaluation(nn.Module):
             self._counts[split_key(split, encoder)] = counts
 
     def update(self, batch: AntecedentBatch, trained: Callable[[Links], Tensor] | None = None) -> None:
-        """Score every head, the baselines and a trained probe on the links of a window.
+        """Count the right choices of every head, of the baselines and of a trained probe in a window.
 
         Args:
             batch: One window.
-            trained: Function from links to the choices of a probe, int64 `[links]`, as indices into `links.heads`.
+            trained: Function that returns the choice of a probe for each link, int64 `[links]`: an index
+                into the distinct head words of the window, `links.heads`.
         """
         if batch.window is None:
             return
@@ -243,22 +245,29 @@ def _column(name: str) -> str:
 
 
 def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
-    """Raise a UserError if the data have no encoder; `reader` is the class name of the experiment, for the message."""
+    """Raise a UserError if the data have no encoder, and so no attention.
+
+    Args:
+        data: The datamodule.
+        reader: Class name of the experiment that needs attention, for the message.
+    """
     if data.encoder_identity is None:
         raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
 
 
 class AntecedentHeads(Experiment[CoreferenceDataModule]):
-    """Antecedent selection accuracy of every head of every layer, in both directions, from one pass.
+    """Experiment that measures the antecedent selection accuracy of every attention head, in both directions.
 
-    For every mention with an antecedent in its window, an attention head predicts the earlier mention whose head word
-    the mention attends to most; in the other direction, the mention whose head word attends to it most. One attention
-    head is chosen on dev for all mentions, and one for each type of mention. Both are scored on test, beside the
-    nearest mention, the nearest mention with the same head word, and a rule-based sieve, on the same links. Intervals
-    are over documents. Nothing is trained: run it with `python train.py test`.
+    For every mention with an antecedent in its window, an attention head predicts the earlier mention whose
+    head word the mention attends to most; in the other direction, the mention whose head word attends to it
+    most. The best attention head is chosen on dev for all mentions together, and for each type of mention.
+    These heads are scored on test, beside three baselines on the same mentions: the nearest mention, the
+    nearest mention with the same head word, and a rule-based sieve. Intervals are over documents. Nothing
+    is trained: run it with `python train.py test`.
 
     Args:
-        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
+        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
+            original does.
         seed: Seed of the bootstrap.
     """
 

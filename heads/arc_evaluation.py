@@ -38,11 +38,12 @@ from training import Experiment
 
 
 class DependencyExperiment(Experiment[DependencyDataModule]):
-    """Base of experiments over gold arcs that choose on dev and score on test.
+    """Base of experiments on dependency arcs that choose on dev and score on test.
 
     Attributes:
-        reads: Fields of a batch that the experiment reads, beside the gold arcs.
-        supports_random_init: True if the experiment also reads batches of an encoder with random weights.
+        reads: Fields of a batch that the experiment reads; gold arcs are always read.
+        supports_random_init: True if the experiment can also read batches of an encoder with random
+            weights.
     """
 
     takes = DependencyDataModule
@@ -64,12 +65,13 @@ def read_fields(
 
     Args:
         data: The datamodule, after `setup`.
-        reads: Names of the fields, beside the gold arcs.
+        reads: Names of the fields; gold arcs are always read.
         reader: Class name of the experiment, for messages.
-        random_init: True if the experiment also reads batches of an encoder with random weights.
+        random_init: True if the experiment can also read batches of an encoder with random weights.
 
     Raises:
-        UserError: The data have no encoder to read, or batches of random weights that `reader` does not support.
+        UserError: The data have no encoder to read, or batches of random weights that the experiment does
+            not support.
         TypeError: A batch has no such field.
     """
     if unknown := set(reads) - FIELDS:
@@ -82,12 +84,17 @@ def read_fields(
 
 
 def split_key(split: Split, encoder: EncoderOf) -> str:
-    """Return the name of a split read by an encoder: `dev`, or `dev_random_init` for random weights."""
+    """Return the key of a split as read by an encoder: `dev`, or `dev_random_init` for random weights."""
     return split if encoder == "given" else f"{split}_{encoder}"
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Raise a UserError if one of the `wanted` relations is not among the relations of the corpus, `known`."""
+    """Raise a UserError if the corpus does not have one of some relations.
+
+    Args:
+        wanted: Relations that the user has named.
+        known: Relations of the corpus.
+    """
     if strange := [name for name in wanted if name not in known]:
         raise UserError(
             f"--model.init_args.relations: the corpus has no {', '.join(map(repr, strange))}; its relations are "
@@ -97,13 +104,15 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class PredictedArcs:
-    """Predictions for the words of a batch, each int64 `[batch, n]`, with arbitrary values in the padding.
+    """Predicted syntactic heads and relations of the words of a batch.
+
+    All are int64 `[batch, n]`, with arbitrary values in the padding.
 
     Attributes:
         heads: Best-scored head of each word, 0 for the root.
-        tree: Head of each word in the best-scored tree; None without trees.
-        relations: Id of the relation between each word and its head in `heads`, as the datamodule numbers relations;
-            None without a classifier of relations.
+        tree: Head of each word in the best-scored tree; None if trees were not predicted.
+        relations: Id, in the datamodule, of the relation between each word and its head in `heads`; None if
+            relations were not predicted.
     """
 
     heads: Tensor
@@ -118,10 +127,11 @@ class PredictedArcs:
 
 
 class ArcEvaluation(nn.Module):
-    """Scores of predicted syntactic heads on test, beside baselines chosen on dev.
+    """Metric that scores predicted syntactic heads on test, beside baselines chosen on dev.
 
     Args:
-        relations: Relations in the table and the figure, in this order, beside all words; empty for all relations.
+        relations: Relations shown in the table and the figure, in this order, after the row for all words;
+            empty for all relations.
     """
 
     def __init__(self, relations: Sequence[str] = ()) -> None:
@@ -131,7 +141,7 @@ class ArcEvaluation(nn.Module):
         self._labelled: bool | None = None
 
     def update(self, batch: AttentionBatch, predicted: PredictedArcs | None = None) -> None:
-        """Add a batch of dev or test.
+        """Add a batch of dev, which baselines are chosen on, or of test, which is scored.
 
         Args:
             batch: Sentences with their gold arcs.
@@ -175,23 +185,25 @@ class ArcEvaluation(nn.Module):
 
 
 def predicted_arcs() -> ArcRows:
-    """Return an empty metric with the columns of `PredictedArcs`, which gathers predictions over a split."""
+    """Return an empty metric that gathers gold arcs and the columns of `PredictedArcs` over a split."""
     return ArcRows(heads=None, tree=None, relations=None)
 
 
 def sentence_counts(
     test: Arcs, predicted: Mapping[str, Integers], ids: Sequence[str], *, labelled: bool
 ) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
-    """Count gold and predicted arcs in each sentence.
+    """Count gold arcs, and correctly predicted arcs, in each sentence.
 
     Args:
         test: Gold arcs.
-        predicted: `heads`, `tree` and `relations` of all words, each `[words]`; see `PredictedArcs`.
+        predicted: Predictions `heads`, `tree` and `relations` for all words, each `[words]`; see
+            `PredictedArcs`.
         ids: Id of each sentence of the split.
         labelled: True to also count arcs with the right relation.
 
     Returns:
-        A row of counts for each sentence; and, by score, the two columns whose ratio is the score.
+        A frame with a row of counts for each sentence; and for each score the two columns of which it is
+        the ratio.
     """
     heads, tree, relations = (predicted[name].astype(np.int64) for name in ("heads", "tree", "relations"))
     found = attached(test, heads)
@@ -213,8 +225,8 @@ SHOWN = 25
 def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
     """Return the scores of every baseline on test, named `offset.uas`, `right_branching.uas` and so on.
 
-    The best fixed offset is chosen on dev. If the arcs have a reach, uniform attention has a layer and a direction,
-    which are chosen on dev too.
+    The best fixed offset is chosen on dev. If `Arcs.reach` limits the words that can be attended to,
+    uniform attention differs by layer and direction, and the best of them is chosen on dev too.
 
     Args:
         dev: Gold arcs of dev.
@@ -236,7 +248,7 @@ def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate
 
 
 def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> Table:
-    """Return the accuracy of a probe by relation, beside the best fixed offset of the relation.
+    """Return the accuracy of a probe on each relation, beside the best fixed offset for the relation.
 
     The offset is chosen on dev, and both are scored on test.
 
@@ -244,12 +256,12 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
         dev: Gold arcs of dev.
         test: Gold arcs of test.
         relations: Names of the relations.
-        found: float64 `[words]` over test, 1.0 where the probe finds the head; None without a probe.
+        found: Float64 `[words]` over test, 1.0 where the probe finds the head; None without a probe.
 
     Returns:
-        Table with columns `relation, n, probe, low, high, offset, best_offset`: `probe` and `offset` are accuracies,
-        and `best_offset` is the distance from a word to its head that the offset predicts. The interval belongs to
-        `probe`, without a probe to `offset`.
+        Table with columns `relation, n, probe, low, high, offset, best_offset`. `probe` and `offset` are
+        accuracies, and `best_offset` is the chosen distance from a word to its head. The interval is that
+        of `probe`, or of `offset` if there is no probe.
     """
     overall, own = best_offsets(dev, len(relations))
     by_offset = attached(test, offset_heads(test, own[test.relation]))
@@ -277,7 +289,12 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
 
 
 def rows_of(table: Table, relations: Sequence[str]) -> Table:
-    """Return the rows of a table for all words and for `relations`, in this order; all rows if `relations` is empty."""
+    """Select the rows of a table for all words and for some relations, in the order of `relations`.
+
+    Args:
+        table: Table with a column `relation`.
+        relations: Relations to keep; if empty, all rows are kept.
+    """
     if not relations:
         return table
     order = [ALL, PLAIN, *relations]
@@ -287,7 +304,7 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
 
 
 def relation_bars(table: Table) -> Bars:
-    """Return a bar chart of a table of `relation_table`, with the most frequent relations."""
+    """Return a bar chart of the most frequent relations in a table from `relation_table`."""
     shown = replace(table, frame=table.frame.head(SHOWN))
     probe = {"probe": "probe"} if shown.frame["probe"].notna().any() else {}
     series = {**probe, "best fixed offset": "offset"}
@@ -295,13 +312,15 @@ def relation_bars(table: Table) -> Bars:
 
 
 class Baselines(DependencyExperiment):
-    """Baselines without attention: best fixed offset per relation and overall, branching, and uniform attention.
+    """Experiment with baselines without attention: fixed offsets, left and right branching, and uniform attention.
 
-    The offsets are chosen on dev and scored on test. Uniform attention is scored by expectation: ROOT and all other
-    words are equally likely heads. Nothing is trained, so `python train.py test` runs it.
+    The best fixed offset, per relation and overall, is chosen on dev and scored on test. Uniform attention
+    is scored by expectation: ROOT and all other words are equally likely heads. Nothing is trained, so
+    `python train.py test` runs it.
 
     Args:
-        relations: Relations in the table and the figure, in this order, beside all words; by default all of them.
+        relations: Relations shown in the table and the figure, in this order, after the row for all words;
+            by default all relations.
     """
 
     experiment = "baselines"

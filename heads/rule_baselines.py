@@ -16,7 +16,7 @@ Pass = Callable[[int, int], bool]
 
 
 class Attributes(NamedTuple):
-    """Number, gender and person of a mention, which two mentions of one entity share.
+    """Number, gender and person of a mention; mentions of one entity should agree in them.
 
     Attributes:
         number: Grammatical number; None if unknown, which agrees with every number.
@@ -77,7 +77,7 @@ _OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split()
 
 
 def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose, for each mention, the last mention before it whose head is another word of the text.
+    """Choose for each mention the nearest earlier mention that has another token of the text as its head.
 
     Args:
         sentences: Words of each sentence of the window.
@@ -85,36 +85,53 @@ def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[
         mentions: Mentions in window order.
 
     Returns:
-        Index of the chosen mention in `mentions`, for each mention; None if there is none.
+        For each mention the index of the chosen mention in `mentions`; None if there is none.
     """
     return _choose(mentions)
 
 
 def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose, for each mention, the nearest earlier mention with the same head word, or else the nearest of all.
+    """Choose for each mention the nearest earlier mention with the same head word.
 
-    Upper and lower case are equal. A mention never chooses a mention whose head is the same word of the text. Arguments
-    and result are those of `nearest`.
+    If there is none, the nearest earlier mention is chosen. Case is ignored. A mention that has the same
+    token of the text as its head is never chosen.
+
+    Args:
+        sentences: Words of each sentence of the window.
+        tags: Parts of speech of these words; not used.
+        mentions: Mentions in window order.
+
+    Returns:
+        For each mention the index of the chosen mention in `mentions`; None if there is none.
     """
     heads = [_head(sentences, mention) for mention in mentions]
     return _choose(mentions, lambda later, earlier: heads[later] == heads[earlier])
 
 
 def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose, for each mention, an earlier mention by four passes of rules.
+    """Choose for each mention an earlier mention by four passes of rules.
 
     The first pass that accepts an earlier mention decides, and takes the nearest mention that it accepts:
 
-    1. Both mentions have the same words, without determiners and possessives at the beginning. Not for pronouns.
+    1. Both mentions have the same words, without determiners and possessives at the beginning. Not for
+      pronouns.
     2. Both mentions have the same head word. Not for pronouns.
     3. Both mentions agree in number, gender and person. The first pass for pronouns.
     4. Every mention is accepted.
 
-    Upper and lower case are equal. `PRONOUNS` has number, gender and person of pronouns. Another mention is plural if
-    the tag of its head is NNS or NNPS or if *and* coordinates it, singular if the tag is NN or NNP, and of unknown
-    number otherwise. Its gender is the gender of the head in `GENDERS`, or of a title before a proper head. Its person
-    is the third, so that *I* and *you* agree with pronouns alone. Without tags a modifier with *and* (a black and white
-    cat) is mistaken for a coordination. Arguments and result are those of `nearest`.
+    Case is ignored. Number, gender and person of pronouns are in `PRONOUNS`. Any other mention is plural if
+    the tag of its head is NNS or NNPS or if *and* coordinates it, singular if the tag is NN or NNP, and of
+    unknown number otherwise. Its gender is that of its head in `GENDERS`, or of a title before a proper
+    name. Its person is the third, so that *I* and *you* agree with pronouns only. Without tags a modifier
+    with *and* (a black and white cat) is mistaken for a coordination.
+
+    Args:
+        sentences: Words of each sentence of the window.
+        tags: Parts of speech of these words, `_` in a corpus without tags.
+        mentions: Mentions in window order.
+
+    Returns:
+        For each mention the index of the chosen mention in `mentions`; None if there is none.
     """
     pronoun = [mention.type == "pronoun" for mention in mentions]
     heads = [_head(sentences, mention) for mention in mentions]

@@ -64,13 +64,16 @@ _OFFSETS = sorted(OFFSETS, key=lambda k: (abs(k), -k))
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Gold arcs of one split, and the syntactic head of every word predicted by each of K predictors.
+    """Gold arcs of one split, and the syntactic heads that each of K predictors predicts.
+
+    A predictor is an attention head in one direction. Predictors are sorted by direction, then layer, then
+    head.
 
     Attributes:
         arcs: Gold arcs.
         relations: Names of the relations.
-        predicted: `[words, K]`, predicted position of each word's head, below 0 where nothing is predicted. A predictor
-            is an attention head in one direction; predictors are in the order direction, layer, head.
+        predicted: Predicted position of each word's syntactic head, `[words, K]`; below 0 where nothing is
+            predicted.
     """
 
     arcs: Arcs
@@ -79,76 +82,102 @@ class Predictions:
 
     @cached_property
     def groups(self) -> Mapping[str, Flags]:
-        """Words of each relation that occurs, and all words: bool `[words]` by group."""
+        """Mask of the words of each group, bool `[words]` by name of the group.
+
+        The groups are all words, all words without punctuation, and the words of each relation that occurs.
+        """
         return groups_of(self.arcs, self.relations)
 
     @cached_property
     def counts(self) -> Mapping[str, Integers]:
-        """Number of words whose head each predictor finds, `[K]` by group."""
+        """Number of words in each group whose syntactic head each predictor finds, `[K]` by name of the group."""
         return dict(zip(self.groups, hit_counts(self.arcs, self.predicted, self.groups), strict=True))
 
     @cached_property
     def by_offset(self) -> "Predictions":
-        """Predictions of the fixed-offset baselines on the same arcs; a column for each offset, nearest first."""
+        """Predictions of fixed offsets on the same arcs; each offset is a predictor, the nearest first."""
         return Predictions(self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in _OFFSETS], axis=1))
 
     @property
     def without_weight(self) -> int:
-        """Number of missing predictions, where no other word of the sentence has any weight."""
+        """Number of missing predictions, over words and predictors, in sentences of at least two words.
+
+        A prediction is missing if no other word of the sentence has any weight.
+        """
         return int(np.count_nonzero(self.predicted[self.arcs.length > 1] < 0))
 
     def found(self, predictor: int) -> tuple[Floats, Floats]:
-        """Return two arrays, each float64 `[words]`, for one predictor, a column of `predicted`.
+        """Return two arrays of the hits of one predictor, each float64 `[words]`.
 
-        The first is 1.0 where the predictor finds the gold head; the second is 1.0 where it finds the gold arc in
+        The first is 1.0 where it finds the gold head. The second is 1.0 where it finds the gold arc in
         either direction. See `attached` and `edges_found` of `metrics.attachment`.
+
+        Args:
+            predictor: Index of the predictor, a column of `predicted`.
         """
         column = self.predicted[:, predictor].astype(np.int64)
         return attached(self.arcs, column), edges_found(self.arcs, column)
 
     def best(self, group: str) -> int:
-        """Return the index of the predictor that finds most heads of a group of words, the first of equals.
+        """Return the index of the predictor that finds most syntactic heads of a group of words, on a tie the first.
 
-        For a group without words, all words without punctuation decide.
+        If the group is empty, the best predictor for all words without punctuation is returned.
+
+        Args:
+            group: Name of the group, a relation for instance.
         """
         return int(self.counts.get(group, self.counts[PLAIN]).argmax())
 
     def accuracies(self, group: str) -> Floats:
-        """Return the share of a group's words whose head each predictor finds, `[K]`; nan for an absent group."""
+        """Return the accuracy of each predictor on a group of words, `[K]`; nan for an empty group."""
         if group not in self.groups:
             return np.full(self.predicted.shape[1], np.nan)
         shares: Floats = self.counts[group] / np.count_nonzero(self.groups[group])
         return shares
 
     def accuracy(self, group: str, predictor: int) -> float:
-        """Return the accuracy of one predictor, a column of `predicted`, on a group; nan for a group without words."""
+        """Return the accuracy of one predictor on a group of words; nan for an empty group.
+
+        Args:
+            group: Name of the group, a relation for instance.
+            predictor: Index of the predictor, a column of `predicted`.
+        """
         return float(self.accuracies(group)[predictor])
 
 
 def head_name(layer: int, head: int) -> str:
-    """Return the name `layer-head`, both counted from 1, of a 0-based layer and attention head."""
+    """Return the name `layer-head` of an attention head, which counts both from 1.
+
+    Args:
+        layer: Layer, from 0.
+        head: Attention head in the layer, from 0.
+    """
     return f"{layer + 1}-{head + 1}"
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the attention heads of a store.
+    """Names `layer-head` of the attention heads in a store, which counts both from 1.
 
     Attributes:
-        layers: Layers of the store, from 0.
-        heads: Heads of each layer that the store holds, from 0.
+        layers: Layers in the store, from 0.
+        heads: Attention heads of each layer in the store, from 0.
     """
 
     layers: tuple[int, ...]
     heads: tuple[int, ...]
 
     def head(self, index: int) -> str:
-        """Return the name `layer-head`, both from 1, of an attention head; `index` counts heads layer by layer."""
+        """Return the name of an attention head.
+
+        Args:
+            index: Index of the head among all heads of the store, counted layer by layer from 0.
+        """
         layer, head = divmod(index, len(self.heads))
         return head_name(self.layers[layer], self.heads[head])
 
     def place(self, head: str) -> tuple[int, int]:
-        """Return the index in `layers` and the index in `heads` of an attention head, given its name `layer-head`."""
+        """Return the indices in `layers` and `heads` of the attention head with a given name."""
         layer, number = (int(part) - 1 for part in head.split("-"))
         return self.layers.index(layer), self.heads.index(number)
 
@@ -156,13 +185,19 @@ class Names:
         return len(self.layers) * len(self.heads)
 
     def split(self, predictor: int) -> tuple[int, int]:
-        """Return the indices of a predictor's direction and head; the order is direction, layer, head."""
+        """Return the direction of a predictor, 0 or 1, and the index of its attention head.
+
+        The index counts the heads layer by layer from 0.
+
+        Args:
+            predictor: Index of the predictor, a column of `Predictions.predicted`.
+        """
         return divmod(predictor, len(self))
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenHeads:
-    """Single attention heads that are chosen on dev and scored on another split, or on dev itself, as in the paper.
+    """Single attention heads, chosen on dev and scored on another split, or on dev itself as in the paper.
 
     Attributes:
         dev: Predictions on dev.
@@ -178,15 +213,15 @@ class ChosenHeads:
 
     @property
     def split(self) -> Split:
-        """Name of the scored split; if it is dev (mode `paper`), the columns `test` of all tables are nan."""
+        """Name of the scored split. If it is dev (mode `paper`), the column `test` of all tables is nan."""
         return "dev" if self.scored is self.dev else "test"
 
     def intervals(self, groups: Collection[Flags], predictors: Iterable[int]) -> tuple[Floats, Floats]:
-        """Return the ends of 95 % intervals of accuracies on the scored split, by bootstrap over sentences.
+        """Return 95 % intervals of accuracies on the scored split, by bootstrap over sentences.
 
         Args:
             groups: Groups of words, each bool `[words]`.
-            predictors: One predictor for each group; the i-th is scored on the i-th group.
+            predictors: Index of one predictor for each group, whose accuracy on the group is meant.
 
         Returns:
             Lower ends and upper ends, each `[groups]`.
@@ -197,15 +232,17 @@ class ChosenHeads:
         return bootstrap_ratio(right, total, seed=self.seed).interval
 
     def best_heads(self, control: "ChosenHeads | None", permutations: int) -> Table:
-        """Return the best predictor of each group of words.
+        """Return a table of the best attention head for each relation and for all words, chosen on dev.
 
         Args:
-            control: The same splits through an encoder with random weights.
-            permutations: Number of permutations under `p`.
+            control: Heads of an encoder with random weights on the same splits; None for no control.
+            permutations: Number of permutations of the test that gives `p`.
 
         Returns:
-            Table with columns `relation, n, head, direction, dev, test, low, high, offset, best_offset, random_init,
-            p`. The predictor and the offset are chosen on dev; n, interval and p-value belong to the scored split.
+            Table with columns `relation, n, head, direction, dev, test, low, high, offset, best_offset,
+            random_init, p`. `dev` and `test` are accuracies of the head; `offset` is the accuracy of the
+            best fixed offset, `random_init` that of the best head with random weights, both also chosen on
+            dev. `n`, interval and `p` belong to the scored split.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
         chosen = {group: dev.best(group) for group in groups}
@@ -237,12 +274,14 @@ class ChosenHeads:
         return Table(frame, units, interval=self.split, answer=answer)
 
     def by_length(self) -> Table:
-        """Return the accuracy of the best head and of the best offset of each relation, by length of the arc.
+        """Return the accuracy of each relation's best head and best fixed offset, by length of the arc.
 
-        Both are chosen on dev over all lengths. Words under ROOT have no length and are left out.
+        Head and offset are chosen on dev over all lengths. Words under ROOT have no arc length and are left
+        out.
 
         Returns:
-            Table with columns `relation, length, n, head, direction, accuracy, offset`.
+            Table with columns `relation, length, n, head, direction, accuracy, offset`; `accuracy` is the
+            head's, `offset` the accuracy of the offset.
         """
         dev, scored, arcs = self.dev, self.scored, self.scored.arcs
         distance = np.where(arcs.head > 0, np.abs(arcs.head - arcs.word), 0)
@@ -283,19 +322,21 @@ class ChosenHeads:
     def roles(self, confidence: Floats, minimum: int) -> tuple[Table, dict[str, Estimate]]:
         """Classify every head as positional, syntactic, both or neither, on dev (Voita et al. 2019, §5).
 
-        A head is positional if it attends to one offset for at least 90 % of the words. It is syntactic if on some
-        relation of at least `minimum` words it is 10 points better than the best fixed offset, in either direction.
-        Relations of punctuation, and relations to ROOT, which no head can find, do not count.
+        A head is positional if it attends to the same offset from at least 90 % of the words. It is
+        syntactic if for some relation with at least `minimum` words its accuracy, in either direction, is
+        10 points above the best fixed offset's. Relations of punctuation, and relations to ROOT, which no
+        head can find, do not count.
 
         Args:
             confidence: Mean of each head's largest weights, `[layers, heads]`, from the metric `RowPeaks`.
             minimum: Least number of words of a relation.
 
         Returns:
-            A table with columns `head, confidence, offset, offset_share, positional, relation, direction, margin,
-            syntactic, accuracy, low, high, fixed_offset`. The relation has the greatest margin of the head; the head's
-            accuracy on it and the accuracy of the best fixed offset belong to the scored split. And the scores
-            `positional_heads` and `syntactic_heads`, shares of all heads.
+            A table with columns `head, confidence, offset, offset_share, positional, relation, direction,
+            margin, syntactic, accuracy, low, high, fixed_offset`, and the scores `positional_heads` and
+            `syntactic_heads`, shares of all heads. `relation` is the relation with the greatest margin over
+            the best fixed offset. `accuracy`, the head's on this relation, and `fixed_offset`, the
+            offset's, belong to the scored split.
         """
         dev, scored, size = self.dev, self.scored, len(self.names)
         margins = {
@@ -345,12 +386,13 @@ class ChosenHeads:
         return Table(table, dict.fromkeys(columns, "fraction"), interval="accuracy"), shares
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
-        """Return heat maps of the accuracy of every attention head, one for each of the `most` most frequent relations.
+        """Return heat maps of the accuracy of every attention head, one for each of the most frequent relations.
 
-        A map has the direction of the relation's best head, which is framed; all maps share one scale of colours.
+        A map shows the direction of the relation's best head, and frames this head. All maps share one
+        colour scale.
 
         Args:
-            best: Frame of a table of `best_heads`.
+            best: Frame of the table that `best_heads` returns.
             most: Largest number of maps.
         """
         figures: dict[str, HeatMap] = {}
@@ -365,13 +407,13 @@ class ChosenHeads:
         return on_one_scale(figures)
 
     def examples(self, best: pd.DataFrame, sentences: DependencySplit, minimum: int) -> tuple["AttentionDrawing", ...]:
-        """Choose example sentences to draw.
+        """Choose example sentences to draw, each with the attention head and the relation that it illustrates.
 
-        The heads with the greatest gain over the best offset are chosen, each with the sentence in which it finds most
-        arcs.
+        The relations are those whose best head gains most over the best fixed offset. For each, the
+        sentence in which the head finds most arcs of the relation is chosen.
 
         Args:
-            best: Frame of a table of `best_heads`.
+            best: Frame of the table that `best_heads` returns.
             sentences: The scored split.
             minimum: Least number of words of a relation.
         """
@@ -391,11 +433,14 @@ class ChosenHeads:
 def heads_table(
     kind: str, groups: Mapping[str, tuple[int, Floats, Floats | float]], directions: Sequence[str], names: Names
 ) -> Table:
-    """Return a table with a row for each group, direction and head: columns `<kind>, n, direction, head, dev, test`.
+    """Return a table of accuracies with a row for each group, direction and attention head.
+
+    Its columns are `<kind>, n, direction, head, dev, test`.
 
     Args:
         kind: Name of the column of groups.
-        groups: For each group the number of words or mentions, and the accuracies on dev and on test, each `[2·heads]`.
+        groups: For each group the number of words or mentions, and the accuracies on dev and on test, each
+            `[2·heads]`: all heads in the first direction, then all in the second.
         directions: Names of the two directions.
         names: Names of the attention heads.
     """
@@ -411,18 +456,19 @@ def heads_table(
 def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most: int) -> tuple[tuple[int, ...], int]:
     """Choose heads whose averaged attention finds more syntactic heads than each alone (Limisiewicz et al. 2020, §4.2).
 
-    The attention head that helps most is added until none helps or there are `most`.
+    Attention heads are added one at a time, each time the one that helps most, until none helps or there
+    are `most`.
 
     Args:
         store: Stored attention of the sentences.
         arcs: Gold arcs of the sentences.
-        words: bool `[words]`, words of the relation.
-        direction: 0 reads the attention from a word to its head, 1 from the head to the word.
+        words: Mask of the words of one relation, bool `[words]`.
+        direction: 0 reads the attention from a word to its syntactic head, 1 from the head to the word.
         most: Largest number of attention heads.
 
     Returns:
-        Indices of the chosen attention heads, counted layer by layer, in the order of the choice; and the number of
-        `words` whose gold head has the greatest weight.
+        Indices of the chosen attention heads, counted layer by layer, in the order of the choice; and the
+        number of words of the relation whose syntactic head they find.
     """
     chosen: tuple[int, ...] = ()
     reached = -1
@@ -441,17 +487,17 @@ def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most
 
 
 def ensemble_hits(store: Store, arcs: Arcs, words: Flags, direction: int, heads: Sequence[int]) -> Floats:
-    """Return, for each word of a relation, 1.0 if the averaged attention of some heads finds its gold head.
+    """Return, for each word of a relation, 1.0 if the averaged attention of some heads finds its syntactic head.
 
     Args:
         store: Stored attention of the sentences.
         arcs: Gold arcs of the sentences.
-        words: bool `[words]`, words of the relation.
-        direction: 0 reads the attention from a word to its head, 1 from the head to the word.
+        words: Mask of the words of one relation, bool `[words]`.
+        direction: 0 reads the attention from a word to its syntactic head, 1 from the head to the word.
         heads: Indices of the attention heads, counted layer by layer.
 
     Returns:
-        float64, one number for each True in `words`, in the order of the arcs.
+        Float64, one number for each True in `words`, in the order of the arcs.
     """
     weights = _between(store, arcs, words, direction)
     found: Floats = torch.cat([_right(rows[:, list(heads)].sum(1), gold) for rows, gold in weights]).double().numpy()
@@ -486,13 +532,14 @@ _WORDS = range(8, 19)
 
 @dataclass(frozen=True)
 class AttentionDrawing:
-    """A sentence of the scored split whose attention is shown as a figure (Clark et al. 2019, Fig. 5).
+    """Request to draw the attention of one head in one sentence of the scored split (Clark et al. 2019, Fig. 5).
 
     Attributes:
         head: Name of the attention head, `layer-head`, both from 1.
         sentence: Id of the sentence in the corpus.
         relation: Relation of the coloured arcs; None colours all arcs.
-        direction: Direction of the coloured lines.
+        direction: Direction of the coloured lines: `dependent→head` colours the attention from a dependent
+            to its syntactic head.
     """
 
     head: str
@@ -505,7 +552,14 @@ class AttentionDrawing:
 
 
 def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit, relations: Sequence[str]) -> None:
-    """Raise a UserError if a drawing names an unknown attention head, sentence or relation."""
+    """Raise a UserError if a drawing names an attention head, a sentence or a relation that does not exist.
+
+    Args:
+        wanted: The drawing.
+        names: Names of the attention heads.
+        split: The scored split.
+        relations: Relations of the corpus.
+    """
     if wanted.head not in [names.head(index) for index in range(len(names))]:
         raise UserError(
             f"--model.init_args.drawings: attention head {wanted.head!r} does not exist; heads are named layer-head, "
@@ -523,11 +577,11 @@ def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit
 def draw_sentence(
     wanted: AttentionDrawing, scored: Predictions, names: Names, split: DependencySplit
 ) -> AttentionLines:
-    """Return a drawing of the attention of one head in one sentence, with the delimiters that the tokenizer writes.
+    """Return a drawing of the attention of one head in one sentence, delimiters included if the tokenizer writes them.
 
     Args:
-        wanted: Head and sentence.
-        scored: Gold arcs of the split, which are coloured.
+        wanted: The attention head, the sentence and the arcs to colour.
+        scored: Gold arcs of the split.
         names: Names of the attention heads.
         split: The split with its stored attention.
     """
@@ -578,9 +632,9 @@ def head_map(
     Args:
         title: Title of the figure.
         values: The numbers, `[layers, heads]`.
-        names: Names of the heads; by default the values are of all heads of an encoder.
-        marked: 0-based row and column of a framed cell.
-        value_label: Label of the colours.
+        names: Names of the heads; None if `values` has all heads of an encoder.
+        marked: Row and column, from 0, of a cell to frame.
+        value_label: Label of the colour bar.
         unit: Unit of the values.
     """
     layers, heads = (names.layers, names.heads) if names else map(range, values.shape)
@@ -603,23 +657,30 @@ def _found(best: pd.DataFrame) -> pd.DataFrame:
 
 
 class SingleHeads(DependencyExperiment):
-    """Accuracy of every attention head of every layer, in both directions, per relation and overall, from one pass.
+    """Experiment that measures how well each attention head finds syntactic heads (Clark et al. 2019, §4.2).
 
-    The best head of each relation is chosen on dev and scored on test, with a 95 % interval over sentences and the
-    p-value of a permutation test against the best of all heads. Beside it stand the best fixed offset and the best head
-    of an encoder with random weights (the datamodule's `random_init`). Nothing is trained: run it with `python train.py
-    test`.
+    A head predicts as syntactic head of a word the word that it attends to most; in the other direction,
+    the word that attends to it most.
+
+    The best head of each relation, and of all words, is chosen on dev and scored on test, with a 95 %
+    interval over sentences. A permutation test compares it with the best of all heads on permuted arcs.
+    Tables also have the best fixed offset, and the best head of an encoder with random weights if the
+    datamodule's `random_init` is set. Nothing is trained: run it with `python train.py test`.
 
     Args:
-        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
-        permutations: Number of permutations under `p`.
+        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
+            original does.
+        permutations: Number of permutations of this test.
         ensemble: Largest number of heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
-        minimum: Least number of words on dev of a relation that counts for ensembles and for the roles of heads.
-        maps: Number of relations, the most frequent first, whose accuracies are shown as maps of layers and heads.
-        drawings: Sentences whose attention is shown; by default one for the best head of each of three relations.
+        minimum: Least number of words on dev that a relation needs to count for ensembles and for the roles
+            of heads.
+        maps: Number of relations, the most frequent first, for which a map shows the accuracy of every
+            head.
+        drawings: Sentences whose attention is drawn; by default one for the best head of each of three
+            relations.
         seed: Seed of bootstrap and permutations.
-        relations: Relations in tables and figures, in this order, beside all words; by default all of them. The roles
-            of heads always count all relations.
+        relations: Relations shown in tables and figures, in this order, after the rows for all words; by
+            default all relations. The roles of heads always count all relations.
     """
 
     experiment = "heads"

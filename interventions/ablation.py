@@ -70,15 +70,16 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
     @classmethod
     def data_of(cls, arguments: Namespace) -> Namespace | None:
-        """Return the data settings stored in the checkpoint; None without a checkpoint.
-
-        They are used if the command line has no `--data`.
+        """Return the data settings stored in the checkpoint, used if the command line has no `--data`.
 
         Args:
             arguments: Arguments of the constructor.
 
+        Returns:
+            The settings; None if no checkpoint is given.
+
         Raises:
-            UserError: The checkpoint belongs to another class of models.
+            UserError: The checkpoint is not one of a `TransformerClassifier`.
         """
         if arguments.checkpoint is None:
             return None
@@ -127,15 +128,29 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         )
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Return, for each ablation, the sets of heads to ablate; the model is on its device."""
+        """Return the sets of heads to ablate, for each kind of ablation.
+
+        It is called when the model is on its device.
+        """
         raise NotImplementedError(f"{type(self).__name__} must implement sets().")
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Return the result of the experiment, from the outputs for all texts with each set of heads ablated."""
+        """Return the result of the experiment.
+
+        Args:
+            outputs: Outputs of the model for all texts, with each set of heads ablated.
+        """
         raise NotImplementedError(f"{type(self).__name__} must implement summary().")
 
     def drawn(self, split: Split, most: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most `most` random texts of a split, as batches, the same in every process."""
+        """Draw random texts of a split, and return their inputs as batches.
+
+        All processes draw the same texts.
+
+        Args:
+            split: The split; if texts for language modelling lack it, all test data are used.
+            most: Largest number of texts.
+        """
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(self.task, Classification):
             return self.task.drawn(data, split, most, self.seed)
@@ -147,7 +162,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         return self.task.drawn(data, split if there else None, most, self.seed)
 
     def on_test_start(self) -> None:
-        """Determine the sets of heads to ablate, and create the metric of the model's outputs."""
+        """Determine the sets of heads to ablate, and create the metric that gathers the model's outputs."""
         self._sets_of = self.sets()
         self._rows = ItemRows(self.task.columns(self._sets_of)).to(self.device)
         self._identity = self._digest()
@@ -183,11 +198,11 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
 
 @dataclass(frozen=True)
 class HeadSet:
-    """Attention heads that are ablated together; their score becomes one row of `table`.
+    """Attention heads that are ablated together; their score is one row of a table.
 
     Attributes:
         table: Name of the table.
-        columns: Columns that identify the row.
+        columns: Columns that identify the row, by name.
         heads: The heads.
         random: Random sets for comparison, with as many heads of the same layers.
     """
@@ -199,22 +214,27 @@ class HeadSet:
 
 
 class HeadAblation(TaskExperiment):
-    """Score of a task with each head ablated, each layer, and each named set beside random sets.
+    """Experiment that scores a model with each head, each layer, and each set of heads that the user names ablated.
 
-    The paired bootstrap over texts tests differences to the whole model; Holm's method (1979) adjusts the p-values for
-    all heads of the model.
+    Named sets are compared with random sets. A paired bootstrap over texts tests the difference between
+    each score and the score of the intact model; Holm's method (1979) adjusts the p-values for the number
+    of heads in the model.
 
     Args:
-        checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for language modelling.
-        kinds: Replacements of the outputs of heads; `uniform` as Kovaleva et al., `zero` as Michel et al.
-        heads: Ablate every single head.
-        layers: Ablate every layer.
-        sets: Heads of further sets by name, each `layer-head` or `layer`.
-        random: Number of random sets beside each named set, with as many heads of the same layers. A random set takes
-            other heads than the named set as long as there are enough.
-        split: Split of labelled texts that is scored. `mean` and `resample` read at most 1,000 texts of dev; a mean on
-            dev thus includes the scored text, and no text is resampled from itself.
-        score: Score on labelled texts; by default the score of the data.
+        checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for language
+            modelling.
+        kinds: Replacements of the outputs of heads; `uniform` as in Kovaleva et al. (2019), `zero` as in
+            Michel et al. (2019).
+        heads: True to ablate every single head.
+        layers: True to ablate every layer.
+        sets: Heads of further sets by name of the set, each written `layer-head`, or `layer` for a whole
+            layer.
+        random: Number of random sets for each named set, with as many heads of the same layers. A random
+            set takes other heads than the named set as long as there are enough.
+        split: Split of labelled texts that is scored. The ablations `mean` and `resample` take replacements
+            from at most 1,000 texts of dev; if dev is scored, the mean thus includes the scored text, and
+            `resample` never takes the scored text.
+        score: Name of the score on labelled texts; by default the default score of the data.
         seed: Seed of random sets and of `resample`; by default the seed of the run.
 
     Raises:
@@ -390,14 +410,15 @@ class HeadAblation(TaskExperiment):
 
 
 def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
-    """Return the mean of a score over several random orders of pruning, and its difference to the whole model.
+    """Average a score over several random orders of pruning, and compare it with the intact model's.
 
     Args:
-        found: The score under each order (one for a fixed order), with its bootstrap draws.
-        whole: Score of the whole model under the same draws.
+        found: Score under each order, with its bootstrap draws; one score for a ranking that is not random.
+        whole: Score of the intact model under the same draws.
 
     Returns:
-        Columns `score, low, high, sd, difference, difference.low, difference.high, p` of a table row.
+        Columns of a table row, by name: `score, low, high, sd, difference, difference.low, difference.high,
+        p`.
     """
     score = pooled(found)
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
@@ -416,11 +437,13 @@ def draws_for(tests: int, texts: int) -> int:
 
 
 def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
-    """Return a random set with as many heads of each layer as `like`; other heads as long as the layer has enough.
+    """Draw a random set with as many heads of each layer as another set.
+
+    It takes heads that the other set lacks as long as the layer has enough of them.
 
     Args:
-        like: The set to imitate, as pairs of 0-based layer and head.
-        heads: Number of heads of each layer.
+        like: The other set, as pairs of 0-based layer and head.
+        heads: Number of heads of each layer of the model.
         random: Random generator.
     """
     found: set[tuple[int, int]] = set()

@@ -61,8 +61,8 @@ class RelationHeads:
     Attributes:
         relation: Name of the relation.
         number: Id of the relation in the datamodule.
-        sets: Sets of attention heads: the empty set, the best heads on dev below the layers of the probe, and random
-            sets of as many heads.
+        sets: Sets of attention heads to ablate, in this order: the empty set; the best heads on dev, from
+            below the layers that the probe reads; and random sets of as many heads.
         heads: Names of the best heads, best first.
         best_of_all: Name of the best head of all layers.
     """
@@ -75,7 +75,10 @@ class RelationHeads:
 
     @property
     def random_among_best(self) -> int:
-        """Number of heads of the random sets that are among the best heads; layers may have too few others."""
+        """Number of heads in the random sets that are also among the best heads.
+
+        It is above 0 only if layers have too few other heads.
+        """
         _, best, *random = self.sets
         return sum(len(heads & best) for heads in random)
 
@@ -91,7 +94,9 @@ WordsOf = tuple[int, NDArray[np.int64]]
 
 
 class Sentences:
-    """Sentences of a split, cut into pieces of an encoder; sentences of several windows are left out.
+    """Sentences of a split, tokenized by an encoder.
+
+    Sentences that are too long for one window of the encoder are not used.
 
     Args:
         data: The treebank.
@@ -99,8 +104,8 @@ class Sentences:
         encoder: Encoder with the tokenizer.
 
     Attributes:
-        pieces: Pieces of each sentence (of its first window, if it has several).
-        whole: bool `[sentences]`, True for sentences of one window.
+        pieces: Subword pieces of each sentence (of its first window, if it has several).
+        whole: Bool `[sentences]`, True for sentences that fit into one window.
     """
 
     def __init__(self, data: DependencyDataModule, split: Split, encoder: Encoder) -> None:
@@ -110,11 +115,14 @@ class Sentences:
         self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
 
     def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
-        """Return each sentence of one window that has words in a relation, with the positions of these words.
+        """Return the words in a relation, for each sentence that has any and fits into one window.
 
         Args:
             gold: Gold arcs of the split.
             relation: Id of the relation in the datamodule.
+
+        Returns:
+            Pairs of the index of a sentence and the positions of its words in the relation, from 1.
         """
         found = []
         for item in np.flatnonzero(self.whole).tolist():
@@ -125,14 +133,14 @@ class Sentences:
 
 
 def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> Iterator[list[int]]:
-    """Yield the batches that this process reads, as indices of inputs.
+    """Divide inputs into batches of similar length, and yield the batches that this process reads.
 
-    All processes make the same batches, and each reads some.
+    Each batch is a list of indices of inputs. The batches do not depend on the number of processes.
 
     Args:
         lengths: Number of pieces of each input.
-        device: Device of the model, which bounds the size of a batch.
-        ranks: This process among all.
+        device: Device of the model, which limits the size of a batch.
+        ranks: Number of this process, and of all processes.
     """
     most = PIECES.get(device.type, PIECES["cuda"]) // _PARTS
     sizes = np.asarray(lengths, np.int64)
@@ -141,18 +149,18 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
 
 
 class ProbeAccuracy(Task):
-    """Task of predicting the syntactic heads of given words by a probe of the upper layers.
+    """Task of predicting the syntactic heads of selected words, by a probe that reads the upper layers of an encoder.
 
-    The gold number of a sentence is its number of given words, and the output the number of those whose syntactic head
-    is right.
+    The gold number of a sentence is its number of selected words. The output is the number of those words
+    whose syntactic head is predicted correctly.
 
     Args:
         probe: Probe that reads attention.
-        encoder: Encoder whose attention heads are ablated below the layers of the probe.
-        sentences: The sentences in pieces.
+        encoder: Encoder whose attention heads are ablated, below the layers that the probe reads.
+        sentences: The tokenized sentences.
         arcs: Gold syntactic heads, hidden states and word vectors of the same sentences.
         layers: Number of upper layers that the probe reads.
-        from_pieces: Reduction of weights from pieces to weights from words.
+        from_pieces: Conversion of attention between pieces to attention between words.
     """
 
     name, score, unit, width = "heads of words", "accuracy", "fraction", 1
@@ -203,14 +211,15 @@ class ProbeAccuracy(Task):
 
 
 class WordLoss(LanguageModelling):
-    """Task of language modelling on the pieces of given words only.
+    """Task of language modelling in which only the pieces of selected words are predicted.
 
-    The pieces are all masked at once, or predicted as next pieces by a causal model.
+    A masked language model sees all these pieces masked at once. A causal model predicts each as the next
+    piece.
 
     Args:
         encoder: Encoder whose files hold a head for language modelling.
-        seed: Seed of `LanguageModelling`; unused, as no mask is random.
-        sentences: The sentences in pieces.
+        seed: Seed for `LanguageModelling`; it has no effect, as no mask is random.
+        sentences: The tokenized sentences.
     """
 
     def __init__(self, encoder: Encoder, seed: int, sentences: Sentences) -> None:
@@ -236,14 +245,14 @@ class WordLoss(LanguageModelling):
 
 @dataclass(frozen=True, eq=False)
 class AblatedScore:
-    """A score of a model with the attention heads of a relation ablated.
+    """Score that is measured for each relation with the relation's attention heads ablated.
 
     Attributes:
         task: The model and its score.
         ablation: Replacement of the outputs of attention heads.
-        words: Function from the id of a relation to the words that are scored.
+        words: Function that returns the words to score, given the id of a relation.
         lengths: Number of pieces of each sentence or text.
-        read: Function that makes inputs of the task from some words.
+        read: Function that returns the inputs of the task for some of these words.
         label: Name of the score in figures.
         on: End of the title of the figure.
     """
@@ -257,15 +266,19 @@ class AblatedScore:
     on: str = ""
 
     def row(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
-        """Return the numbers of a relation for the table, and the estimate of `beyond`; every process must call it.
+        """Score one relation under all its sets of heads.
 
-        The numbers are the count `n` of words or texts, the score of the `intact` model, its change with the `best`
-        heads ablated, its mean change over `random` sets, and the difference of both changes, `beyond`.
+        Every process must call it, because the work is divided among them.
 
         Args:
-            chosen: Relation and its sets of heads.
+            chosen: The relation and its sets of heads.
             device: Device of the model.
-            ranks: This process among all.
+            ranks: Number of this process, and of all processes.
+
+        Returns:
+            The numbers of a table row, by name, and the estimate of `beyond`. `n` is the number of words or
+            texts; `intact` the score of the intact model; `best` the change of the score with the best
+            heads ablated; `random` the mean change over the random sets; `beyond` is `best` minus `random`.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
         gathered = ItemRows(self.task.columns(sets)).to(device)
@@ -292,37 +305,40 @@ class AblatedScore:
 
 
 class CausalCheck(NestedExperiment):
-    """Ablates the attention heads that are best at a relation, beside random heads of the same layers.
+    """Experiment that ablates the attention heads that are best at a relation, and random heads of the same layers.
 
-    The best heads are chosen on dev, as by `SingleHeads`, below the `upper` last layers. Attention heads are `needed`
-    for the relation if a score changes more than with random sets of as many heads of the same layers ablated. The
-    scores are:
+    The best heads are chosen on dev, as in `SingleHeads`, from the layers below the last `upper`. They are
+    called `needed` for the relation if ablating them changes a score more than ablating random sets of as
+    many heads of the same layers. The scores are:
 
-    - probe: accuracy on the words of the relation in test, by a probe of the upper layers. It is trained on the intact
-      encoder, and then reads the encoder with ablated heads.
-    - task: score on dev of a fine-tuned transformer whose heads of the same names are ablated.
-    - loss: loss of the language model on the words of the relation in test: all pieces of one word are masked at a
-      time, or predicted as the next pieces if the encoder is causal. Only if the encoder's files hold the head for it.
+    - probe: accuracy on the test words of the relation, by a probe that reads the last `upper` layers. It
+      is trained on the intact encoder, and then reads the encoder with ablated heads.
+    - task: score on dev of a fine-tuned transformer, in which the heads with the same layer and number are
+      ablated.
+    - loss: loss of the language model on the test words of the relation. All pieces of one word are masked
+      at a time, or predicted as next pieces if the encoder is causal. It is left out if the encoder's files
+      hold no head for language modelling.
 
-    Intervals and p-values are of the paired bootstrap over sentences or texts, for the random sets of this run.
-    P-values are adjusted over the relations of each score (Holm 1979).
+    Intervals and p-values come from a paired bootstrap over sentences or texts; they hold for the random
+    sets of this run. P-values are adjusted over the relations of each score (Holm 1979).
 
     The other options are those of `NestedExperiment`; `seed` is also the seed of the random sets.
 
     Args:
-        probe: Probe of syntactic heads, from attention.
+        probe: Probe that predicts syntactic heads from attention.
         relations: Relations whose attention heads are ablated.
-        checkpoint: Checkpoint of a `TransformerClassifier` made of the same encoder, which is scored on dev of its
-            training data; None for no task.
+        checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on the
+            dev split of its training data; None leaves out the score `task`.
         heads: Number of best attention heads that are ablated together.
-        random: Number of random sets. They take other heads than the best as long as there are enough; the audit counts
-            random heads among the best, and random sets that repeat another.
-        upper: Number of last layers for the probe; heads are ablated below them.
-        kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what depends on the
-            sentence; `zero` also shifts all later layers.
+        random: Number of random sets. They take other heads than the best as long as there are enough; the
+            audit counts random heads among the best, and random sets that repeat another.
+        upper: Number of last layers that the probe reads; heads are ablated below them.
+        kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what depends on
+            the sentence; `zero` also shifts the inputs of all later layers.
 
     Raises:
-        UserError: During setup: there are no such relations, layers or heads, or the probe reads no attention.
+        UserError: During setup: there are no such relations, layers or heads, or the probe reads no
+            attention.
     """
 
     experiment = "causal"
@@ -375,7 +391,7 @@ class CausalCheck(NestedExperiment):
         self._dev = ArcRows(heads=2 * layers * len(data.heads))
 
     def update(self, batch: AttentionBatch) -> None:
-        """Collect the predictions of every attention head on a batch of dev."""
+        """Collect the syntactic heads that every attention head predicts on a batch of dev."""
         if batch.split == "dev":
             predicted = most_attended(batch.attention, batch.lengths).flatten(2)
             self._dev.add(batch, heads=predicted)
@@ -524,7 +540,7 @@ class CausalCheck(NestedExperiment):
 
 
 def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:
-    """Return bars of the change of a score with the best heads ablated, beside its change with random heads ablated.
+    """Return a bar chart of the change of a score if the best heads are ablated, and if random heads are ablated.
 
     Args:
         table: Frame of the table `causal`.

@@ -33,17 +33,18 @@ _BITS = 48  # gradients are tiny; their sum over half of the inputs may reach 2�
 
 
 def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return the gradient of the loss by the attention weights of each layer, with the loss itself.
+    """Return the gradient of the loss with respect to the attention weights of each layer, and the loss itself.
 
-    Each weight is a free variable, not bound by the softmax, and later layers depend on it as in the model.
+    Each weight is a free variable that the softmax does not constrain. Later layers depend on it as in the
+    model.
 
     Args:
         task: The model and its loss.
         inputs: Inputs of a batch, from `Task.inputs`.
 
     Returns:
-        Loss of each text `[batch]`; accuracy of each text `[batch]`; and for each layer the derivatives of the loss by
-        its weights, `[batch, heads, from, to]`.
+        Loss of each text `[batch]`; accuracy of each text `[batch]`; and for each layer the gradient of the
+        loss with respect to its weights, `[batch, heads, from, to]`.
     """
     weights: list[Tensor] = []
 
@@ -59,13 +60,14 @@ def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tenso
 
 
 def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor) -> Tensor:
-    """Return mean |gradient| over the weights from real tokens to the tokens of each class.
+    """Return the mean absolute gradient over the attention weights from all real tokens to the tokens of each class.
 
     Args:
-        gradient: `[batch, heads, from, to]`.
-        real: bool `[batch, tokens]`, True for tokens other than padding.
-        classes: bool `[batch, classes, tokens]`, tokens of each class.
-        allowed: bool `[batch, 1, from, to]`, weights that no attention mask hides; the others are left out.
+        gradient: Gradient of the loss, `[batch, heads, from, to]`.
+        real: Bool `[batch, tokens]`, True for tokens other than padding.
+        classes: Bool `[batch, classes, tokens]`, tokens of each class.
+        allowed: Bool `[batch, 1, from, to]`, True for weights that no attention mask hides; others are left
+            out.
 
     Returns:
         Float64 `[batch, heads, classes]`, nan where an input has no token of the class.
@@ -77,29 +79,31 @@ def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor
 
 
 def class_masks(batch: SegmentBatch) -> Tensor:
-    """Return the tokens of each of `CLASSES`, bool `[batch, classes, time]`."""
+    """Return the tokens of each class in `CLASSES`, bool `[batch, classes, time]`."""
     named = [batch.start, batch.end, batch.punctuation]
     rest = batch.mask & ~torch.stack(named).any(0)
     return torch.stack([*named, rest], 1)
 
 
 class Importance(Analysis):
-    """Mean |∂L/∂α| of every attention head and layer, by the class of the token that receives the attention.
+    """Mean absolute gradient of the loss, |∂L/∂α|, of every attention head, by class of the token attended to.
 
-    L is the loss of each input as a language model, if the encoder's files hold a head for it: the mean over masked
-    tokens (15 %), or over the next tokens. Without such a head the texts must have labels, and L is the cross-entropy
-    of a logistic regression on the mean of the last hidden states, fitted to the train split of the same corpus. With
-    `classifier` L is the loss of the classifier, by its own attention.
+    L is the loss of each input as a language model, if the encoder's files hold a head for it: the mean
+    over masked tokens (15 %), or over the next tokens. Without such a head the texts must have labels, and
+    L is the cross-entropy of a logistic regression on the mean of the last hidden states, fitted to the
+    train split of the same corpus. With the option `classifier`, L is the loss of that classifier, and α is
+    its own attention.
 
-    The means are over the weights from real tokens to tokens of the class, and then over inputs with such tokens.
+    The mean is taken over the weights from real tokens to tokens of the class, and then over inputs with
+    such tokens.
 
     Args:
-        classifier: Checkpoint of a `TransformerClassifier` on this encoder; the texts must have its labels. It is not
-            used for random weights.
+        classifier: Checkpoint of a `TransformerClassifier` fine-tuned from this encoder; the texts must
+            have its labels. It is not used for an encoder with random weights.
 
     Raises:
-        UserError: The encoder's files hold no head for language modelling, and the texts are not one labelled corpus
-            with a train split.
+        UserError: The encoder's files hold no head for language modelling, and the texts are not one
+            labelled corpus with a train split.
     """
 
     name = "importance"
@@ -158,7 +162,7 @@ class Importance(Analysis):
         self._losses.update(group, torch.stack([losses, accuracies], 1))
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return mean |∂L/∂α| of each attention head over the weights to each class, by `importance_<class>`."""
+        """Return the mean |∂L/∂α| of each attention head over the weights to each class, named `importance_<class>`."""
         return self._numbers.by_head("importance_")
 
     def result(self, others: Mapping[str, Analysis]) -> Result:

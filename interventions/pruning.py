@@ -45,13 +45,14 @@ Ranking = Literal["importance", "confidence", "random"]
 def head_derivatives(
     losses: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], off: Heads = frozenset()
 ) -> Tensor:
-    """Return ∂L/∂ξ for every text and attention head, `[batch, layers, heads]`; ξ multiplies a head's output.
+    """Return ∂L/∂ξ for every text and attention head, `[batch, layers, heads]` (Michel et al. 2019, §4.1).
 
-    ξ is 1, and 0 for heads that are `off`. One backward pass gives the derivatives of all texts (Michel et al. 2019,
-    §4.1).
+    ξ is a factor that multiplies the output of a head. It is 0 for the heads in `off`, and 1 for all
+    others. One backward pass gives the derivatives of all texts.
 
     Args:
-        losses: Function from inputs to the loss of each text, `[batch]`; each loss depends on one text alone.
+        losses: Function that returns the loss of each text, `[batch]`, given inputs; each loss must depend
+            on one text alone.
         inputs: Inputs of a batch.
         off: Heads that are pruned, as pairs of 0-based layer and head.
     """
@@ -70,16 +71,17 @@ def head_derivatives(
 
 
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return each head's largest attention weight from a word to a word; nan for delimiters.
+    """Return the largest attention weight from each subword piece to any piece of a word, for each head.
 
-    Voita et al. (2019, §4) also leave out the end of the sentence.
+    It is nan for pieces that belong to no word, such as delimiters. Voita et al. (2019, §4) also leave out
+    the end of the sentence.
 
     Args:
         run: Function that runs the model on inputs.
-        inputs: Inputs of a batch, with `words`, bool `[batch, pieces]`.
+        inputs: Inputs of a batch, with `words`, bool `[batch, pieces]`, True for pieces of words.
 
     Returns:
-        `[batch, pieces, layers, heads]`, for each piece that attends.
+        `[batch, pieces, layers, heads]`, where `pieces` are the pieces that attend.
     """
     words, found = inputs["words"], list[Tensor]()
 
@@ -94,39 +96,40 @@ def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapp
 
 
 def normalised(importance: Floats) -> Floats:
-    """Return importance `[layers, heads]` divided by the ℓ2 norm of its layer (Michel et al. 2019, §4.1)."""
+    """Divide the importance of heads, `[layers, heads]`, by the ℓ2 norm of their layer (Michel et al. 2019, §4.1)."""
     norm = np.sqrt(np.square(importance).sum(1, keepdims=True))
     shares: Floats = np.divide(importance, norm, out=np.zeros_like(importance), where=norm > 0)
     return shares
 
 
 class Pruning(TaskExperiment):
-    """Score of a classifier as its heads are pruned, a tenth of them at a time and without training.
+    """Experiment that scores a classifier as its heads are pruned, a tenth at a time and without training.
 
-    Three rankings give the order of the heads. Importance is E_x |∂L(x)/∂ξ_h| over texts of train, lowest first (Michel
-    et al. 2019). Confidence is the mean, over the words of the same texts, of a head's largest weight, lowest first
-    (Voita et al. 2019). The third order is random. A layer may lose all its heads, as by default in the released code
-    of Michel et al.
+    Heads are pruned in the order of a ranking. `importance` is E_x |∂L(x)/∂ξ_h| over texts of train, lowest
+    first (Michel et al. 2019). `confidence` is a head's largest attention weight, averaged over the words
+    of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer may lose all
+    its heads, as by default in the released code of Michel et al.
 
-    The score is computed with zeros as the outputs of pruned heads. `seconds` are measured on a model without these
-    heads, see `attention.modeling_pruned.prune`.
+    For the score, the outputs of pruned heads are set to zero. The time `seconds` is measured on a model
+    from which these heads have been removed, see `attention.modeling_pruned.prune`.
 
     Args:
-        checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was trained on.
+        checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was trained
+            on.
         rankings: Rankings of the heads.
-        normalise: Divide importance by the ℓ2 norm of its layer.
-        exact: Estimate importance again after each step, with the heads pruned so far off.
+        normalise: True to divide importance by the ℓ2 norm of its layer.
+        exact: True to estimate importance again after each step, with the heads pruned so far off.
         texts: Number of random texts of train for importance and confidence.
         seeds: Number of random orders, whose scores are averaged.
         split: Split that is scored.
-        score: Score of the classifier; by default the score of the data.
-        save: Folder for the model without a `share` of its heads, the least important.
+        score: Name of the score; by default the default score of the data.
+        save: Folder to save a model to, without its least important heads.
         share: Share of the heads that the saved model lacks.
         seed: Seed of random draws; by default the seed of the run.
 
     Raises:
-        UserError: An option is out of range, data and checkpoint do not fit, or heads of the model to save cannot be
-            removed.
+        UserError: An option is out of range, data and checkpoint do not fit, or heads of the model to save
+            cannot be removed.
     """
 
     experiment = "pruning"
@@ -171,7 +174,10 @@ class Pruning(TaskExperiment):
             refuse_existing(self.folder)
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Rank the heads, and return the sets of heads that are pruned together, under the ablation `zero`."""
+        """Rank the heads, and return the distinct sets of heads that the points of all pruning curves need.
+
+        `zero` is the only kind of ablation.
+        """
         total = self.task.layers * self.task.heads
         self._counts = [total * step // _STEPS for step in range(_STEPS + 1)]
         # Every process has the same batches, and sums some of them.
@@ -227,7 +233,10 @@ class Pruning(TaskExperiment):
         return order
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Time the models without heads, return the result, and save a model if the option `save` is given."""
+        """Measure the speed of the models without heads, and return the result.
+
+        If the option `save` is given, a model is saved too.
+        """
         removed: dict[Heads, dict[str, float]] = self._remove() if self.trainer.is_global_zero else {}
         removed = self.trainer.strategy.broadcast(removed)  # every process has the same result
         if self.folder is not None and self.trainer.is_global_zero:

@@ -42,16 +42,16 @@ _C = 0.01  # of 1, .1, .01, .001 and .0003 the value with the lowest loss on dev
 
 
 class Task(ABC):
-    """Base of tasks: a model that is scored on texts.
+    """Base of tasks: a model with attention heads, and a score of its outputs on texts.
 
     Attributes:
-        name: Name of the prediction, in the audit.
-        model: Model of transformers whose attention can be captured and replaced.
+        name: Name of the kind of prediction, in the audit.
+        model: Transformers model whose attention can be captured and replaced.
         layers: Number of attention layers.
         heads: Number of attention heads of each layer.
-        width: Number of outputs of each text.
-        vocabulary: Number of logits of each token; 0 for a model without a vocabulary.
-        labels: Names of the classes, if the outputs are their logits.
+        width: Number of outputs for each text.
+        vocabulary: Number of logits for each token; 0 for a model without a vocabulary.
+        labels: Names of the classes, if the outputs are logits of classes.
         scores: Names of the scores to choose from; the first is the default.
         score: Name of the chosen score.
         unit: Unit of the score.
@@ -74,44 +74,58 @@ class Task(ABC):
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
-        """Return the model's inputs by name, each `[batch, …]`: `index`, `input_ids`, `attention_mask` and more."""
+        """Convert a batch of the datamodule to inputs of the model, each `[batch, …]` by name.
+
+        The names are `index`, `input_ids`, `attention_mask` and others that the task needs.
+        """
 
     @abstractmethod
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the gold number of each text, `[batch]`, for instance its label."""
+        """Return the gold value of each text, `[batch]`, for instance its label."""
 
     @abstractmethod
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the model's outputs for each text, `[batch, width]`, with gradients by the attention."""
+        """Run the model, and return its outputs for each text, `[batch, width]`.
+
+        Gradients with respect to the attention can be computed from the outputs.
+        """
 
     @abstractmethod
     def statistic(self) -> Statistic:
-        """Return the function that computes the score of each bootstrap draw, `[draws]`.
+        """Return the function that computes the score for each bootstrap draw.
 
-        Its arguments are rows `[texts, 1 + width]`, gold before outputs, and weights `[draws, texts]`, how often each
-        text counts.
+        The function takes the rows of the texts, `[texts, 1 + width]`, a column of gold values and then the
+        outputs; and weights `[draws, texts]`, how often each text occurs in a draw. It returns the scores
+        `[draws]`.
         """
 
     def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
-        """Return the loss of each text, `[batch]`; nan for a text without anything to predict.
+        """Return the loss of each text, `[batch]`; nan for a text in which nothing is to be predicted.
 
         Args:
             outputs: Outputs of the model, `[batch, width]`.
-            gold: Gold number of each text, `[batch]`.
+            gold: Gold value of each text, `[batch]`.
         """
         raise TypeError(f"{type(self).__name__} has no loss.")
 
     def accuracies(self, outputs: Tensor, gold: Tensor) -> Tensor:
-        """Return the share of right predictions of each text, `[batch]`; nan for a text without anything to predict.
+        """Return the share of correct predictions in each text, `[batch]`; nan for a text without predictions.
 
         Args:
             outputs: Outputs of the model, `[batch, width]`.
-            gold: Gold number of each text, `[batch]`.
+            gold: Gold value of each text, `[batch]`.
         """
         raise TypeError(f"{type(self).__name__} has no accuracy.")
 
     def choose(self, score: str) -> None:
-        """Choose another score of the task; raise a UserError if there is no such score."""
+        """Set the score of the task.
+
+        Args:
+            score: Name of the score.
+
+        Raises:
+            UserError: The task has no such score.
+        """
         if score not in self.scores:
             raise UserError(
                 f"--model.init_args.score: {score} is not a score of this task; choose {' or '.join(self.scores)}."
@@ -120,22 +134,32 @@ class Task(ABC):
 
     @cached_property
     def ablated(self) -> AblatedModel:
-        """Runner of the model with ablated heads; its passes share the layers below these heads."""
+        """Runner of the model with heads ablated.
+
+        It computes the layers below the ablated heads once for all sets of heads.
+        """
         return AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
 
     def columns(self, sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, int | None]:
-        """Return the names and widths of the columns of `rows`, for a metric `metrics.rows.ItemRows`."""
+        """Return the name and the width of each column that `rows` returns, to create a `metrics.rows.ItemRows`.
+
+        Args:
+            sets: Sets of heads for each ablation, as given to `rows`.
+        """
         return {"gold": None, **{ablation.kind: self.width * len(some) for ablation, some in sets.items()}}
 
     def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
-        """Run the model with each set of heads ablated, in single precision under any precision of the trainer.
+        """Run the model on a batch with each set of heads ablated.
+
+        It runs in single precision, whatever precision the trainer has.
 
         Args:
             inputs: Inputs of a batch, from `inputs`.
-            sets: Sets of heads of each ablation.
+            sets: Sets of heads for each ablation.
 
         Returns:
-            `gold`, `[batch]`; and, by kind of ablation, the outputs `[batch, sets × width]`.
+            `gold`, `[batch]`, and the outputs of all sets for each kind of ablation,
+            `[batch, sets × width]`, by name.
         """
         index = inputs["index"]
         with torch.autocast(index.device.type, enabled=False):
@@ -148,12 +172,12 @@ class Task(ABC):
 
 @dataclass(frozen=True, eq=False)
 class TaskOutputs:
-    """Outputs of a task for all texts, by set of ablated heads.
+    """Outputs of a task for all texts, with each set of heads ablated.
 
     Attributes:
         task: The task.
-        gold: `[texts]`, gold number of each text.
-        outputs: `[texts, width]`, by kind of ablation and set of heads.
+        gold: Gold value of each text, `[texts]`.
+        outputs: Outputs `[texts, width]`, by kind of ablation and set of heads.
     """
 
     task: Task
@@ -162,12 +186,12 @@ class TaskOutputs:
 
     @classmethod
     def from_rows(cls, task: Task, rows: Mapping[str, Floats], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
-        """Return the outputs from the columns of `Task.rows`, gathered over all texts.
+        """Create the outputs from the columns that `Task.rows` returns, gathered over all texts.
 
         Args:
             task: The task.
             rows: Columns of all texts, by name.
-            sets: Sets of heads of each ablation, as given to `Task.rows`.
+            sets: Sets of heads for each ablation, as given to `Task.rows`.
         """
         outputs: dict[tuple[Kind, Heads], Floats] = {}
         for ablation, some in sets.items():
@@ -179,7 +203,7 @@ class TaskOutputs:
         return len(self.gold)
 
     def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
-        """Return the score with a set of heads ablated, and its interval by bootstrap over the texts.
+        """Return the score with a set of heads ablated, and its bootstrap interval over texts.
 
         Args:
             kind: Kind of the ablation.
@@ -198,7 +222,11 @@ class TaskOutputs:
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
     def warn_of_one_label(self, kind: Kind) -> None:
-        """Warn if the intact model predicts one label for every text; its outputs stand under this kind of ablation."""
+        """Warn if the intact model predicts the same label for every text.
+
+        Args:
+            kind: Kind of ablation among whose outputs the intact model's are stored.
+        """
         found = np.unique(self.outputs[kind, frozenset()].argmax(1))
         if len(self.task.labels) > 1 and len(found) == 1:
             rank_zero_warn(
@@ -210,16 +238,17 @@ class TaskOutputs:
 def make_ablation(
     kind: Kind, run: RunModel, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int
 ) -> Ablation:
-    """Return an ablation of the heads of a model.
+    """Create an ablation of the heads of a model.
 
     Args:
         kind: Replacement of the outputs of heads.
         run: Function that runs the model on inputs.
-        texts: Function that returns batches of inputs; `mean` and `resample` take replacements from their head outputs.
+        texts: Function that returns batches of inputs; `mean` and `resample` take replacements from the
+            head outputs on these texts.
         seed: Seed of `resample`.
 
     Raises:
-        UserError: `resample` has only one text to draw from.
+        UserError: For `resample` there are fewer than two texts.
     """
     if kind in ("zero", "uniform"):
         return Ablation(kind)
@@ -233,11 +262,13 @@ def make_ablation(
 
 
 class LabelTask(Task):
-    """Base of tasks that predict labels of texts, with logits as outputs; or numbers, with one output.
+    """Base of tasks that predict a label or a number for each text.
+
+    For labels the outputs are logits; for numbers there is one output.
 
     Attributes:
         positive: Index of the positive class of F1; None without one.
-        regression: True if gold and outputs are numbers.
+        regression: True if the task predicts numbers.
     """
 
     scores = SCORES[False]
@@ -284,7 +315,7 @@ class Classification(LabelTask):
         device: Device of the model.
 
     Attributes:
-        classifier: The transformer under its classification head.
+        classifier: The transformer with its classification head.
         pieces: Vocabulary of the model's tokenizer.
 
     Raises:
@@ -307,7 +338,8 @@ class Classification(LabelTask):
         """Load a classifier to score it on the texts of a datamodule.
 
         Raises:
-            UserError: Labels or pieces of the texts are not the classifier's.
+            UserError: The classifier was trained with other labels, or with another tokenizer, than the
+                datamodule has.
         """
         task = cls(checkpoint, device)
         if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
@@ -321,10 +353,14 @@ class Classification(LabelTask):
 
     @classmethod
     def from_encoder(cls, checkpoint: Path, encoder: Encoder) -> Self:
-        """Load a classifier that was fine-tuned from the encoder that reads the texts.
+        """Load a classifier that was fine-tuned from a given encoder.
+
+        Args:
+            checkpoint: Checkpoint of a `TransformerClassifier`.
+            encoder: The encoder, with which the texts are tokenized.
 
         Raises:
-            UserError: The classifier belongs to another encoder.
+            UserError: The classifier was fine-tuned from another encoder.
         """
         task = cls(checkpoint, encoder.device)
         pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(task.pieces.words))))
@@ -355,7 +391,16 @@ class Classification(LabelTask):
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
     def drawn(self, data: ClassificationDataModule, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most `most` random texts of a split, as batches, the same in every process."""
+        """Draw random texts of a split, and return their inputs as batches.
+
+        All processes draw the same texts.
+
+        Args:
+            data: The texts.
+            split: The split.
+            most: Largest number of texts.
+            seed: Seed of the draw.
+        """
         texts, device = data.splits[split], next(self.model.parameters()).device
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
         bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
@@ -366,7 +411,9 @@ class Classification(LabelTask):
 
 
 class MeanStateClassification(LabelTask):
-    """Task of predicting labels by a logistic regression on the mean of the last hidden states, delimiters included.
+    """Task of predicting labels of texts by a logistic regression on the mean of the last hidden states.
+
+    The mean includes delimiters.
 
     Args:
         encoder: Encoder of the hidden states.
@@ -431,7 +478,7 @@ _OF_MODEL = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def lacks_language_modelling(encoder: Encoder) -> str | None:
-    """Return the reason why an encoder has no loss as a language model; None for an encoder with one."""
+    """Return the reason why no language modelling loss can be computed for an encoder; None if it can."""
     if encoder.language_model is None:
         return f"{encoder.source.spec.name} has no language-modelling head"
     if not encoder.causal and encoder.tokenizer.mask_token_id is None:
@@ -440,17 +487,17 @@ def lacks_language_modelling(encoder: Encoder) -> str | None:
 
 
 class LanguageModelling(Task):
-    """Task of predicting masked tokens by a language model; next tokens if the encoder is causal.
+    """Task of language modelling: predicting masked tokens, or next tokens if the encoder is causal.
 
-    The gold number of a text is its number of tokens to predict; the outputs are the sum of their losses and the number
-    of right predictions.
+    The gold value of a text is its number of tokens to predict. Its two outputs are the sum of their losses
+    and the number of correct predictions.
 
     Args:
         encoder: Encoder whose files hold a head for language modelling.
         seed: Seed of the masks, together with the index of each text.
 
     Raises:
-        UserError: The encoder's files hold no such head, or its tokenizer has no mask.
+        UserError: The encoder's files hold no such head, or its tokenizer has no mask token.
     """
 
     scores = ("loss",)
@@ -517,23 +564,25 @@ class LanguageModelling(Task):
         return first_output_per_gold
 
     def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Return inputs of at most `most` random texts as batches, the same in every process.
+        """Draw random texts, and return their inputs as batches.
+
+        All processes draw the same texts.
 
         Args:
             data: The texts.
             split: Split of the texts; None for all test data.
             most: Largest number of texts.
-            seed: Seed of the choice.
+            seed: Seed of the draw.
         """
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 
 def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
-    """Return the sum of the first output divided by the sum of gold, for each bootstrap draw, `[draws]`.
+    """Return the sum of the first output over texts, divided by the sum of the gold value, for each draw, `[draws]`.
 
     Args:
-        values: Rows `[texts, 1 + width]`, gold before outputs.
-        weights: `[draws, texts]`, how often each text counts.
+        values: Rows of the texts, `[texts, 1 + width]`: a column of gold values, then the outputs.
+        weights: How often each text occurs in a draw, `[draws, texts]`.
     """
     gold, outputs = values[:, 0], values[:, 1:]
     return ratio(weights @ outputs[:, 0], weights @ gold)
