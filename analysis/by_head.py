@@ -90,14 +90,16 @@ class HeadMeans(nn.Module):
     def over(
         self, level: Literal["heads", "layers", "model"] = "heads", groups: Sequence[int] | slice = slice(None)
     ) -> dict[str, Estimate[Any]]:
-        """Return the mean of each number with its interval, over the inputs of some groups; every process must call it.
+        """Return the mean of each number with its interval, over the inputs of some groups.
+
+        Every process must call this method, because it gathers from all processes.
 
         Args:
             level: `heads` for means `[layers, heads]`, `layers` for `[layers]`, `model` for one number.
             groups: Indices of the groups; by default all.
 
         Returns:
-            Estimates by the name of the number.
+            Estimates by name of the number.
         """
         return by_name(self.means(level), list(self.units), groups)
 
@@ -118,11 +120,11 @@ def by_name(
 
     Args:
         means: Sums `[groups, …, numbers]`.
-        names: Names of the numbers, the last axis.
+        names: Names of the numbers along the last axis.
         groups: Indices of the groups; by default all.
 
     Returns:
-        Estimates `[…]` by the name of the number; estimates of one number if nothing is left of the shape.
+        Estimates `[…]` by name of the number, of plain numbers if no axis is left.
     """
     return {name: means.at(place).over(groups)[()] for place, name in enumerate(names)}
 

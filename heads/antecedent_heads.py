@@ -129,7 +129,7 @@ class AntecedentEvaluation(nn.Module):
         Args:
             experiment: Name of the experiment.
             figures: Additional figures of the experiment.
-            trained_for: Entries of the audit about a training.
+            trained_for: Audit entries about the training of the probe.
         """
         counts = {split: self._counted(split) for split in STAGES["test"]}
         (dev_right, dev_links), (right, links) = counts["dev"], counts[self._scored]

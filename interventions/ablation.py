@@ -38,22 +38,24 @@ _MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
 class TaskExperiment(Experiment[CorpusDataModule[Any]]):
     """Base of experiments that score a model with attention heads ablated; nothing is trained.
 
-    Run them with `python train.py test`. With a checkpoint the task is the classification it was trained for, and
-    `--data` defaults to its texts. Without a checkpoint the task is language modelling, on texts (`TextDataModule`). An
-    interrupted run keeps the batches that it has scored.
+    Run them with `python train.py test`. With a checkpoint the task is the classification that the model was trained
+    for, and `--data` defaults to the data of that training. Without a checkpoint the task is language modelling, on
+    texts (`TextDataModule`). A resumed run does not score again the batches that it had finished.
 
     Subclasses implement `sets` and `summary`.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling.
         split: Split of labelled texts that is scored.
-        score: Score on labelled texts; None for the score of the data.
+        score: Name of the score on labelled texts; None for the default score of the data.
         seed: Seed of random draws; None for the seed of the run.
 
     Attributes:
         task: Model and its score, known once the data are set up.
-        kept_batches: Number of batches that an earlier attempt at the run had scored; known after the last batch.
-        references: Description of the texts that replacements `mean` and `resample` come from.
+        kept_batches: Number of batches whose outputs come from an earlier, interrupted attempt at the run; known after
+            the last batch.
+        references: Description, for messages, of the texts that the ablations `mean` and `resample` take replacements
+            from.
     """
 
     takes = CorpusDataModule

@@ -66,15 +66,15 @@ def document(
     scripts: Sequence[str] = (),
     data: Mapping[str, object] | None = None,
 ) -> str:
-    """Return a complete page as HTML.
+    """Return a complete HTML page.
 
     Args:
         title: Title as plain text.
         body: HTML of the body, from `render`.
         styles: CSS added to the style of all pages (`theme.css`).
-        scripts: JavaScript added to the script of all pages (`page.js`). The policy of the page allows scripts by their
-            SHA-256, so that no other script runs, whatever a text contains.
-        data: Data by id of the element that contains them: `Packed` bytes, or values for JSON.
+        scripts: JavaScript added to the script of all pages (`page.js`). The content security policy of the page allows
+            only these scripts, by their SHA-256.
+        data: Data by id of the HTML element that holds them: `Packed` bytes, or values that are written as JSON.
     """
     sources = [resource("page.js"), *scripts]
     packed = {name: b64encode(value).decode() for name, value in (data or {}).items() if isinstance(value, Packed)}

@@ -51,7 +51,7 @@ APPLICATION = "attention-probing"
 
 @dataclass(frozen=True, eq=False)
 class ShownTable:
-    """A table on a page: its numbers with units, and the strings of its CSV file.
+    """Table on a page: numbers with units for display, and the strings of its CSV file for copying.
 
     Attributes:
         kind: `rows` of a table, or `numbers` of a figure.
@@ -60,8 +60,8 @@ class ShownTable:
         table: Rows and units.
         raw: The rows as strings of the CSV file.
         experiment: Name of the experiment.
-        links: Addresses for the cells of a column; empty for a cell without a link.
-        rows: Number of rows of the file, if this table has only the first; else None.
+        links: Link addresses for the cells of a column, by name of the column; empty for a cell without a link.
+        rows: Number of rows in the file, which may be more than this table has; None if it has all.
     """
 
     kind: Literal["rows", "numbers"]
@@ -239,7 +239,7 @@ def _text_rows(text: ColouredText) -> list[dict[str, object]]:
 
 
 def facts(entries: Mapping[str, Any]) -> dict[str, str]:
-    """Return nested entries as text, by their names joined with dots."""
+    """Return values that may be nested as text, by name; nested names are joined with dots."""
     return {name: _fact(value) for name, value in flat(entries).items()}
 
 
@@ -253,7 +253,8 @@ def _fact(value: object) -> str:
 def identifier(text: str) -> str:
     """Return an HTML id made from a text.
 
-    Letters, digits, dots, dashes and underscores stay, blanks become dashes, other characters their code points.
+    Letters, digits, dots, dashes and underscores are kept. Blanks become dashes, and other characters are replaced by
+    their code points.
     """
     signs = {" ": "-"}
     return "".join(sign if sign.isalnum() or sign in "._-" else signs.get(sign, f":{ord(sign):x}:") for sign in text)
@@ -375,7 +376,7 @@ class RunFolder:
         return " on ".join(filter(None, (what, ", ".join(filter(None, on)))))
 
     def table(self, kind: Literal["rows", "numbers"], name: str, file: str) -> ShownTable | None:
-        """Read a table from its CSV file; only the first rows if it has more than `MOST`.
+        """Read a table from its CSV file; if it has more than `MOST` rows, only the first.
 
         Args:
             kind: `rows` for a table of the result, `numbers` for those of a figure.

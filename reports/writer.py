@@ -38,19 +38,19 @@ PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy
 
 
 class ResultWriter(pl.Callback):
-    """Callback that writes the `result` of a module after a test, and its predictions, on the first process.
+    """Callback that writes the `result` of a module after a test, and predictions after `predict`.
 
-    The `provenance` of the datamodule describes encoder and data.
-
-    `results.json` is written after the tables and before anything is printed, so that a closed pipe loses nothing, and
-    again with the figures; then `page.html` is made of all these files. Predictions become `predictions.parquet`.
+    Only the first process writes. The `provenance` of the datamodule describes encoder and data. `results.json` is
+    written after the tables and before anything is printed, so that nothing is lost if printing fails. It is written
+    again when the figures are drawn; then `page.html` is made of all these files. Predictions become
+    `predictions.parquet`.
 
     Args:
         console: Console that prints the tables; None creates one for the terminal.
         folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
-        titles: Draw titles on figures; `results.json` has them as captions in any case.
-        draw: Draw figures.
-        quiet: Print only the scores of the headline and the folder.
+        titles: True to draw titles on figures; `results.json` has them as captions in any case.
+        draw: True to draw figures.
+        quiet: True to print only the headline scores and the folder.
     """
 
     def __init__(
