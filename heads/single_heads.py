@@ -605,9 +605,13 @@ def draw_sentence(
 
 
 def best_bars(best: Table) -> Bars:
-    """Return a bar chart of a table of `ChosenHeads.best_heads`, with the most frequent relations.
+    """Return a bar chart of the best attention head of each of the most frequent relations.
 
-    Bars are the best head, the best fixed offset and, if there is one, the best head with random weights.
+    Beside it are bars for the relation's best fixed offset and, if it was computed, for the best head of an
+    encoder with random weights.
+
+    Args:
+        best: Table that `ChosenHeads.best_heads` returns.
     """
     shown = _found(best.frame).head(SHOWN)
     series = {"best head": str(best.interval), "best fixed offset": "offset"}
