@@ -456,9 +456,9 @@ def test_gradients_of_decide_are_those_of_forward(folder: Path) -> None:
 
 def test_a_level_that_there_is_not_is_refused(folder: Path) -> None:
     model = built(folder)
-    with pytest.raises(UserError, match=r"no attention 1-1 .* there is 2-1, 2-2, 2-3, 2-4\."):
+    with pytest.raises(UserError, match=r"level '1-1'; the model's attention levels are 2-1, 2-2, 2-3, 2-4\."):
         model(batch(), imposed={"1-1": rows()})
-    with pytest.raises(UserError, match=r"no attention word.*--model\.init_args\.heads"):
+    with pytest.raises(UserError, match=r"level 'word'.*--model\.init_args\.heads"):
         model.decide(model(batch()), {"word": rows()})
 
 
