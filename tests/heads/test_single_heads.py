@@ -414,7 +414,7 @@ def test_delimiters_are_drawn_where_the_tokenizer_writes_them(make_data: MakeDat
         assert lines.words == tuple(words)
         np.testing.assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
         assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
-    with pytest.raises(UserError, match="head '1-1' does not exist; .* from 2-1 to 2-4"):
+    with pytest.raises(UserError, match=r"head '1-1' does not exist; .* from 2-1 to 2-4"):
         check_drawing(AttentionDrawing("1-1", data.ids[0]), names, data, scored.relations)
 
 
