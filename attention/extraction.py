@@ -384,9 +384,9 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
     if needed > free:
         kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
-            f"{folder}: the {kept} of {corpus.name} need {decimal(needed)}, but only {decimal(free)} are free. Free "
-            f"{decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep fewer layers "
-            "(--data.init_args.options.layers, --data.init_args.hidden)."
+            f"{folder}: storing the {kept} of {corpus.name} needs {decimal(needed)}, but only {decimal(free)} are "
+            f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep "
+            "fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )
     if ranks.rank == 0 and missing and is_logged():
         of, sizes = f"{len(missing)} of {len(shards)} shards", f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"

@@ -300,7 +300,10 @@ def _read_text(path: Path, wanted: Collection[str]) -> WordVectors:
                     vectors[form] = np.asarray_chkfinite(values.split(b" "), np.float32)
             except ValueError:
                 shown = line[:40].decode(errors="backslashreplace")
-                wrong = f"{shown!r} is not a word in UTF-8 and {size} finite numbers, with one blank between"
+                wrong = (
+                    f"the row must be a UTF-8 word and {size} finite numbers, separated by single blanks, but begins "
+                    f"{shown!r}"
+                )
                 remedy = (
                     "If the file is cut off, fetch it again; to drop words that contain blanks: `awk 'NF == "
                     f"{size + 1}' OLD_FILE > NEW_FILE`"
