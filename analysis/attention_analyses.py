@@ -124,9 +124,9 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         for place, analysis in enumerate(analyses):
             if missing := [name for name in analysis.needs if name not in self.names[:place]]:
                 raise UserError(
-                    f"--model.init_args.analyses: {type(analysis).__name__} uses the results of "
-                    f"{' and '.join(f'`{name}`' for name in missing)}; list {'it' if len(missing) == 1 else 'them'} "
-                    f"before it."
+                    f"--model.init_args.analyses: {type(analysis).__name__} needs the results of "
+                    f"{' and '.join(f'`{name}`' for name in missing)}. List {'it' if len(missing) == 1 else 'them'} "
+                    "before it."
                 )
         self.corpora = dict(corpora or {})
         if strange := sorted(self.corpora.keys() - set(self.names)):

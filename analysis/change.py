@@ -40,8 +40,8 @@ class Change(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         if "before" not in data.encoders:
             raise UserError(
-                f"{type(self).__name__}: it compares {encoder.source.spec.name} with the encoder before its "
-                f"fine-tuning. Name that encoder: --data.init_args.before.name NAME_OR_FOLDER."
+                f"{type(self).__name__} compares {encoder.source.spec.name} with the encoder before its fine-tuning. "
+                "Name that encoder: --data.init_args.before.name NAME_OR_FOLDER."
             )
         self._numbers = HeadMeans(encoder, MEASURES, (0, [1.0, math.log(2)]))
         self._after: list[Tensor] = []

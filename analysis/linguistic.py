@@ -119,17 +119,17 @@ class Linguistic(Analysis):
         for passage in passages:
             if passage.sentence is None:
                 raise UserError(
-                    f"{type(self).__name__}: the passage at line {passage.line} has no tags. Give a treebank: "
-                    f"--data.init_args.corpora ud_english_ewt, or a file of CoNLL-U."
+                    f"{type(self).__name__} needs part-of-speech tags, but the passage at line {passage.line} has "
+                    "none. Give a treebank: --data.init_args.corpora ud_english_ewt, or a CoNLL-U file."
                 )
             tags |= set(passage.sentence.upos)
             relations |= set(passage.sentence.relations)
             absent -= {name for name in absent if any(_holds(self._classes[name], passage))}
         if (absent and self._named) or absent == set(self._classes):
             raise UserError(
-                f"{type(self).__name__}: no word of the texts is of the class {', '.join(sorted(absent))}. They have "
-                f"the tags {', '.join(sorted(tags))} and the relations {', '.join(sorted(relations))}: name some of "
-                f"these in `classes`."
+                f"{type(self).__name__}: no word of the texts belongs to the class {', '.join(sorted(absent))}. The "
+                f"texts have the tags {', '.join(sorted(tags))} and the relations {', '.join(sorted(relations))}: "
+                "define `classes` by some of these."
             )
         self._absent = sorted(absent)
 

@@ -153,8 +153,8 @@ class Relations(Analysis):
         name, counts = type(self).__name__, self._counts
         if not counts["links"]:
             raise UserError(
-                f"{name}: the texts have no links between words. Read a treebank (--data.init_args.corpora "
-                f"ud_english_ewt), or give `format` links, enhanced or framenet in --data.init_args.corpora."
+                f"{name}: the texts have no links between words. Give a treebank (--data.init_args.corpora "
+                "ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
             )
         passages = f"{counts['long_passage']} are in passages of more than {self.max_words} words, "
         wider = "Give a larger `max_words` or null, or read"
@@ -227,8 +227,8 @@ class Relations(Analysis):
                 frames.append(_rows(label, ways, uniform.over(groups).value[:, 0]))
         if not frames:
             raise UserError(
-                f"{type(self).__name__}: the texts have links within the bounds, but no segment that was read has one. "
-                f"Read more of them (`limit` in --data.init_args.corpora) or longer ones (--data.init_args.max_length)."
+                f"{type(self).__name__}: the segments that were read contain no link within the bounds. Read more of "
+                "them (`limit` in --data.init_args.corpora) or longer ones (--data.init_args.max_length)."
             )
         frame = pd.concat(frames, ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")

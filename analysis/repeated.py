@@ -112,7 +112,7 @@ class RepeatedSequences(Analysis):
         if tokens.shape[1] > encoder.max_length:
             raise UserError(
                 f"{type(self).__name__}: {self.length} tokens and their repetition make an input of {tokens.shape[1]} "
-                f"tokens, and {encoder.source.spec.name} takes {encoder.max_length}. Give a smaller `length`."
+                f"tokens, but {encoder.source.spec.name} reads at most {encoder.max_length}. Give a smaller `length`."
             )
         return torch.from_numpy(tokens).to(encoder.device)
 

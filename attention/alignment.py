@@ -75,8 +75,8 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
             for place in absent:
                 if tokenizer.unk_token is None:
                     raise AlignmentError(
-                        f"The word {original[place]!r} yields no piece, and {type(tokenizer).__name__} has no unknown "
-                        f"token to stand for it. Remove the word from the corpus."
+                        f"The tokenizer gives no piece for the word {original[place]!r}, and "
+                        f"{type(tokenizer).__name__} has no unknown token. Remove the word from the corpus."
                     )
                 sentence[place] = str(tokenizer.unk_token)
         encoded = _encode(tokenizer, words)

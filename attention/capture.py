@@ -64,7 +64,8 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
         match = _HEAD.fullmatch(str(name))
         if match is None:
             raise UserError(
-                f"{option}: {name!r} is not a head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
+                f"{option}: {name!r} is not a head. Write layer-head, both from 1, such as 6-1; or a layer alone, such "
+                "as 6."
             )
         layer, head = int(match[1]), int(match[2] or 0)
         if layer > layers or head > heads:

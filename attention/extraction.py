@@ -239,7 +239,7 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
     name = encoder.source.spec.name
     for layer, value, stored in zip(layers, largest.tolist(), largest.to(options.dtype).tolist(), strict=True):
         if not isfinite(value):
-            raise UserError(f"{name}: a hidden state of layer {layer} is not a finite number.")
+            raise UserError(f"{name}: a hidden state of layer {layer} is nan or infinite. Choose another checkpoint.")
         if not isfinite(stored):
             found = f"the hidden states of layer {layer} reach {value:.4g}, but {options.precision} ends at"
             remedy = "Use single precision: --data.init_args.options.precision float32."
@@ -384,9 +384,9 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
     if needed > free:
         kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
-            f"{folder}: {decimal(needed)} are needed for the {kept} of {corpus.name}, but only {decimal(free)} are "
+            f"{folder}: storing the {kept} of {corpus.name} needs {decimal(needed)}, but only {decimal(free)} are "
             f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep "
-            f"fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
+            "fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )
     if ranks.rank == 0 and missing and is_logged():
         of, sizes = f"{len(missing)} of {len(shards)} shards", f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"

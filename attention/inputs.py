@@ -101,8 +101,8 @@ class TextTokenizer:
         for place in [place for place, pieces in enumerate(found) if (pieces.sources < 0).all()]:
             if self._tokenizer.unk_token is None:
                 raise EncoderError(
-                    f"{self._name}: the text {texts[place]!r} yields no piece, and its tokenizer has no unknown piece "
-                    f"to stand for it. Remove the text from the corpus."
+                    f"{self._name}: the tokenizer gives no piece for the text {texts[place]!r}, and it has no unknown "
+                    "token. Remove the text from the corpus."
                 )
             [unknown] = self._encode([self._tokenizer.unk_token], None if pairs[place] is None else [""])
             found[place] = replace(unknown, blank=True)
@@ -213,8 +213,9 @@ class Segmenter:
         """
         if passages == 2 and not all(map(len, (self._single[-1], *self._double[1:]))):
             raise EncoderError(
-                f"{self._name}: its tokenizer writes no delimiter behind a text, which would separate a pair. Give "
-                f"each text alone (`packing: single`), or an encoder with such a delimiter, for instance a BERT."
+                f"{self._name}: a pair of texts needs a delimiter between them, but this tokenizer adds none after a "
+                "text. Give each text alone (`packing: single`), or an encoder with such a delimiter, for instance a "
+                "BERT."
             )
         return sum(map(len, self._single if passages == 1 else self._double))
 

@@ -73,8 +73,8 @@ class Options:
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
                 raise UserError(
-                    f"{name}: {list(chosen)}. Give --data.init_args.options.{name} different numbers from 1 on, in "
-                    f"ascending order."
+                    f"--data.init_args.options.{name} is {list(chosen)}, but must be distinct numbers from 1 on in "
+                    f"ascending order, such as [1, 3]. Leave it out for all {name}."
                 )
 
     @property
@@ -149,8 +149,8 @@ class Extraction:
             return layers, heads, NO_HIDDEN
         if list(self.hidden) != sorted(set(self.hidden)) or self.hidden[0] < 0 or self.hidden[-1] > encoder.layers:
             raise UserError(
-                f"hidden: {list(self.hidden)} is asked for. Give different layers in ascending order, from 0 (the "
-                f"embeddings) to {encoder.layers} (the encoder's last)."
+                f"--data.init_args.hidden is {list(self.hidden)}, but must be distinct layers in ascending order, from "
+                f"0 (the embeddings) to {encoder.layers} (the last layer)."
             )
         return layers, heads, HiddenLayers(self.hidden, encoder.states.size)
 
@@ -320,7 +320,10 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
             kept.append(sentence)
             inputs.append(parts)
     if not kept:
-        raise UserError(f"No sentence of {len(treebank.sentences)} fits {encoder.max_length} pieces; use `window`.")
+        raise UserError(
+            f"All {len(treebank.sentences)} sentences have more than {encoder.max_length} pieces, so none is left. Set "
+            "--data.init_args.options.too_long window."
+        )
     audit, labels = {**treebank.audit, **found}, to_table(kept)
     if (reach := _reach_of(inputs, encoder, layers, extraction.options.from_pieces)) is not None:
         labels = labels.append_column("reach", reach)

@@ -137,7 +137,7 @@ class Manifest:
         assert isinstance(manifest, cls)
         for part in (manifest.labels, *manifest.shards):
             if _PART.fullmatch(part.file) is None:  # a path would lead out of the folder
-                raise ValueError(f"it names {part.file!r}, which is not a file of a store")
+                raise ValueError(f"it lists {part.file!r}, which cannot be a file of a store")
         return manifest
 
 
@@ -258,7 +258,7 @@ class Store:
         if store_key(manifest.identity) != manifest.key:
             raise ValueError("its key does not match its `identity`")
         if manifest.items != len(self.labels):
-            raise ValueError(f"it lists {manifest.items} items, but the labels file has {len(self.labels)}")
+            raise ValueError(f"it lists {manifest.items} items, but the file of labels has {len(self.labels)}")
         if manifest.delimiters.keys() != {"start", "end"} or (encoder is not None and "name" not in manifest.encoder):
             raise ValueError("the name of the encoder or the delimiters are missing")
         expected = {tensor_name(name, item) for item in range(manifest.items) for name in manifest.quantities}
@@ -335,7 +335,9 @@ class Store:
         if view is None:
             if name not in self._tensors and quantity not in self.manifest.quantities:
                 held = ", ".join(self.manifest.quantities) or "labels alone"
-                raise UserError(f"{quantity!r}: the store holds {held}{near(quantity, self.manifest.quantities)}.")
+                raise UserError(
+                    f"the store has no {quantity!r}{near(quantity, self.manifest.quantities)}; it has {held}."
+                )
             shard = self._tensors[name]
             # All of a shard at once: views made between batches would fragment the memory of the batches.
             self._views |= {other: shard.get_tensor(other) for other in shard.keys()}  # noqa: SIM118 - not a dict
@@ -423,8 +425,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
-            f"{path}: damaged, or not this store's, and it cannot be removed: {error.strerror}. Make its folder "
-            f"writable, or put the stores elsewhere (--data.init_args.cache)."
+            f"{path}: the file is damaged or belongs to another store, and cannot be removed ({error.strerror}). Make "
+            "its folder writable, or put the stores elsewhere (--data.init_args.cache)."
         ) from error
 
 

@@ -73,11 +73,14 @@ class WordAttention(Sequence[xr.DataArray]):
         """
         if isinstance(sentence, int):
             if not -len(self) <= sentence < len(self):
-                raise IndexError(f"There is no sentence {sentence}: there are {len(self)}, counted from 0.")
+                raise IndexError(f"There is no sentence {sentence}: indices go from 0 to {len(self) - 1}.")
             return sentence % len(self)
         words = _words(sentence)
         if words not in self.sentences:
-            raise IndexError(f"{' '.join(words)!r} is none of the {len(self)} sentences: give its place, from 0.")
+            raise IndexError(
+                f"The words {' '.join(words)!r} are none of the {len(self)} sentences. Give a sentence of the same "
+                "words, or its index from 0."
+            )
         return self.sentences.index(words)
 
     def lines(
@@ -133,8 +136,9 @@ class WordAttention(Sequence[xr.DataArray]):
         numbers = array["from_word"].to_numpy()
         if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
             raise UserError(
-                "This sentence holds attention over pieces, but arcs, clusters and saliency refer to words. Make the "
-                "view from attention over words, and pass this one as `pieces`."
+                "The attention of this sentence is over pieces, but arcs, clusters and saliency refer to words. "
+                "Compute it with over='words', call view() on the result, and pass the attention over pieces as "
+                "`pieces`."
             )
         first = int(numbers[0])  # 0 where there is a start delimiter
         last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end

@@ -89,7 +89,7 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     for text in texts:
         name = text.name if parts[text.name] == 1 else f"{text.name}:{text.part}"
         if name in ids:  # a document may be named as another one's part
-            wrong = f"the document would be called {name}, as the one of line {ids[name]}"
+            wrong = f"the document name {name} is also that of the document at line {ids[name]}"
             raise CorpusError.at(path, text.line, wrong, "Rename it")
         ids[name] = text.line
         documents.append(_document(path, name, text, audit))
@@ -106,7 +106,7 @@ def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Docu
         try:
             head, way, candidates = find_head(sentence, start, end)
         except ParseBitError as error:
-            remedy = "Correct the parse column of the sentence, or write - in all of it"
+            remedy = "Correct the parse column of the sentence, or write - in this column of all its rows"
             raise CorpusError.at(path, sentence.lines[error.word], str(error), remedy) from None
         kind, heuristic = find_type(sentence, start, end, head)
         mentions.append(Mention(index, start, end, head, kind, numbers[cluster]))
@@ -162,16 +162,16 @@ class _Reader:
                     yield self._ended(number)
                 elif line.startswith(("#begin", "#end")):
                     remedy = "Write `#begin document (NAME); part 000` or `#end document`"
-                    raise self._error(number, f"the mark {line!r} is malformed", remedy)
+                    raise self._error(number, f"the line {line!r} is malformed", remedy)
             self._sentence(rows)
         if self._open is not None:
-            wrong = f"the document {self._open.name} begins here and does not end"
-            raise self._error(self._open.line, wrong, "The file may be cut off; a document ends with `#end document`")
+            wrong = f"the document {self._open.name} begins here, but has no `#end document`"
+            raise self._error(self._open.line, wrong, "Fetch the file again if it is cut off, or write `#end document`")
 
     def _begin(self, number: int, name: str, part: str) -> None:
         if self._open is not None:
-            wrong = f"a document begins inside another, {self._open.name} of line {self._open.line}"
-            raise self._error(number, wrong, "End that one with `#end document`")
+            wrong = f"a document begins here, but {self._open.name} of line {self._open.line} has not ended"
+            raise self._error(number, wrong, "Write `#end document` before this line")
         if line := self._seen.get((name, int(part))):
             wrong = f"document {name}, part {part}, occurs already at line {line}"
             raise self._error(number, wrong, "Remove one of them, or give it another part")
@@ -181,7 +181,9 @@ class _Reader:
     def _ended(self, number: int) -> _Text:
         text, self._open = self._open, None
         if text is None:
-            raise self._error(number, "no document is open here", "Remove the mark, or write its `#begin document`")
+            raise self._error(
+                number, "`#end document` without a beginning", "Remove the line, or write the missing `#begin document`"
+            )
         if not text.sentences:
             wrong = f"the document {text.name}, which begins here, has no sentences"
             raise self._error(text.line, wrong, "Remove it, or check whether its text was lost")
@@ -192,7 +194,7 @@ class _Reader:
         if not rows:
             return
         if self._open is None:
-            remedy = "Put `#begin document (NAME); part 000` before it and `#end document` behind"
+            remedy = "Put `#begin document (NAME); part 000` before the text and `#end document` after it"
             raise self._error(rows[0][0], "there is text outside a document", remedy)
         intern = self._strings.setdefault
         words: list[str] = []
@@ -203,12 +205,12 @@ class _Reader:
         for number, line in rows:
             cells = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
             if words and len(cells) != width:
-                wrong = f"the row has {len(cells)} columns, the rows before it in the sentence {width}"
-                remedy = "Every row of a sentence has as many; if the last tab was stripped, put it back"
+                wrong = f"the row has {len(cells)} columns, but the rows before it in the sentence have {width}"
+                remedy = "All rows of a sentence need the same number of columns; put back tabs stripped at the end"
                 raise self._error(number, wrong, remedy)
             if (width := len(cells)) < _COLUMNS:
-                wrong = f"the row has {width} columns, the format at least {_COLUMNS}"
-                raise self._error(number, wrong, "Separate them by one tab each or by blanks, with - for an empty one")
+                wrong = f"the row has {width} columns, but the format needs at least {_COLUMNS}"
+                raise self._error(number, wrong, "Separate columns by one tab or by blanks, with - for an empty one")
             _, _, place, word, tag, bit = cells[:6]
             if place != str(len(words)):
                 wrong = f"the word has number {place!r} in column 3 instead of {len(words)}"
@@ -237,18 +239,18 @@ class _Reader:
                         "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention, "
                         "`(5|(7` opens two"
                     )
-                    raise self._error(line, f"coreference column {cell!r} is malformed", remedy)
+                    raise self._error(line, f"the coreference column contains {cell!r}, which is malformed", remedy)
                 cluster = int(found[1] or found[2])
                 if found[1]:
                     opened[cluster].append((line, word))
                 if bracket.endswith(")"):
                     if not opened[cluster]:
                         wrong = f"{bracket} closes a mention of cluster {cluster}, but none is open in the sentence"
-                        raise self._error(line, wrong, f"Write ({cluster} at its first word")
+                        raise self._error(line, wrong, f"Write ({cluster} at the first word of the mention")
                     closed.append((opened[cluster].pop()[1], word + 1, cluster))
         for line, cluster in sorted((line, cluster) for cluster, left in opened.items() for line, _ in left):
-            wrong = f"the mention ({cluster} opens here and is not closed by its sentence's end, line {marks[-1][0]}"
-            raise self._error(line, wrong, f"Write {cluster}) at its last word")
+            wrong = f"the mention ({cluster} opens here, but is not closed in its sentence, up to line {marks[-1][0]}"
+            raise self._error(line, wrong, f"Write {cluster}) at the last word of the mention")
         return closed
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:

@@ -181,7 +181,7 @@ class _Reader:
         form, upos, xpos, relation = values = [columns[place] for place in _PLACES]
         for name, value in zip(_NAMES[self.format], values, strict=True):
             if not value or value.isspace():
-                raise self._error(number, f"column {name} is empty", "Fill it, or write _ for no value")
+                raise self._error(number, f"column {name} is empty", "Fill the column, or write _ for no value")
         wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
         try:
             position = _NUMBERS.get(columns[0]) or parse_id_value(columns[0])
@@ -202,9 +202,9 @@ class _Reader:
                 return 0
             case (tuple(), "conllx"):
                 wrong = "CoNLL-X has no multiword tokens or empty nodes"
-                raise self._error(number, wrong, "Read the file with format conllu")
+                raise self._error(number, wrong, "Set the format to conllu to read such rows")
         shown = "".join(map(str, position)) if isinstance(position, tuple) else "_" if position is None else position
-        remedy = f"Number the words 1, 2, 3, …: the next one is {last + 1}"
+        remedy = f"Number the words 1, 2, 3, …: the next number must be {last + 1}"
         raise self._error(number, f"the id is {shown} after word {last}", remedy)
 
     def _check_tree(self, words: list[str], heads: list[int], numbers: list[int]) -> None:

@@ -140,13 +140,13 @@ def read_labelled(
         if not found.text or found.pair == "":
             if empty == "error":
                 wrong = f"the {file.named('pair' if found.text else 'text')} is empty"
-                remedy = f"Fill or remove it, or leave it out by `{file.option}.empty skip`"
+                remedy = f"Fill the row or remove it, or leave out rows without text with `{file.option}.empty skip`"
                 raise CorpusError.at(path, found.line, wrong, remedy)
             audit["empty"] += 1
             continue
         if found.id in lines:
-            wrong = f"the id {found.id!r} is that of line {lines[found.id]} too"
-            remedy = f"Name a column of unique ids with `{file.option}.columns.id`, or none"
+            wrong = f"the id {found.id!r} is also that of line {lines[found.id]}"
+            remedy = f"Name a column of unique ids with `{file.option}.columns.id`, or leave it out to number the rows"
             raise CorpusError.at(path, found.line, wrong, remedy)
         lines[found.id] = found.line
         first = labels.setdefault((found.text, found.pair), found.label)
@@ -277,7 +277,7 @@ class LabelledFile:
 
     def _no_column(self, number: int, wrong: str, field: str, names: Sequence[str]) -> CorpusError:
         shown = ", ".join(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…" for name in names)
-        remedy = f"Name one of them with `{self.option}.columns.{field}`"
+        remedy = f"Name the right column with `{self.option}.columns.{field}`"
         if self.header and self.format != "jsonl":
             remedy += f"; if the file has no header, set `{self.option}.header false` and number the columns from 1"
         return self._error(number, f"{wrong}; there are {shown or 'none'}", remedy)

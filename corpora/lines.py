@@ -53,8 +53,8 @@ def format_of(path: Path, suffixes: Mapping[str, Format], option: str) -> Format
         raise no_file(path)
     if found is None:
         *others, last = dict.fromkeys(suffixes.values())
-        wrong = f"the suffix {path.suffix!r} does not tell the format"
-        raise CorpusError.at(path, None, wrong, f"Name it with {option}: {', '.join(others)} or {last}")
+        wrong = f"the format cannot be inferred from the suffix {path.suffix!r}"
+        raise CorpusError.at(path, None, wrong, f"Name the format with {option}: {', '.join(others)} or {last}")
     return found
 
 
@@ -64,6 +64,6 @@ def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) ->
     return CorpusError.at(
         path,
         number,
-        f"byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
-        f"Convert the file, for instance, if it is {encoding}: `iconv -f {encoding} -t UTF-8 {source} > {target}`",
+        f"byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not valid UTF-8",
+        f"Convert the file to UTF-8; if it is in {encoding}: `iconv -f {encoding} -t UTF-8 {source} > {target}`",
     )

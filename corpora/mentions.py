@@ -196,7 +196,7 @@ def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path)
             lines = sentences[-1].lines[-1:] if sentence is None else sentence.lines
             line = _line_of(parses, min(number, len(trees) - 1), min(place, len(theirs or trees[-1].words) - 1))
             wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} in the parses ({parses}:{line})"
-            remedy = "Both files must have the same sentences and words: correct one, or remove the parses"
+            remedy = "Text and parses must have the same sentences and words: correct one, or leave out the parses"
             raise CorpusError.at(path, lines[min(place, len(lines) - 1)], wrong, remedy)
         sentence.parse = tree
 
@@ -219,7 +219,11 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
     for word, bit in enumerate(bits):
         found = _BIT.fullmatch(bit)
         if found is None:
-            raise ParseBitError(word, f"the parse bit {bit!r} is malformed")
+            raise ParseBitError(
+                word,
+                f"the parse bit {bit!r} is malformed: it must have brackets around one *, such as (NP* or *) or "
+                "(S(NP*)",
+            )
         for label in found[1].split("(")[1:]:
             phrase = Constituent(re.split("[-=]", label, maxsplit=1)[0], word, 0)
             path[-1].children.append(phrase)

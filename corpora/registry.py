@@ -185,7 +185,10 @@ def _split(archive: Path, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
     dev = train[_DEV - 1 :: _DEV]
     del train[_DEV - 1 :: _DEV]
     if not (train and dev and test):
-        wrong = f"the archive has {len(train) + len(dev)} train and {len(test)} test texts of this corpus"
+        wrong = (
+            f"the archive is incomplete: it has only {len(train) + len(dev)} train and {len(test)} test texts of this "
+            "corpus"
+        )
         raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again")
     return {"train": train, "dev": dev, "test": test}
 
@@ -256,7 +259,10 @@ def _remedy(corpus: Corpus, root: Path | None) -> str:
     if corpus.can_be_fetched:
         place = f" --root {shlex.quote(str(root))}" if root else ""
         return f"Fetch it: `python -m corpora.registry {corpus.name}{place}`"
-    return f"It cannot be fetched, as no address holds exactly this file; to make {corpus.name}, {corpus.recipe}"
+    return (
+        f"It cannot be downloaded, because no public address has exactly this file. To make {corpus.name}: "
+        f"{corpus.recipe}"
+    )
 
 
 def locate(name: str, root: str | Path | None) -> dict[str, Path]:
@@ -311,7 +317,7 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
             continue
         if path.exists() and not (path.is_file() and pooch.file_hash(str(path)) == remote.sha256):
             other = f"its SHA-256 is not {remote.sha256}"
-            wrong = f"the file exists already, but is not the one of {corpus.name} ({other})"
+            wrong = f"the file exists already, but it is not the registered file of {corpus.name} ({other})"
             raise CorpusError.at(path, None, wrong, "Move or delete it, or choose another --root; then fetch again")
     for remote in files:
         path = base / remote.path
@@ -323,11 +329,11 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
             pooch.retrieve(remote.url, f"sha256:{remote.sha256}", fname=path.name, path=path.parent, progressbar=True)
         except OSError as error:  # every failure of the HTTP client is one, and so is a full disk
             wrong = f"fetching {remote.url} failed ({error})"
-            remedy = "Check the network and the disk, or put the file there by other means"
+            remedy = "Check the network and the disk, or copy the file to this path yourself"
             raise CorpusError.at(path, None, wrong, remedy) from None
         except ValueError:
-            wrong = f"what came from {remote.url} is not the registered file (its SHA-256 is not {remote.sha256})"
-            raise CorpusError.at(path, None, wrong, "Nothing was kept; fetch again later") from None
+            wrong = f"the file at {remote.url} is not the registered one: its SHA-256 is not {remote.sha256}"
+            raise CorpusError.at(path, None, wrong, "Nothing was saved; try again later") from None
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -184,7 +184,7 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
     if all(number.isdecimal() for number in numbers):
         for number in numbers:
             if not 1 <= int(number) <= len(words):
-                wrong = f"column {column!r} names word {number} of a sentence of {len(words)} words"
+                wrong = f"column {column!r} contains word number {number}, but the sentence has {len(words)} words"
                 raise CorpusError.at(path, line, wrong, "Count the words between white space from 1")
         return tuple(sorted({int(number) - 1 for number in numbers}))
     match [place for place, word in enumerate(words) if word == entry]:
@@ -192,7 +192,9 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
             return (place,)
         case []:
             wrong = f"column {column!r}: the word {entry!r} is not in the sentence"
-            raise CorpusError.at(path, line, wrong, "Write it as it stands there, or its number from 1; several as 3,4")
+            raise CorpusError.at(
+                path, line, wrong, "Write the word as in the sentence, or its number from 1 (several: 3,4)"
+            )
         case places:
             wrong = f"column {column!r}: the word {entry!r} is in the sentence {len(places)} times"
             remedy = f"Write its number: {' or '.join(str(place + 1) for place in places)}"
@@ -224,8 +226,8 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
     """Yield the enhanced edges of one word."""
     edges = parse_paired_list_value(written)
     if not isinstance(edges, list):  # None for nothing, and what is malformed as it is
-        wrong = f"word {word + 1} ({sentence.words[word]}) has no enhanced edge in column DEPS: {written!r}"
-        raise CorpusError.at(path, line, wrong, "Give a treebank with enhanced dependencies; 4:nsubj|7:conj is two")
+        wrong = f"word {word + 1} ({sentence.words[word]}) has no enhanced dependency: its column DEPS is {written!r}"
+        raise CorpusError.at(path, line, wrong, "Give a treebank with enhanced dependencies, such as 4:nsubj|7:conj")
     for relation, head in edges:
         if not isinstance(head, int):  # 8.1 is a tuple
             audit["empty_node_edges"] += 1
@@ -256,7 +258,7 @@ def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
         remedy = "Install it: `pip install nltk`, and fetch the data: `python -m nltk.downloader framenet_v17`"
         raise CorpusError.at(path, None, "FrameNet is read by NLTK, which is not installed", remedy) from None
     if absent := [name for name in _FRAMENET_FILES if not (path.parent / name).is_file()]:
-        remedy = "Give frameIndex.xml in the folder of FrameNet: `python -m nltk.downloader framenet_v17`"
+        remedy = "Name frameIndex.xml in the folder of FrameNet: `python -m nltk.downloader framenet_v17`"
         raise CorpusError.at(path, None, f"{absent[0]} is missing in the same folder", remedy)
     for number, annotated in enumerate(reader.FramenetCorpusReader(str(path.parent), list(_FRAMENET_FILES)).sents(), 1):
         spans = [found.span() for found in _WORD.finditer(annotated["text"])]

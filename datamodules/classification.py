@@ -70,8 +70,8 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
     if len(labels) > 2:
         return labels, None
     if positive not in labels:
-        wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but the positive label is {positive!r}"
-        raise CorpusError.at(path, None, wrong, "Name one of the two with --data.init_args.positive")
+        wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but --data.init_args.positive is {positive!r}"
+        raise CorpusError.at(path, None, wrong, "Set --data.init_args.positive to one of the two")
     return labels, labels.index(positive)
 
 
@@ -90,8 +90,8 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
     for text in texts:
         if text.label not in places:
             more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-            wrong = f"no text of train has the label {text.label!r}; there are {', '.join(labels[:_SHOWN])}{more}"
-            raise CorpusError.at(path, text.line, wrong, "Correct or remove the record, or add such texts to train")
+            wrong = f"no text of train has the label {text.label!r}; its labels are {', '.join(labels[:_SHOWN])}{more}"
+            raise CorpusError.at(path, text.line, wrong, "Correct or remove the row, or add such texts to train")
     return np.array([places[text.label] for text in texts], np.int64)
 
 
@@ -360,7 +360,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self.columns = Columns(**known.columns) if columns is None else columns
         if self.columns.label is None:
             raise CorpusError(
-                "--data.init_args.columns.label is null, but a classifier needs labels. Name their column."
+                "--data.init_args.columns.label is null, but a classifier needs labels. Name the column that has them."
             )
         self.format, self.header = format, known.header if header is None else header
         self._policies: dict[str, Literal["error", "skip"]] = {
@@ -404,8 +404,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         for text in read.texts if self._known_labels else ():
             if text.label not in self._known_labels:
                 wrong = (
-                    f"label {text.label!r} is not one of {self.corpus}'s ({', '.join(self._known_labels)}); this is "
-                    f"not the original file"
+                    f"label {text.label!r} is not a label of {self.corpus} ({', '.join(self._known_labels)}), so this "
+                    "is not the original file"
                 )
                 remedy = f"Replace it: {CORPORA[str(self.corpus)].recipe}"
                 raise CorpusError.at(path, text.line, wrong, remedy)

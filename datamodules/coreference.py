@@ -286,8 +286,8 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         check_values(self, candidates=candidates)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
-                f"parts: {list(parts)} are not shares of dev and test, or of train, dev and test, that add up to 1: "
-                f"--data.init_args.parts [0.5,0.25,0.25]."
+                f"--data.init_args.parts is {list(parts)}, but must be the shares of dev and test, or of train, dev "
+                "and test, with the sum 1, such as [0.5,0.25,0.25]."
             )
         check_numbers(self, least=0, split_seed=split_seed)
         self.parses, self.candidates = parses, candidates
@@ -349,8 +349,8 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         if not all(parts.values()):
             count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
             raise CorpusError(
-                f"{self.corpus}: {count} with mentions {'is' if len(genres) == 1 else 'are'} too few to split into "
-                f"{', '.join(names[:-1])} and {names[-1]} by --data.init_args.parts. Give one file per split: "
+                f"{self.corpus}: {count} with mentions {'is' if len(genres) == 1 else 'are'} too few to be split into "
+                f"{', '.join(names[:-1])} and {names[-1]} (--data.init_args.parts). Give one file per split: "
                 f"{self._mapping}."
             )
         return parts[split]

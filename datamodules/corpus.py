@@ -93,7 +93,9 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
     if isinstance(corpus, str):
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
     if strangers := set(corpus) - set(SPLITS):
-        raise CorpusError(f"corpus: unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}.")
+        raise CorpusError(
+            f"--data.init_args.corpus has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}."
+        )
     files: dict[str, Path] = {split: Path(corpus[split]).expanduser() for split in SPLITS if split in corpus}
     for split, path in files.items():
         if not path.is_file():  # rather than when it is read: the test split may be hours later
@@ -220,9 +222,9 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             return files_by_split(self.corpus)
         if self.corpus not in CORPORA:
             raise CorpusError(
-                f"{self.corpus}: neither `sample` nor a corpus of the registry"
-                f"{near(self.corpus, ('sample', *CORPORA))}: {', '.join(CORPORA)}. For files of your own give a path "
-                f"with {{split}} in it, or a mapping: {self._mapping}."
+                f"{self.corpus}: this is neither `sample` nor a corpus of the "
+                f"registry{near(self.corpus, ('sample', *CORPORA))}: {', '.join(CORPORA)}. For your own files give a "
+                f"path that contains {{split}}, or a mapping: {self._mapping}."
             )
         return locate(self.corpus, self.root)
 

@@ -157,7 +157,7 @@ def require_tags(path: Path, tags: Collection[str]) -> None:
         tags: All tags in it, `_` for none.
     """
     if not set(tags) - {"_"}:
-        wrong = "no word has a tag in column XPOS, and punctuation_by is xpos"
+        wrong = "no word has a tag in column XPOS, by which punctuation is recognised"
         raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.init_args.punctuation_by relation")
 
 

@@ -107,8 +107,8 @@ def _source(given: object) -> TextSource:
     options = {"corpus": given} if isinstance(given, str) else given
     if not isinstance(options, Mapping) or "corpus" not in options:
         raise CorpusError(
-            f"{OPTION}: {given!r} names no corpus. Give a name, a file, or a mapping such as "
-            f"{{corpus: my.txt, packing: pairs}}."
+            f"{OPTION}: {given!r} contains no `corpus`. Give a name, a file, or a mapping such as {{corpus: my.txt, "
+            "packing: pairs}."
         )
     if (columns := options.get("columns")) is not None:
         options = {**options, "columns": from_options(Columns, columns, f"{OPTION}.columns", label=None)}
@@ -137,8 +137,9 @@ class _Corpus:
             self.path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
             if not self.path.suffix and not self.path.exists():
                 raise CorpusError(
-                    f"{source.corpus}: neither `sample`, nor a file, nor a corpus of the registry"
-                    f"{near(source.corpus, (*CORPORA, 'sample'))}: {', '.join(CORPORA)}. Give {OPTION} one of them."
+                    f"{source.corpus}: this is neither `sample`, nor a file, nor a corpus of the "
+                    f"registry{near(source.corpus, (*CORPORA, 'sample'))}: {', '.join(CORPORA)}. Give {OPTION} one of "
+                    "them."
                 )
         own = source.corpus if self.known is not None or source.corpus == "sample" else self.path.stem
         self.name = source.name or own
@@ -211,7 +212,10 @@ class Segments:
         self._pairs = corpus.source.packing == "pairs"
         passages = 2 if self._pairs else 1
         if self._room(passages) < 2 * passages:
-            raise CorpusError(f"max_length: {max_length} leaves no room for two words. Give a larger number.")
+            raise CorpusError(
+                f"--data.init_args.max_length is {max_length}, which leaves no room for two words. Give a larger "
+                "number."
+            )
 
     def read(self, audit: Counter[str]) -> Iterator[TextSegment]:
         """Yield the segments of the corpus in the order of its file.
@@ -248,7 +252,7 @@ class Segments:
         """Yield one stretch for each segment or half segment, or the two stretches of a pair of texts."""
         for text in self._pieces(audit):
             if len(text) == 2 and self._pairs:
-                wrong = "a pair of texts is a segment of its own, and cannot be packed with another"
+                wrong = "a pair of texts is always one segment, and cannot be packed together with other texts"
                 raise CorpusError.at(self._corpus.path, text[0][0].line, wrong, "Give this corpus `packing: single`")
             room = self._room(2) // 2 if self._pairs else self._room(len(text))
             if len(text) == 2 or text[0][0].whole:
@@ -415,8 +419,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         self.names = tuple(corpus.name for corpus in self._corpora)
         if len(set(self.names)) < max(len(self.names), 1):
             raise CorpusError(
-                f"corpora: {', '.join(self.names) or 'none'}. Name one or more, and give corpora of the same name a "
-                f"`name` each."
+                f"--data.init_args.corpora is {', '.join(self.names) or 'empty'}. Name one corpus or more, and give "
+                "each a `name` of its own."
             )
         check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
@@ -444,7 +448,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         """Return two empty lists, as a corpus of texts is read whole; a CorpusError if the stage is not `test`."""
         if stage != "test":
             raise CorpusError(
-                f"{type(self).__name__}: its texts are for experiments without training. Run `python train.py test`."
+                f"{type(self).__name__} has no training data: it is for experiments without training. Run `python "
+                "train.py test`."
             )
         return [], []
 
@@ -489,8 +494,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             audit: Counter[str] = Counter()
             if next(segments.read(audit), None) is None:
                 read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
-                remedy = f"Check that it is the right file, and the option max_length ({read or 'nothing was read'})"
-                raise CorpusError.at(self.files()[name], None, "the file holds no segment of two words", remedy)
+                remedy = f"Check the file, or raise --data.init_args.max_length ({read or 'nothing was read'})"
+                raise CorpusError.at(self.files()[name], None, "no segment of the file has two words", remedy)
         self._sha256 = {corpus.name: digests.one(corpus.path) for corpus in self._corpora}
         rank_zero_info(
             f"Data ready in {time.perf_counter() - entered:.1f} s: {', '.join(self.names)} in segments of at most "
@@ -560,8 +565,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for source in self.sources:
             if split is not None and source.corpus not in CORPORA and "{split}" not in source.corpus:
                 raise CorpusError(
-                    f"{source.corpus} is a single file, without a {split} split. Give {OPTION} a path with {{split}} "
-                    f"in it, or a corpus of the registry ({', '.join(CORPORA)})."
+                    f"{source.corpus} is one file, but the {split} split is needed. Give {OPTION} a path that contains "
+                    f"{{split}}, or a corpus of the registry ({', '.join(CORPORA)})."
                 )
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)
@@ -601,6 +606,6 @@ def _check_before(before: Encoder, given: Encoder) -> None:
     else:
         return
     raise EncoderError(
-        f"{fault}, so {second} cannot be a fine-tuned {first}. Set --data.init_args.before.name to the encoder that "
-        f"{second} was fine-tuned from."
+        f"{fault}, so {second} was not fine-tuned from {first}. Set --data.init_args.before.name to the encoder from "
+        f"which {second} was fine-tuned."
     )

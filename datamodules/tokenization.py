@@ -91,7 +91,8 @@ def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | N
     words = sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
     if not words:
         raise CorpusError(
-            f"No word of train occurs {min_count} times: all would be unknown. Lower --data.init_args.min_count."
+            f"No word of the train split occurs {min_count} times or more, so that all words would be unknown. Lower "
+            "--data.init_args.min_count."
         )
     return Vocabulary((*SPECIALS, *words), *range(len(SPECIALS)))
 
@@ -395,8 +396,8 @@ def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
     room = limit - (np.diff(tokens.offsets) - first - second)
     if room.min() < 1:
         raise CorpusError(
-            f"max_length: {limit} tokens leave no room for a token beside {limit - room.min()} delimiters. Raise "
-            f"--data.init_args.max_length."
+            f"--data.init_args.max_length is {limit}, which leaves no room for a word beside {limit - room.min()} "
+            "delimiters. Give a larger number."
         )
     second_kept = np.minimum(second, np.maximum(room // 2, room - first))
     first_kept = np.minimum(first, room - second_kept)

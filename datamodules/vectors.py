@@ -146,7 +146,7 @@ def load_vectors(
     audit["coverage"] = sum(covered) / counts.total() if counts.total() else 1.0
     share = "{coverage:.1%} of {tokens:,} tokens ({types_covered:,} of {types:,} types)".format(**audit)
     if audit["coverage"] < spec.min_coverage:
-        wrong = f"these word vectors know {share}, less than vectors.min_coverage {spec.min_coverage:g}"
+        wrong = f"the word vectors cover {share}, less than vectors.min_coverage {spec.min_coverage:g}"
         remedy = "Name vectors that fit the corpus's language and letter case"
         if file.endswith(SUBSET):
             remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, name other vectors"
@@ -208,7 +208,9 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
     found = next(filter(Path.is_file, (path, full, *others)), None)
     if found is None and (path.suffix or len(path.parts) > 1 or path.exists()):
-        raise UserError.at(path, None, f"no such file of word vectors; {full} does not exist either", _ACCEPTED)
+        raise UserError.at(
+            path, None, f"there is no such file of word vectors; {full} does not exist either", _ACCEPTED
+        )
     path = found or _download(spec.name, fetch)
     if path.suffix == ".kv" and not spec.allow_pickle:
         remedy = "If you trust its source, allow it on the command line: --data.init_args.vectors.allow_pickle true"
@@ -298,8 +300,14 @@ def _read_text(path: Path, wanted: Collection[str]) -> WordVectors:
                     vectors[form] = np.asarray_chkfinite(values.split(b" "), np.float32)
             except ValueError:
                 shown = line[:40].decode(errors="backslashreplace")
-                wrong = f"{shown!r} is not a word in UTF-8 and {size} finite numbers, with one blank between"
-                remedy = f"Fetch the file again if it is cut off; drop words with blanks with `awk 'NF == {size + 1}'`"
+                wrong = (
+                    f"the row must be a UTF-8 word and {size} finite numbers, separated by single blanks, but begins "
+                    f"{shown!r}"
+                )
+                remedy = (
+                    "If the file is cut off, fetch it again; to drop words that contain blanks: `awk 'NF == "
+                    f"{size + 1}' OLD_FILE > NEW_FILE`"
+                )
                 raise UserError.at(path, number + bool(header), wrong, remedy) from None
     if header and int(header[1]) != number:
         wrong = f"the header says {int(header[1]):,} rows, but {number:,} follow"

@@ -85,7 +85,10 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     config = config_of(content)
     known = {"model", "data", "seed_everything"} <= config.keys()
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
-        raise UserError(f"{path}: the checkpoint has no configuration of its model and its data.")
+        raise UserError(
+            f"{path}: the checkpoint does not contain the configuration of its model and its data, which `python "
+            "train.py fit` writes. Train the classifier with it."
+        )
     return config, content
 
 
@@ -109,7 +112,11 @@ def files_of(path: Path) -> list[Path]:
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
     found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:
-        raise UserError(f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt).")
+        raise UserError(
+            f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training. Train a "
+            "classifier with `python train.py fit`, or name files with --model.init_args.checkpoints '[a.ckpt, "
+            "b.ckpt]'."
+        )
     return found
 
 

@@ -86,8 +86,8 @@ class ConsistentAdversary(FidelityTest):
         self.strengths = {f"{strength:g}": strength for strength in strengths}
         if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
             raise UserError(
-                f"ConsistentAdversary: strengths must be a non-empty list without duplicates of finite λ ≥ 0, not "
-                f"{list(strengths)}."
+                f"ConsistentAdversary: strengths is {list(strengths)}, but must be a non-empty list of distinct finite "
+                "numbers ≥ 0."
             )
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, seeds=seeds)
         self.max_epochs, self.patience, self.seeds = max_epochs, patience, seeds

@@ -230,8 +230,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
         data = super().data
         if data.regression:
             raise UserError(
-                "Fidelity tests ask whether decisions between classes change, but the labels of these data are numbers "
-                "(--data.init_args.regression). Give checkpoints of a classification."
+                "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
+                "(--data.init_args.regression). Give checkpoints of classifiers."
             )
         return data
 

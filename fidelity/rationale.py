@@ -53,8 +53,8 @@ class Rationale(FidelityTest):
         check_numbers(self, least=1, draws=draws)
         if not fractions or not all(0 < fraction < 1 for fraction in fractions):
             raise UserError(
-                f"rationale: fractions {list(fractions)} of the words: give fractions between 0 and 1, for instance "
-                f"[0.1, 0.5]."
+                f"rationale: fractions is {list(fractions)}, but must be shares of the words between 0 and 1, for "
+                "instance [0.1, 0.5]."
             )
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
 

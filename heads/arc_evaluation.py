@@ -77,7 +77,7 @@ def read_fields(
     if unknown := set(reads) - FIELDS:
         raise TypeError(f"{reader}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
     if data.random_init and not random_init:
-        raise UserError(f"{reader} does not support random_init: --data.init_args.random_init must be false.")
+        raise UserError(f"{reader} has no control with random weights: --data.init_args.random_init must be false.")
     if data.encoder_identity is None and {"attention", "hidden"} & set(reads):
         raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
     data.read_only(frozenset(reads))
@@ -97,8 +97,8 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
     """
     if strange := [name for name in wanted if name not in known]:
         raise UserError(
-            f"--model.init_args.relations: the corpus has no {', '.join(map(repr, strange))}; its relations are "
-            f"{', '.join(known)}."
+            f"--model.init_args.relations: no word of the corpus has the relation {', '.join(map(repr, strange))}; the "
+            f"relations are {', '.join(known)}."
         )
 
 

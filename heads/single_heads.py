@@ -567,8 +567,8 @@ def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit
         )
     if wanted.sentence not in split.ids:
         raise UserError(
-            f"--model.init_args.drawings: sentence {wanted.sentence!r} is not in the scored split; ids look like "
-            f"{split.ids[0]!r}, see items.parquet."
+            f"--model.init_args.drawings: sentence {wanted.sentence!r} is not in the scored split. Its ids look like "
+            f"{split.ids[0]!r}; items.parquet has all of them."
         )
     if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
         raise UserError(f"--model.init_args.drawings: relation {wanted.relation!r} is not in the corpus.")
@@ -727,8 +727,8 @@ class SingleHeads(DependencyExperiment):
         for split in dict.fromkeys(("dev", self._scored)):
             if not data.splits[split].arcs:
                 raise UserError(
-                    f"{data.files()[split]}: no word has another word as its head, so there is nothing to find. Give "
-                    f"--data.init_args.corpus a treebank with arcs."
+                    f"{data.files()[split]}: no word has another word as its syntactic head, so no arc can be scored. "
+                    "Give --data.init_args.corpus a treebank with arcs."
                 )
         for wanted in self.drawings:
             check_drawing(wanted, names, data.splits[self._scored], data.relations)

@@ -160,7 +160,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         there = data.has_split(split)
         if not there:
             self.references = f"the test, as there is no {split} split"
-            rank_zero_warn(f"Replacements of head outputs come from texts of {self.references}.")
+            rank_zero_warn(f"Head outputs are replaced by outputs for texts of the split {self.references}.")
         return self.task.drawn(data, split if there else None, most, self.seed)
 
     def on_test_start(self) -> None:
@@ -261,8 +261,8 @@ class HeadAblation(TaskExperiment):
         check_values(self, kinds=kinds)
         if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets):
             raise UserError(
-                "--model.init_args.kinds must be non-empty without duplicates, and at least one of heads, layers and "
-                "sets must be given."
+                "--model.init_args.kinds must be a non-empty list without duplicates, and at least one of "
+                "--model.init_args.heads, layers and sets must be given."
             )
         check_numbers(self, least=0, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
@@ -283,7 +283,9 @@ class HeadAblation(TaskExperiment):
         for place, (name, wanted) in enumerate(self.named.items()):
             option = f"--model.init_args.sets.{name}"
             if not wanted:
-                raise UserError(f"{option}: it names no head. Write '[6-1, 5]'.")
+                raise UserError(
+                    f"{option} is an empty set of heads. Give heads (6-1) and layers (5), such as '[6-1, 5]'."
+                )
             own = named_heads(wanted, task.layers, task.heads, option)
             drawn = np.random.default_rng([self.seed, place])
             random = tuple(random_heads(own, task.heads, drawn) for _ in range(self.random))
@@ -307,9 +309,9 @@ class HeadAblation(TaskExperiment):
         least = min(1.0, 2 / (1 + draws) * tests)
         if self.each_head and least >= LEVEL:
             rank_zero_warn(
-                f"Only {draws} bootstrap resamples of {len(outputs)} texts fit into memory, too few for any of {tests} "
-                f"heads to be significant after Holm's correction; the counts of significant heads stay empty. Score "
-                f"fewer texts."
+                f"With {len(outputs)} texts only {draws} bootstrap resamples fit into memory, so none of {tests} heads "
+                "can be significant after Holm's correction. The counts of significant heads stay empty. To get them, "
+                "score fewer texts."
             )
         outputs.warn_of_one_label(self.kinds[0])
         whole = outputs.score(self.kinds[0], frozenset(), draws)

@@ -384,8 +384,8 @@ class CausalCheck(NestedExperiment):
             )
         if self.heads > (below := (layers - self.upper) * len(data.heads)):
             raise UserError(
-                f"--model.init_args.heads is {self.heads}, but only {below} heads lie below the "
-                f"{counted(self.upper, 'layer')} that the probe reads (--model.init_args.upper). Lower one of them."
+                f"--model.init_args.heads is {self.heads}, but there are only {below} heads below the "
+                f"{counted(self.upper, 'layer')} that the probe reads (--model.init_args.upper). Lower one of the two."
             )
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
         self._dev = ArcRows(heads=2 * layers * len(data.heads))
@@ -524,9 +524,9 @@ class CausalCheck(NestedExperiment):
         made_of, read = data.tokenizer, self.data.encoder
         if made_of is not None and read is not None and made_of.name != read.name:
             rank_zero_warn(
-                f"{path} was fine-tuned from {made_of.name}, but attention heads are selected in {read.name}. If these "
-                f"are different encoders, the task score is of unrelated heads: set --data.init_args.encoder.name "
-                f"{made_of.name}."
+                f"{path} was fine-tuned from {made_of.name}, but the heads are selected in {read.name}. If these are "
+                "different encoders, the task score says nothing about the selected heads: set "
+                f"--data.init_args.encoder.name {made_of.name}."
             )
         dev = data.splits["dev"]
         texts = [(number, np.zeros(1, np.int64)) for number in range(len(dev))]

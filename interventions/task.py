@@ -216,8 +216,8 @@ class TaskOutputs:
         values = np.column_stack([self.gold, self.outputs[kind, heads]])
         if undefined := int(np.isnan(values).any(1).sum()):
             raise UserError(
-                f"The model output is NaN for {undefined} of {len(values)} texts with some heads replaced. Choose "
-                f"another kind of ablation."
+                f"The model output is nan for {undefined} of {len(values)} texts when some heads are ablated. Choose "
+                "another kind of ablation."
             )
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
@@ -230,8 +230,8 @@ class TaskOutputs:
         found = np.unique(self.outputs[kind, frozenset()].argmax(1))
         if len(self.task.labels) > 1 and len(found) == 1:
             rank_zero_warn(
-                f"The intact model gives all {len(self)} texts the label {self.task.labels[found[0]]!r}, so that no "
-                f"head can matter much. Train it longer."
+                f"The model without ablation predicts the label {self.task.labels[found[0]]!r} for all {len(self)} "
+                "texts, so that ablation can change little. Train it longer."
             )
 
 
@@ -255,8 +255,8 @@ def make_ablation(
     reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
     if kind == "resample" and len(reference.lengths) < 2:
         raise UserError(
-            "kind `resample` replaces head outputs by those of other texts and needs two or more; there is one. Add "
-            "texts, or choose another kind."
+            "The kind of ablation `resample` replaces head outputs by those of other texts, but there is only one "
+            "text. Add texts, or choose another kind."
         )
     return Ablation(kind, reference, seed)
 
@@ -344,9 +344,9 @@ class Classification(LabelTask):
         task = cls(checkpoint, device)
         if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
             raise UserError(
-                f"{checkpoint}: labels or tokenizer of --data differ from those of the classifier (labels "
-                f"{', '.join(task.labels) or 'are numbers'}; data: {', '.join(data.labels) or 'numbers'}). Give the "
-                f"data it was trained on, or leave --data out."
+                f"{checkpoint}: the classifier and --data have different labels or tokenizers (labels of the "
+                f"classifier: {', '.join(task.labels) or 'numbers'}; of the data: "
+                f"{', '.join(data.labels) or 'numbers'}). Give the data that it was trained on, or leave out --data."
             )
         task.score, task.positive = data.score, data.positive
         return task

@@ -74,7 +74,7 @@ class Arcs:
 def _check_column(arcs: Arcs, predicted: Integers) -> None:
     """Raise ValueError if there is not one predicted head for each word; arrays of other shapes would be broadcast."""
     if predicted.shape != arcs.head.shape:
-        raise ValueError(f"predicted has shape {predicted.shape}, and there are {len(arcs.head)} words")
+        raise ValueError(f"predicted has shape {predicted.shape}, but there are {len(arcs.head)} words")
 
 
 def attached(arcs: Arcs, predicted: Integers) -> Floats:

@@ -351,9 +351,7 @@ def _paired_counts(*columns: ArrayLike) -> Floats:
 
 def _finite(counts: Floats) -> Floats:
     if not np.isfinite(counts).all():
-        raise ValueError(
-            "a count is nan or infinite; give 0 in numerator and denominator for units that were not scored"
-        )
+        raise ValueError("a numerator or denominator is nan or infinite; give 0 for both in units that were not scored")
     return counts
 
 

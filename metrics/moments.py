@@ -71,7 +71,7 @@ class Means:
         if not isinstance(self.unit, str):
             raise ValueError(
                 f"these means have different units ({', '.join(self.unit)}); select one quantity with `.at(i)` before "
-                f"`.over()`"
+                "`.over()`"
             )
         ends = student_interval(mean, error, count, low, high)
         return Estimate(mean, *ends, unit=self.unit, inputs=count)

@@ -73,7 +73,7 @@ class ItemRows(ExactMetric):
         items = len(next(iter(values.values())))
         wanted = {name: [items] if width is None else [items, width] for name, width in self.columns.items()}
         if (found := {name: list(value.shape) for name, value in values.items()}) != wanted:
-            raise ValueError(f"the columns must be {wanted}, and they are {found}")
+            raise ValueError(f"the columns must be {wanted}, but are {found}")
         parts = [
             values[name].to(self.kind).reshape(items, width) for name, width in zip(wanted, self._widths, strict=True)
         ]
@@ -92,9 +92,9 @@ class ItemRows(ExactMetric):
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
             raise ValueError(
-                f"{np.unique(twice).size} items were added more than once, the first of them number "
-                f"{int(twice[0])}: the scores would count them twice. Reset the metric between epochs, and use a "
-                "sampler that repeats no item to even out the devices (Trainer(use_distributed_sampler=False))."
+                f"{np.unique(twice).size} items were added more than once, the first of them number {int(twice[0])}, "
+                "so that the scores would count them twice. Reset the metric between epochs, and use a sampler that "
+                "does not repeat items on several devices (Trainer(use_distributed_sampler=False))."
             )
         if rows.dtype == np.float32:
             rows = rows.astype(np.float64)

@@ -228,7 +228,7 @@ def _by_contraction(arcs: Floats) -> Integers:
             end = path[-1]
             best = int(arcs[end].argmax())
             if np.isneginf(arcs[end, best]):
-                raise ValueError(f"no arcs lead from ROOT to word {end}, so no tree exists")
+                raise ValueError(f"no path of arcs leads from ROOT to word {end}, so no tree exists")
             entry[node[end]] = int(word[end, best]), int(head[end, best])
             if not waiting[best]:
                 waiting[path] = False

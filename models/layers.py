@@ -80,9 +80,9 @@ class WordEmbedding(nn.Module):
         else:
             raise UserError(
                 f"The word vectors have {vectors.size(1)} dimensions, but --model.init_args.embedding.size is "
-                f"{spec.size}. Leave it out (where a config names it: --model.init_args.embedding "
-                f"'{{size: null}}'), or give other vectors (--data.init_args.vectors); a linear map to {spec.size} is "
-                f"--model.init_args.embedding.project {spec.size}."
+                f"{spec.size}. Remove the size (--model.init_args.embedding '{{size: null}}'), or give vectors of "
+                f"{spec.size} dimensions (--data.init_args.vectors). To map the vectors to {spec.size} dimensions, "
+                f"remove the size and set --model.init_args.embedding.project {spec.size}."
             )
         rows[vocabulary.pad] = 0
         self.rows = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]

@@ -171,15 +171,15 @@ class MaskedLanguageModel(Regularizer):
         check_numbers(self, least=0, weight=weight, masked=masked, random=random)
         if masked + random > 1:
             raise UserError(
-                f"MaskedLanguageModel: masked is {masked} and random {random}, and their sum must be at most 1."
+                f"MaskedLanguageModel: masked is {masked} and random is {random}, but their sum must be at most 1."
             )
         self.weight, self.share, self.masked, self.random = weight, share, masked, random
 
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
         if vocabulary.mask is None:
             raise UserError(
-                "MaskedLanguageModel masks words, but the vocabulary of these data has no mask token. Give a tokenizer "
-                "that has one (--data.init_args.tokenizer), or none for whitespace words."
+                "MaskedLanguageModel needs a mask token, but the tokenizer of the data has none. Give one that has "
+                "(--data.init_args.tokenizer), or none, for words between blanks."
             )
         self.mask_token = vocabulary.mask
         self.decoder = nn.Linear(hidden, len(vocabulary))
@@ -259,9 +259,9 @@ class Conicity(Regularizer):
 def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
     if embedded != hidden:
         raise UserError(
-            f"{type(regularizer).__name__} needs embedded words and hidden states of one size, and they have "
-            f"{embedded} and {hidden} dimensions: --model.init_args.embedding.project {hidden}, or an encoder whose "
-            f"states have {embedded}."
+            f"{type(regularizer).__name__} needs word embeddings and hidden states of one size, but they have "
+            f"{embedded} and {hidden} dimensions. Set --model.init_args.embedding.project {hidden}, or choose a text "
+            f"encoder whose states have {embedded}."
         )
 
 

@@ -274,8 +274,8 @@ class TransformerClassifier(TextClassifier):
     def build(self, sizes: TextSizes) -> None:
         if sizes.tokenizer is None:
             raise UserError(
-                f"{type(self).__name__} reads pieces of its own tokenizer, and these texts are cut into words: "
-                f"--data.init_args.tokenizer.name bert-base-uncased, another name or a folder."
+                f"{type(self).__name__} reads the pieces of a pretrained tokenizer, but the data have words. Set "
+                "--data.init_args.tokenizer.name to the name or folder of the encoder, such as bert-base-uncased."
             )
         self.classifier = SequenceClassifier(resolve(sizes.tokenizer), sizes.classes)
         layers, heads = self.classifier.layers, self.classifier.heads
@@ -297,8 +297,9 @@ class TransformerClassifier(TextClassifier):
         folded = [[name.lower() for name in some] for some in (names, labels)]
         if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):
             raise UserError(
-                f"Class order differs: classification head {', '.join(names)}; data (sorted by name) "
-                f"{', '.join(labels)}. Rename the labels in the files so that sorting gives the head's order."
+                f"The classification head has the classes in the order {', '.join(names)}, but the data have "
+                f"{', '.join(labels)} (sorted by name). Rename the labels in the files so that sorting gives the order "
+                "of the head."
             )
         if names and labels:
             self._audit["classes_of_the_head"] = ", ".join(
@@ -371,8 +372,9 @@ class TransformerClassifier(TextClassifier):
 
         if not (groups := self.parameter_groups()):
             raise UserError(
-                "--model.init_args.frozen: nothing is left to train, as the model's files have a classification head. "
-                "Test it without training (`python train.py test`), or set frozen to false."
+                "--model.init_args.frozen is true, but the files of the model include a classification head, so "
+                "nothing is left to train. Score it without training (`python train.py test`), or set frozen to "
+                "false."
             )
         adam = torch.optim.AdamW(groups, self.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, share)

@@ -78,8 +78,8 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
             self.evaluation.prepare(data)
         if data.candidates != "mentions":
             raise UserError(
-                f"{type(self).__name__} chooses among mentions: --data.init_args.candidates must be mentions, not "
-                f"{data.candidates}."
+                f"{type(self).__name__} chooses antecedents among mentions, but --data.init_args.candidates is "
+                f"{data.candidates}. Set it to mentions."
             )
         self.bind_to(data, self.reads)
 

@@ -63,8 +63,8 @@ def code_bits(
     if not np.isfinite(bits).all():
         at = int(np.argmax(~np.isfinite(bits)))
         raise UserError(
-            f"{type(probe).__name__} assigns probability 0 to a gold head in train sentence {at}, so the code length "
-            f"is infinite. Score all n+1 candidates (words and ROOT)."
+            f"{type(probe).__name__} gives a gold head of train sentence {at} probability 0, so the code length is "
+            "infinite. Its probabilities must cover all n + 1 candidates: every word and ROOT."
         )
     return bits
 
@@ -104,7 +104,10 @@ class DescriptionLength(NestedExperiment):
         super().__init__(probe, **training)
         ascending = all(low < high for low, high in pairwise((0.0, *portions)))
         if not ascending or not portions or portions[-1] != 1:
-            raise UserError(f"portions must ascend from above 0 to 1, not {', '.join(map(str, portions))}.")
+            raise UserError(
+                "--model.init_args.portions must be ascending shares of the train split above 0, the last of them 1, "
+                f"not {', '.join(map(str, portions))}."
+            )
         self.portions = portions
 
     def outcome(self) -> Result:

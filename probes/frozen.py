@@ -86,8 +86,8 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         if "vectors" in reads:
             if data.vectors is None:
                 raise UserError(
-                    f"{type(self).__name__} needs word vectors: --data.init_args.vectors.name glove.6B.50d, another "
-                    f"name, a file, or `encoder` for the encoder's own input embeddings."
+                    f"{type(self).__name__} needs word vectors. Set --data.init_args.vectors.name to a name such as "
+                    "glove.6B.50d, to a file, or to `encoder` for the encoder's own input embeddings."
                 )
             source["vectors"] = dict(data.vectors.identity)
             sizes = replace(sizes, vectors=data.vectors.size)
@@ -103,7 +103,7 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         if trained.sizes.pairs:
             options += ["--data.init_args.hidden", "--model.init_args.layers", "--model.init_args.ranks"]
         return (
-            f"The parameters were trained on {_describe(trained)}, and this run has {_describe(run)}. Give "
+            f"The checkpoint was trained on {_describe(trained)}, but this run has {_describe(run)}. Give "
             f"{', '.join(options)} as in the training."
         )
 

@@ -72,7 +72,9 @@ def sweep_pairs(
             f"{absent[0]}. Add it to --data.init_args.hidden."
         )
     if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
-        raise UserError(f"--model.init_args.ranks: {wrong[0]} is not from 1 to {size}, the size of a hidden state.")
+        raise UserError(
+            f"--model.init_args.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a hidden state."
+        )
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
     if not pairs or len(set(pairs)) < len(pairs):
         raise UserError(
@@ -423,7 +425,10 @@ class StructuralProbe(MatrixSweep):
         return [found[index] for index in sorted(found)]
 
     def on_predict_start(self) -> None:
-        raise UserError(f"{type(self).__name__} predicts distances or depths, not heads; `test` scores them.")
+        raise UserError(
+            f"{type(self).__name__} predicts distances or depths, not syntactic heads, so it has no predictions to "
+            "write. `python train.py test` scores it."
+        )
 
     def update(self, batch: AttentionBatch) -> None:
         total, right, correlation = self.found(self(batch), batch)
@@ -539,9 +544,9 @@ class StructuralDistanceProbe(StructuralProbe):
         """
         if len(self.pairs) != 1:
             raise UserError(
-                f"{type(self).__name__} trains {len(self.pairs)} probes (layers × ranks), but a description length is "
-                f"of one probe. Give one layer (its option layers, or --data.init_args.hidden) and one rank (its "
-                f"option ranks)."
+                f"{type(self).__name__} trains {len(self.pairs)} probes, one for each layer and rank, but a "
+                "description length is of one probe. Give it one layer and one rank (its options `layers` and "
+                "`ranks`)."
             )
         distances, lengths = self(batch)[:, 0], batch.lengths[:, None]
         itself = torch.eye(distances.size(1), dtype=torch.bool, device=distances.device)

@@ -206,7 +206,7 @@ def draw(figure: object) -> Canvas:
 
 @singledispatch
 def _draw(figure: object) -> Canvas:
-    raise TypeError(f"no drawing is known for {type(figure).__name__}, only for figures of `results`")
+    raise TypeError(f"there is no drawing function for {type(figure).__name__}: add one in reports/figures.py")
 
 
 @_draw.register

@@ -93,8 +93,9 @@ class Record:
         ratios: Mapping[str, Sequence[str]] = self.content["ratios"]
         if not ratios:
             raise RecordError(
-                f"{self.path}: the experiment {self.experiment} keeps no counts per item, so its scores cannot be "
-                f"compared item by item. Compare runs of probes or of classifiers; reports.load reads all scores"
+                f"{self.path}: the experiment {self.experiment} has no counts for each item, so its scores cannot be "
+                "compared item by item. Only runs of probes and classifiers can be; reports.load reads the scores of "
+                "all runs"
             )
         if score not in ratios or score not in self.scores:
             why = (
@@ -122,8 +123,9 @@ class Record:
         counts = counts.set_index([frame[name] for name in names])
         if twins := int(counts.index.duplicated().sum()):
             raise RecordError(
-                f"{self.items}: {counted(twins, 'item')} with the {' and '.join(names)} of another item, so items of "
-                f"two runs cannot be matched. Give each item of the test split its own, and test again"
+                f"{self.items}: {counted(twins, 'item')} {'has' if twins == 1 else 'have'} the same "
+                f"{' and '.join(names)} as another item, so items of two runs cannot be matched. Give the items of the "
+                "test split unique ones, and test again"
             )
         if not np.isfinite(counts.to_numpy()).all():
             raise RecordError(

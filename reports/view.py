@@ -110,10 +110,10 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
     if name in CORPORA or not (path.suffix or path.exists()):
         files = locate(name, None)
         if split not in files and "all" not in files:
-            raise UserError(f"--split {split}: {name} has no {split} split, only {', '.join(files)}.")
+            raise UserError(f"--split {split}: {name} has no {split} split. Choose {' or '.join(files)}.")
         path = files.get(split) or files["all"]
     if path.suffix in (".tsv", ".csv"):
-        raise UserError(f"{path}: labelled texts have no arcs and no clusters. Give them with --text.")
+        raise UserError(f"{path}: labelled texts have no arcs and no clusters to show. Give single texts with --text.")
     if _has_documents(path):
         return path, {document.id: document for document in read_documents(path).documents}
     return path, {sentence.id: sentence for sentence in read_treebank(path).sentences}
@@ -190,8 +190,9 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
     for text, split in zip(texts, split_words(encoder.tokenizer, sentences), strict=True):
         if len(split) > encoder.max_length:
             raise UserError(
-                f"{text.title} has {len(split)} pieces, but {encoder.source.spec.name} reads {encoder.max_length} at "
-                f"once. Show a part of it: of a document of a corpus `--id ID:FIRST-LAST`, as sentences from 1."
+                f"{text.title} has {len(split)} pieces, but {encoder.source.spec.name} reads at most "
+                f"{encoder.max_length}. Show a part of it; for a document: `--id ID:FIRST-LAST`, with the numbers of "
+                "sentences from 1."
             )
     words = encoder.attention(sentences, options=options)
     between_pieces = encoder.attention(sentences, options=options, over="pieces") if pieces else None
@@ -231,7 +232,8 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     _, classified = classify(checkpoint, batch, level, seed=0, pad=model.sizes.vocabulary.pad)
     if classified is None:
         raise UserError(
-            f"{text.title}: after {path}'s tokenization fewer than two words are left, so saliency is undefined."
+            f"{text.title}: {path} keeps fewer than two words of this text after tokenization, so saliency is "
+            "undefined. Leave out --saliency."
         )
     owners = _owners(text, split.places(0), [form for form in split.forms(0)], path)
     saliency, found = Saliency(classified), {}
@@ -387,13 +389,14 @@ def _check(options: argparse.Namespace) -> None:
     """Raise UserError for options that do not fit each other."""
     corpus, store, saliency = options.corpus, options.store, options.saliency
     faults = {
-        "--list: of what? Give --corpus NAME or FILE, or --store FOLDER.": options.list and not (corpus or store),
+        "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER.": options.list
+        and not (corpus or store),
         "Give one of --text, --corpus and --store.": sum(map(bool, (options.text, corpus, store))) != 1,
         "--layers, --heads, --pieces and --saliency belong to --text and --corpus, not --store.": store
         and (options.layers or options.heads or options.pieces or saliency),
-        f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.": not store
+        f"--quantity {options.quantity} is only in stores. Give --store FOLDER --item N.": not store
         and options.quantity != "attention",
-        "--id: of which corpus? Give --corpus NAME or FILE.": options.id and not corpus,
+        "--id needs a corpus. Give --corpus NAME or FILE.": options.id and not corpus,
         f"--saliency {saliency}: there is no such checkpoint, and no such run.": saliency and not saliency.exists(),
         "--layers and --heads count from 1.": min([1, *(options.layers or ()), *(options.heads or ())]) < 1,
         **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
@@ -414,7 +417,9 @@ def views(options: argparse.Namespace) -> list[View]:
         path, *others = files_of(options.saliency)
         if others:
             names = ", ".join(str(one.relative_to(options.saliency)) for one in (path, *others))
-            raise UserError(f"--saliency {options.saliency}: there are several checkpoints, {names}. Name one.")
+            raise UserError(
+                f"--saliency {options.saliency}: the folder has several checkpoints, {names}. Name one of them."
+            )
         read(path)  # raises an error for anything but a checkpoint of a classifier
         model: TextClassifier = TextClassifier.load_from_checkpoint(path)
         texts = [with_saliency(text, path, model.requires_grad_(False)) for text in texts]

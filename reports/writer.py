@@ -387,7 +387,7 @@ def plain(value: object, at: str = "result") -> object:
         return plain(value.tolist(), at)
     if isinstance(value, float):
         if math.isinf(value):
-            raise ValueError(f"{at} is infinite, which strict JSON cannot say")
+            raise ValueError(f"{at} is infinite, which cannot be written as strict JSON")
         return None if math.isnan(value) else value
     if value is None or isinstance(value, str | int):
         return value
@@ -397,7 +397,7 @@ def plain(value: object, at: str = "result") -> object:
         return {str(key): plain(inner, f"{at}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner, f"{at}[{place}]") for place, inner in enumerate(value)]
-    raise TypeError(f"{at} is a {type(value).__name__}, which JSON has no form for")
+    raise TypeError(f"{at} is a {type(value).__name__}, which cannot be written as JSON")
 
 
 def _save_figure(stem: Path, figure: Figure, title: bool) -> str:

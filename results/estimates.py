@@ -62,7 +62,7 @@ class Estimate(Generic[Number]):
         if self.unit not in UNITS:
             raise ValueError(f"{self.unit!r} is not a unit: use one of {', '.join(UNITS)}")
         if (self.low is None) != (self.high is None):
-            raise ValueError(f"an interval has two ends, not {self.low} and {self.high}")
+            raise ValueError(f"an interval needs both ends or neither, not {self.low} and {self.high}")
 
     def __getitem__(self, place: Any) -> "Estimate[Any]":  # noqa: ANN401 - any index of an array
         numbers = {name: getattr(self, name) for name in ("value", *ENDS, "inputs")}

@@ -52,8 +52,8 @@ class Result:
         for name, pair in self.ratios.items():
             if name not in self.scores or not set(pair) <= set(columns):
                 raise ValueError(
-                    f"Result {self.experiment!r}: ratios[{name!r}] = {pair} must name a score and two columns of "
-                    f"`items`"
+                    f"Result {self.experiment!r}: ratios[{name!r}] is {pair}, but {name!r} must be one of `scores`, "
+                    "and the pair two columns of `items`"
                 )
         for name, score in self.scores.items():
             if not name.strip():
@@ -64,7 +64,7 @@ class Result:
         for name in (*self.tables, *self.figures):
             if not _FILE_STEM.fullmatch(name):
                 raise ValueError(
-                    f"{name!r} of {self.experiment!r} cannot be a file name: use letters, digits and any of . _ + -"
+                    f"{name!r} of {self.experiment!r} cannot be a file name: use only letters, digits and . _ + -"
                 )
 
     @property

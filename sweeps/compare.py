@@ -272,7 +272,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name)]
     folders = [run.folder.resolve() for run in runs]
     if twice := [run.folder for run in runs if folders.count(run.folder.resolve()) > 1]:
-        raise RecordError(f"{twice[-1]} is named twice")
+        raise RecordError(f"{twice[-1]} is named twice. Name each run once")
     groups = grouped(runs)
     runs, cautions = on_same_items([run for group in groups for run in group], options.common)
     cautions += warnings(runs)

@@ -188,11 +188,11 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     plan = typed(Plan, read_yaml(path), str(path))
     name = plan.name or path.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
-        raise UserError(f"{path}: `name` becomes a file name: letters, digits and any of . _ + -, not {name!r}")
+        raise UserError(f"{path}: `name` is {name!r}, but it becomes a file name: use only letters, digits and . _ + -")
     if bool(plan.rows) == bool(plan.grid):
-        raise UserError(f"{path}: a sweep has either `rows` or a `grid`")
+        raise UserError(f"{path}: a sweep must have either `rows` or a `grid`")
     if plan.grid and plan.label:
-        raise UserError(f"{path}: `label` is for `rows`; the first columns of a `grid` are called as its axes")
+        raise UserError(f"{path}: `label` is only for `rows`; with a `grid` the first columns are named after its axes")
     if path.resolve() in above:
         raise UserError(
             f"{path}: `checkpoints` is circular: the plan takes checkpoints from itself, directly or by another plan"
@@ -238,7 +238,7 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
     everything = [*labels, "seeds", "epochs", *ends]
     listed = [*labels, *RUN_COLUMNS, *scores]
     if twice := [name for table in (everything, listed) for name in table if table.count(name) > 1]:
-        raise UserError(f"{where}: `{twice[0]}` would be the name of two columns: rename the label or the axis")
+        raise UserError(f"{where}: two columns would be called `{twice[0]}`. Rename the label or the axis")
     names = chosen or ([*everything[: -len(STATISTICS)], *STATISTICS] if len(scores) == 1 else everything)
     found = {name: f"{scores[0]}.{name}" if name in STATISTICS else name for name in names}
     for name, full in found.items():
@@ -259,7 +259,8 @@ def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
     """Return one of several runs of a row."""
     if other := sorted(part.keys() - {"config", "command", "set"}):
         raise UserError(
-            f"{where}: `{other[0]}` belongs to the row; a single run may only have `config`, `command`, `set`"
+            f"{where}: a single run may only have the keys `config`, `command` and `set`; `{other[0]}` must stand in "
+            "the row itself"
         )
     return typed(Entry, _over(row, part, where), where)
 
@@ -296,7 +297,11 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
     for option, value in typed_options(of_plan):
         for name, leaf in leaves(value, option):
             if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
-                raise UserError(f"{where}: only the command line may allow `{name}`: give it there, after `--`")
+                raise UserError(
+                    f"{where}: a plan may not set `{name}`, which grants a permission. Remove it from the plan; if you "
+                    "trust the file, give it on the command line: `python -m sweeps.run PLAN -- "
+                    f"--{name.rstrip('.0123456789')}=VALUE`"
+                )
     for package in sorted(trusted_modules(of_plan) - trusted_modules(of_user)):
         if find_spec(package) is not None:
             raise UserError(
@@ -348,6 +353,6 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     while rest:
         name, given, value = rest.pop(0).partition("=")
         if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
-            raise UserError(f"give options of train.py with their values after `--`: --name=value, not {name!r}")
+            raise UserError(f"options of train.py after `--` need their values: --name=value, not {name!r}")
         found[name[2:]] = value if given else rest.pop(0)
     return found

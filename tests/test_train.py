@@ -254,7 +254,10 @@ def test_a_run_with_nothing_to_do_is_refused(
     name = option.partition("=")[0]
     assert train.run([command, f"--config={ROOT / 'configs' / 'demo_classifier.yaml'}", f"--trainer.{option}"]) == 1
     told = capsys.readouterr().err
-    assert f"Error: --trainer.{name} 0: nothing would be done. Give 1 or more, or leave it out." in told.splitlines()
+    assert (
+        f"Error: --trainer.{name} is 0, so the command would do nothing. Give 1 or more, or leave it out."
+        in told.splitlines()
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -554,8 +557,8 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
     config = f"--config={ROOT}/configs/demo.yaml"
     for args, message in (
         (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
-        ([config, "fit"], "error: the command comes first: python train.py fit | validate | test | pred"),
-        ([], "error: the command comes first: python train.py fit | validate | test | predict, then its options;"),
+        ([config, "fit"], "error: the command must come first: python train.py fit | validate | test | pred"),
+        ([], "error: the command must come first: python train.py fit | validate | test | predict, then its options;"),
         (
             ["fit", "--model.init_args.decay=1", config],
             "'decay' is not accepted, as no class is named before it: give --con",

@@ -26,7 +26,10 @@ def checkpoint_file(path: str | Path) -> Path:
     """Return the path of a checkpoint; raise TrainingError if there is no such file."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise TrainingError(f"{file}: there is no such checkpoint. `fit` writes them to checkpoints/ of its run.")
+        raise TrainingError(
+            f"{file}: there is no such checkpoint. `python train.py fit` writes them to the folder checkpoints/ of its "
+            "run."
+        )
     return file
 
 
@@ -44,8 +47,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         damaged, content = type(error).__name__, None
     if damaged:
         raise TrainingError(
-            f"{path}: this is not a checkpoint, or it is damaged ({damaged}). Give another of checkpoints/ of its run, "
-            f"or train again."
+            f"{path}: this is not a checkpoint, or it is damaged ({damaged}). Give another file from checkpoints/ of "
+            "its run, or train again."
         )
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
@@ -85,7 +88,7 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
-        raise TrainingError(f"{path}: the checkpoint does not say what it was trained on: give --data.")
+        raise TrainingError(f"{path}: the checkpoint does not name its data. Describe them with --data.")
     return _parsed(LightningDataModule, "data", path, data)
 
 
@@ -134,7 +137,9 @@ def instantiate(
     name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
     if not name:  # trained by a program, not by train.py
         if getattr(getattr(base, "build", None), "__isabstractmethod__", False):
-            raise TrainingError(f"{path}: the checkpoint does not say of which class it is: load it with that class.")
+            raise TrainingError(
+                f"{path}: the checkpoint does not name its class. Load it with load_from_checkpoint of its class."
+            )
         known = inspect.signature(base).parameters
         every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         return base(**{name: value for name, value in arguments.items() if every or name in known})

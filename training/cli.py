@@ -142,7 +142,7 @@ class ProbingCLI(CommandLine):
         if not words or words[0] not in (*self.subcommands(), "-h", "--help"):
             names = " | ".join(self.subcommands())
             parser.error(
-                f"the command comes first: python train.py {names}, then its options; --help lists the configs"
+                f"the command must come first: python train.py {names}, then its options; --help lists the configs"
             )
         _import_trusted(words)
         test = self.parser_of("test")
@@ -170,7 +170,7 @@ class ProbingCLI(CommandLine):
         trainer, path = self.settings.trainer, self.settings.ckpt_path
         self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
         if idle := next((name for name in NEEDS_ABOVE_ZERO[str(self.subcommand)] if trainer[name] == 0), None):
-            raise UserError(f"--trainer.{idle} 0: nothing would be done. Give 1 or more, or leave it out.")
+            raise UserError(f"--trainer.{idle} is 0, so the command would do nothing. Give 1 or more, or leave it out.")
         if path == "best":
             raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
         if self.subcommand == "test" and self.settings.data is None:
@@ -242,7 +242,10 @@ class ProbingCLI(CommandLine):
             UserError: The run cannot be made; the message lists all faults.
         """
         if not isinstance(self.datamodule, CorpusDataModule):
-            raise UserError(f"{type(self.datamodule).__name__} cannot be checked: give --data a class of datamodules/.")
+            raise UserError(
+                f"{type(self.datamodule).__name__} cannot be checked by --preflight. Give --data a class of "
+                "datamodules/."
+            )
         report, trainer, tasks = Report(), None, started_tasks()
         with report.part("model") as found:
             self.check_model()
@@ -490,8 +493,8 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
     options, now = (dict(leaves(model.get("init_args", {}))) for model in (trained, given))
     if name := next((name for name in options.keys() & now.keys() if options[name] != now[name]), None):
         raise UserError(
-            f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, which is "
-            f"{now[name]} here. Give the checkpoint's value, or train a new model without --ckpt_path."
+            f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, but here it is "
+            f"{now[name]}. Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
         )
     if max_epochs is not None and 0 <= max_epochs <= content["epoch"] + 1:
         seen = counted(content["epoch"] + 1, "epoch")

@@ -145,7 +145,7 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
         if name not in names:
             raise SettingsError(f"{where}: there is no `{name}`{near(name, names)}; there are {', '.join(names)}")
         if value in (None, "", []):
-            raise SettingsError(f"{where}: `{name}` is empty: give it a value, or leave it out")
+            raise SettingsError(f"{where}: `{name}` has no value. Give it one, or leave it out")
         if isinstance(value, list) and any(one in value[:place] for place, one in enumerate(value)):
             raise SettingsError(f"{where}: `{name}` has duplicates: {value}")
     parser = ArgumentParser(exit_on_error=False)

@@ -222,8 +222,8 @@ def rehearse(
         free = shutil.disk_usage(_existing(data.cache)).free
         if needs.bytes > free:
             raise UserError(
-                f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, but only {decimal(free)} are free. "
-                f"Free {decimal(needs.bytes - free)} more, or choose another folder with --data.init_args.cache."
+                f"{data.cache}: the stores need {decimal(needs.bytes)}, but only {decimal(free)} are free. Free "
+                f"{decimal(needs.bytes - free)} more, or choose another folder with --data.init_args.cache."
             )
         found.append(f"{decimal(needs.bytes)} to be written, {decimal(free)} free")
         if needs.bytes:
@@ -343,7 +343,6 @@ def check_tasks(trainer: Trainer) -> None:
         options = f"--trainer.devices {tasks // nodes} --trainer.num_nodes {nodes}, or "
         raise UserError(
             f"SLURM has {counted(tasks, 'task')}, but the trainer needs {trainer.num_devices * trainer.num_nodes} "
-            f"(devices × nodes: {trainer.num_devices} × {trainer.num_nodes}). Give "
-            f"{'' if tasks % nodes else options}srun --nodes {trainer.num_nodes} --ntasks-per-node "
-            f"{trainer.num_devices}."
+            f"({trainer.num_devices} devices × {trainer.num_nodes} nodes). Give {'' if tasks % nodes else options}srun "
+            f"--nodes {trainer.num_nodes} --ntasks-per-node {trainer.num_devices}."
         )

@@ -191,7 +191,8 @@ class RunState:
         lock = acquire_lock(self.folder / "lock")
         if lock is None:
             raise UserError(
-                f"{self.run}: another process is at this run. Wait for it, or begin a new run with --resume never."
+                f"{self.run}: another process is working on this run. Wait for it, or begin a new run with --resume "
+                "never."
             )
         if not (self.folder / "lock").exists():  # the other process has removed it
             os.close(lock)
@@ -289,8 +290,8 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
         if isinstance(error, FileNotFoundError):  # the other process has just ended
             return open_state(parent, digest, resume)
         raise UserError(
-            f"{found.folder}: the state of the run cannot be read or written ({error.strerror}). It is kept: repair "
-            f"the fault, then repeat the command."
+            f"{found.folder}: the saved state of the interrupted run cannot be read or written ({error.strerror}). "
+            "Nothing was removed: repair the fault, then repeat the command."
         ) from error
     return state, lock
 

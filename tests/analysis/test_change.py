@@ -170,12 +170,12 @@ def test_what_the_encoder_cannot_have_been_before_is_refused(
     run: Callable[..., tuple[Result, TextDataModule]], bert: Path, tmp_path: Path
 ) -> None:
     deeper, other = save_bert(tmp_path / "deeper", layers=3), save_roberta(tmp_path / "other")
-    remedy = r"Set --data\.init_args\.before\.name to the encoder that .* was fine-tuned from\.$"
+    remedy = r"Set --data\.init_args\.before\.name to the encoder from which .* was fine-tuned\.$"
     with pytest.raises(
         EncoderError, match=rf"deeper has 3 layers of 4 heads, but .* has 2 layers of 4 heads, so .*{remedy}"
     ):
         run(Change(), encoder=bert, before=deeper)
     with pytest.raises(EncoderError, match=rf"the tokenizers of .*other and .* have different pieces, so .*{remedy}"):
         run(Change(), encoder=bert, before=other)
-    with pytest.raises(UserError, match=r"^Change: it compares .* --data\.init_args\.before\.name"):
+    with pytest.raises(UserError, match=r"^Change compares .* --data\.init_args\.before\.name"):
         run(Change(), encoder=bert, before=None)

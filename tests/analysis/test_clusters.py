@@ -89,5 +89,5 @@ def test_equal_heads_are_at_one_place() -> None:
 
 def test_an_encoder_of_two_heads_is_refused(tmp_path: Path) -> None:
     two = Encoder(resolve(EncoderSpec(str(save_bert(tmp_path, layers=1, heads=2)))))
-    with pytest.raises(UserError, match="an encoder of 2 heads has no clusters"):
+    with pytest.raises(UserError, match="2 heads are too few for clusters"):
         begun(two, tmp_path)

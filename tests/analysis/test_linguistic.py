@@ -129,12 +129,14 @@ def test_a_table_without_any_pair_has_no_rows(tmp_path: Path) -> None:
 
 def test_texts_without_the_tags_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
-    with pytest.raises(UserError, match=r"the passage at line 7 has no tags\. Give a treebank"):
+    with pytest.raises(UserError, match=r"the passage at line 7 has none\. Give a treebank"):
         begun(one, [replace(passage("a/X/x/0", tree=False), line=7)])
     named = {"particles": TokenClass(upos=("PART",)), "nouns": TokenClass(upos=("NOUN",))}
-    with pytest.raises(UserError, match=r"of the class particles\. They have the tags ADJ, .*VERB and .* xcomp: name"):
+    with pytest.raises(
+        UserError, match=r"to the class particles\. The texts have the tags ADJ, .*VERB and .* xcomp: define"
+    ):
         begun(one, classes=named)
-    with pytest.raises(UserError, match="no word of the texts is of the class negation, nouns, objects"):
+    with pytest.raises(UserError, match="no word of the texts belongs to the class negation, nouns, objects"):
         begun(one, [passage("x/NN/SBJ/2 y/VB/ROOT/0")])
     result = begun(one, [passage("fox/NOUN/x/2 dogs/NOUN/root/0")])
     show(one, batch_of(one, passage("fox/NOUN/x/2 dogs/NOUN/root/0")), result)

@@ -187,5 +187,5 @@ def test_segments_without_a_link_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
     analysis = begun(one, LINKED)
     show(one, batch_of(one, Passage("1", ("the", "fox"), 1)), analysis)
-    with pytest.raises(UserError, match="no segment that was read has one"):
+    with pytest.raises(UserError, match="segments that were read contain no link"):
         analysis.result({})

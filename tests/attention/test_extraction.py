@@ -247,7 +247,7 @@ def test_a_store_that_cannot_fit_is_refused_before_it_begins(
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * 10**3))
         patched.setattr("attention.specification._HEADER", 10**8)  # as if each sentence were that large
-        needed = r"1\.0 GB are needed for .* of corpus\.conllu, but only 5\.0 kB are free\. Free 1\.0 GB more, .*--data"
+        needed = r"storing the .* of corpus\.conllu needs 1\.0 GB, but only 5\.0 kB are free\. Free 1\.0 GB more, .*"
         with pytest.raises(UserError, match=f"{extraction.folder}: {needed}"):
             extraction.prepare()
     assert extracted == []

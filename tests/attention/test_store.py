@@ -72,7 +72,7 @@ def test_a_manifest_that_names_other_files_is_rebuilt_and_they_are_not_touched(
     ):
         path.write_bytes(forged.dump())
         assert Store.open(extraction.folder, digests) is None
-        message = f"{path}: damaged or truncated (it names {name!r}, which is not a file of a store)"
+        message = f"{path}: damaged or truncated (it lists {name!r}, which cannot be a file of a store)"
         assert caplog.records[-1].getMessage().startswith(message)
     assert outside.read_text() == "years of work"
 
@@ -188,9 +188,9 @@ def test_a_batch_holds_its_items_and_zeros_without_a_sign(
 
 def test_a_quantity_that_is_not_kept_is_refused_with_those_that_are(bert: Path, tmp_path: Path) -> None:
     store = Extraction(tmp_path, bert).prepare()
-    with pytest.raises(UserError, match=r"'atention': the store holds attention \(did you mean `attention`\?\)\."):
+    with pytest.raises(UserError, match=r"no 'atention' \(did you mean `attention`\?\); it has attention\."):
         store.read("atention", 0)
-    with pytest.raises(UserError, match=r"'hidden': the store holds attention\."):
+    with pytest.raises(UserError, match=r"no 'hidden'; it has attention\."):
         store.read("hidden", 0)
 
 
@@ -328,7 +328,7 @@ def test_damage_in_a_store_that_cannot_be_written_is_an_error_with_a_remedy(
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(
-        UserError, match=r"cannot be removed: Read-only file system\. Make its folder writable, or put"
+        UserError, match=r"cannot be removed \(Read-only file system\)\. Make its folder writable, or put"
     ) as error:
         extraction.prepare()
     assert str(error.value).startswith(f"{path}: ")

@@ -175,7 +175,7 @@ def test_random_spans_written_as_brackets_are_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cell", ["5", "()", "(5|", "(5)(6)", "(-1)", "(5) |(6)", "(٣)"])
 def test_malformed_brackets_are_refused(cell: str, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=re.escape(f":2: coreference column {cell!r} is malformed")):
+    with pytest.raises(CorpusError, match=re.escape(f":2: the coreference column contains {cell!r}, which")):
         read_documents(write(tmp_path, BEGIN + row(0, "word", cell) + END))
 
 
@@ -185,24 +185,39 @@ NAMED = "".join(f"#begin document ({mark}\n{ONE}{END}" for mark in ("d); part 0"
 # The file, the line at which it is wrong, what is wrong, and the remedy.
 ERRORS = [
     (BEGIN + sentence("a/NN/(1 b/NN/2)|1)") + END, 3, r"2\) closes a mention of cluster 2, but none is", r"Write \(2 "),
-    (BEGIN + sentence("a/NN/(1") + sentence("b/NN/1)") + END, 2, r"\(1 opens here and is not closed .*2", r"Write 1\)"),
-    (BEGIN + sentence("a b/NN/(1|(1 c/NN/1) d") + END, 3, r"\(1 opens here and is not closed .*line 5", r"Write 1\)"),
-    (BEGIN + sentence("a/NN/(x)") + END, 2, r"coreference column '\(x\)' is malformed", r"Examples: `\(5` opens"),
-    (BEGIN + sentence("a", columns=11) + END, 2, "has 11 columns, the format at least 12", "Separate"),
-    (BEGIN + row(0, "a", columns=13) + row(1, "b") + END, 3, "has 12 columns, the rows before it .* 13", "last tab"),
+    (
+        BEGIN + sentence("a/NN/(1") + sentence("b/NN/1)") + END,
+        2,
+        r"\(1 opens here, but is not closed .*2",
+        r"Write 1\)",
+    ),
+    (BEGIN + sentence("a b/NN/(1|(1 c/NN/1) d") + END, 3, r"\(1 opens here, but is not closed .*line 5", r"Write 1\)"),
+    (
+        BEGIN + sentence("a/NN/(x)") + END,
+        2,
+        r"coreference column contains '\(x\)', which is malformed",
+        r"Examples: `\(5` opens",
+    ),
+    (BEGIN + sentence("a", columns=11) + END, 2, "has 11 columns, but the format needs at least 12", "Separate"),
+    (BEGIN + row(0, "a", columns=13) + row(1, "b") + END, 3, "has 12 columns, but the rows before it .* 13", "tabs"),
     (BEGIN + row(0, "a") + row(2, "b") + END, 3, "number '2' in column 3 instead of 1", "Number the words"),
     (BEGIN + row(0, " ") + END, 2, "the word, is empty", "Fill it"),
-    (BEGIN + row(0, "a", "(1)", bit="(NP*") + END, 2, "constituent NP that opens here is never", "write - in all"),
+    (
+        BEGIN + row(0, "a", "(1)", bit="(NP*") + END,
+        2,
+        "constituent NP that opens here is never",
+        "write - in this column",
+    ),
     (BEGIN + row(0, "a", "(1)", bit="(NP*))") + END, 2, "closes a constituent that was never opened", "Correct the"),
     (BEGIN + row(0, "a", "(1)", bit="(NP*)") + row(1, "b") + END, 3, "parse bit '-' is malformed", "Correct the parse"),
     ("\n" + ONE + BEGIN + ONE + END, 2, "text outside a document", "Put `#begin document"),
-    (BEGIN + ONE + END + END, 5, "no document is open", "Remove the mark"),
-    (BEGIN + ONE + OTHER + ONE + END, 4, "begins inside another, d of line 1", "End that one"),
+    (BEGIN + ONE + END + END, 5, "without a beginning", "Remove the line"),
+    (BEGIN + ONE + OTHER + ONE + END, 4, "begins here, but d of line 1 has not ended", "Write `#end"),
     ((BEGIN + ONE + END) * 2, 5, "d, part 000, occurs already at line 1", "Remove"),
-    (NAMED, 9, "would be called d:1, as the one of line 5", "Rename"),
-    (BEGIN + ONE + END + OTHER + ONE, 5, "the document e begins here and does not end", "cut off"),
+    (NAMED, 9, "name d:1 is also that of the document at line 5", "Rename"),
+    (BEGIN + ONE + END + OTHER + ONE, 5, "the document e begins here, but has no", "cut off"),
     (BEGIN + ONE + END + OTHER + "\n# nothing\n" + END, 5, "document e, .* has no sentence", "Remove it"),
-    ("#begin document d\n" + ONE + END, 1, "mark '#begin document d' is malformed", "Write `#begin"),
+    ("#begin document d\n" + ONE + END, 1, "line '#begin document d' is malformed", "Write `#begin"),
     ("\n\n# only a comment\n", None, "holds no document", "Check that it is the file"),
 ]
 

@@ -107,7 +107,8 @@ def test_of_pairs_both_texts_count_and_those_with_an_empty_one_are_skipped_on_re
 # What is wrong, the name of the file, its content, the line at which it is found, and words of the message.
 OPTION = r"--data\.init_args"
 NO_COLUMN = (
-    rf"the header has no column 'text'; there are label, sentence\. Name one of them with `{OPTION}\.columns\.text`; "
+    rf"the header has no column 'text'; there are label, sentence\. Name the right column with "
+    rf"`{OPTION}\.columns\.text`; "
     rf"if the file has no header, set `{OPTION}\.header false`"
 )
 BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
@@ -147,7 +148,7 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
     ("null for a label", "x.jsonl", '{"text": "a", "label": null}\n', 1, r"the label .* is null"),
     ("empty pair", "x.tsv", FIRST + "a\tb\t\t1\t\t\n", 3, r"the pair \(column 'pair'\) is empty"),
     ("empty label", "x.tsv", TSV + " \ta\n", 4, r"the label \(column 'label'\) is empty\. Fill it"),
-    ("id twice", "x.tsv", FIRST + "first\tb\tc\t1\t\t\n", 3, r"the id 'first' is that of line 2 too.*columns\.id"),
+    ("id twice", "x.tsv", FIRST + "first\tb\tc\t1\t\t\n", 3, r"the id 'first' is also that of line 2.*columns\.id"),
     (
         "behind the text",
         "x.tsv",

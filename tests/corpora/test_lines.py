@@ -93,7 +93,9 @@ def test_files_that_cannot_be_read_say_what_to_do(reader: Reader, tmp_path: Path
 def test_other_encodings_are_named_with_the_command_that_converts(reader: Reader, tmp_path: Path) -> None:
     line = next(i for i, text in enumerate(reader.content.split("\n"), start=1) if "é" in text)
     path = write(tmp_path, reader.content.encode("latin-1"), reader.name)
-    with pytest.raises(CorpusError, match=f"^{path}:{line}: byte 0xe9 at position .* is not UTF-8.*iconv -f LATIN1"):
+    with pytest.raises(
+        CorpusError, match=f"^{path}:{line}: byte 0xe9 at position .* is not valid UTF-8.*iconv -f LATIN1"
+    ):
         reader.read(path)
     write(tmp_path, reader.content.encode("utf-16"), reader.name)
     with pytest.raises(CorpusError, match=f"^{path}:1: .*iconv -f UTF-16"):
@@ -107,7 +109,7 @@ def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path:
         (read_treebank, "the option `format`: conllu or conllx"),
         (read_labelled, r"init_args\.format`: tsv, csv or jsonl"),
     ):
-        with pytest.raises(CorpusError, match=rf"corpus\.txt: the suffix '\.txt' does not tell .*{remedy}\.$"):
+        with pytest.raises(CorpusError, match=rf"corpus\.txt: .* inferred from the suffix '\.txt'\. .*{remedy}\.$"):
             read(write(tmp_path, "some text\n"))
 
 

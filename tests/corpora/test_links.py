@@ -31,8 +31,8 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
     [
         (f"{HEADER}{FOX}\tAgent\tsaw\tcat\n", r":2: column 'to': the word 'cat' is not in the sentence\. Write"),
         (f"{HEADER}the fox saw the dog\tA\tthe\t2\n", ":2: column 'from': .* 'the' is in .* 2 times.*number: 1 or 4"),
-        (f"{HEADER}{FOX}\tA\t3\t2\n{FOX}\tA\t3\t2,7\n", r":3: column 'to' names word 7 of a sentence of 6 words\."),
-        (f"{HEADER}{FOX}\tA\t0\t2\n", r":2: column 'from' names word 0 "),
+        (f"{HEADER}{FOX}\tA\t3\t2\n{FOX}\tA\t3\t2,7\n", r":3: column 'to' contains word number 7, but"),
+        (f"{HEADER}{FOX}\tA\t0\t2\n", r":2: column 'from' contains word number 0, "),
         (f"{HEADER}{FOX}\tA\t\t2\n", r":2: column 'from' is empty\."),
         (f"{HEADER}{FOX}\tA\t1\n", r":2: the row has 3 fields, but the first row has 4\."),
         ("sentence\tlabel\tstart\tto\n", r":1: the header has no column 'from'\. Write sentence, label, from, to "),
@@ -76,8 +76,8 @@ def test_enhanced_edges_lead_from_the_dependent_to_its_heads(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("deps", "message"),
     [
-        ("_", r":1: word 1 \(Fox\) has no enhanced edge in column DEPS: '_'\."),
-        ("nsubj", r":1: word 1 \(Fox\) has no enhanced edge in column DEPS: 'nsubj'\."),
+        ("_", r":1: word 1 \(Fox\) has no enhanced dependency: its column DEPS is '_'\."),
+        ("nsubj", r":1: word 1 \(Fox\) has no enhanced dependency: its column DEPS is 'nsubj'\."),
         ("9:nsubj", r":1: word 1 \(Fox\) has the enhanced head 9 of 1 words\."),
     ],
 )

@@ -112,7 +112,9 @@ def test_another_file_in_its_place_is_named_and_kept(tmp_path: Path) -> None:
     own = tmp_path / "ud" / "tiny-test.conllu"
     own.parent.mkdir()
     own.write_text("my own work")
-    with pytest.raises(CorpusError, match=f"^{own}: the file exists already, but is not the one of tiny .*Move"):
+    with pytest.raises(
+        CorpusError, match=f"^{own}: the file exists already, but it is not the registered file of tiny .*Move"
+    ):
         fetch("tiny", tmp_path)
     assert own.read_text() == "my own work"
     assert Quiet.asked == []
@@ -127,7 +129,7 @@ def test_a_changed_file_at_the_address_is_refused_and_not_kept(server: tuple[str
     address, folder = server
     (folder / "train.conllu").write_text("changed")
     root = tmp_path / "data"
-    with pytest.raises(CorpusError, match=f"what came from {address}/train.conllu is not the registered file"):
+    with pytest.raises(CorpusError, match=f"the file at {address}/train.conllu is not the registered one"):
         fetch("tiny", root)
     assert list((root / "ud").iterdir()) == []
 
@@ -152,8 +154,8 @@ def test_absent_files_are_named_with_the_command_that_fetches_them(tmp_path: Pat
 def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_its_name() -> None:
     assert remedy_for(Path("/d/ud/my.conllu")) == remedy_for(Path("/elsewhere/train.tsv")) == "Check the path"
     assert remedy_for(Path("/d/cls/imdb/train.tsv")) == "Fetch it: `python -m corpora.registry imdb --root /d`"
-    assert "to make trec, " in remedy_for(Path("/d/cls/trec/train.tsv"))
-    assert "to make litbank, " in remedy_for(Path("/elsewhere/litbank.dev.conll"))
+    assert "To make trec: " in remedy_for(Path("/d/cls/trec/train.tsv"))
+    assert "To make litbank: " in remedy_for(Path("/elsewhere/litbank.dev.conll"))
 
 
 def test_an_unknown_name_is_answered_by_those_there_are() -> None:
@@ -184,8 +186,8 @@ def test_absent_files_without_an_address_say_how_they_are_made(
     name: str, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = (
-        f"{tmp_path}/{first}: there is no such file. It cannot be fetched, as no address holds "
-        f"exactly this file; to make {name}, {CORPORA[name].recipe}."
+        f"{tmp_path}/{first}: there is no such file. It cannot be downloaded, because no public address has "
+        f"exactly this file. To make {name}: {CORPORA[name].recipe}."
     )
     with pytest.raises(CorpusError, match=f"^{re.escape(expected)}$"):
         locate(name, tmp_path)
@@ -203,14 +205,16 @@ def test_made_files_are_located_and_checked_with_those_beside_them(
     (tmp_path / "coref").mkdir()
     (tmp_path / main_file.path).write_text("conll2012")
     for function in (locate, fetch):
-        with pytest.raises(CorpusError, match=r"own\.conllu: there is no such file.*make own, write both by hand\.$"):
+        with pytest.raises(CorpusError, match=r"own\.conllu: there is no such file.*make own: write both by hand\.$"):
             function("own", tmp_path)
     (tmp_path / beside.path).write_text("conllu")
     assert locate("own", tmp_path) == fetch("own", tmp_path) == {"all": tmp_path / main_file.path}
     assert main(["own", "--root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"all: {tmp_path}/coref/own.conll2012\nmade, not fetched: write both by hand\n"
     (tmp_path / beside.path).write_text("something else")
-    with pytest.raises(CorpusError, match=r"own\.conllu: the file exists already, but is not the one of own"):
+    with pytest.raises(
+        CorpusError, match=r"own\.conllu: the file exists already, but it is not the registered file of own"
+    ):
         fetch("own", tmp_path)
 
 
@@ -338,7 +342,7 @@ def cut(path: Path) -> Path:
     [
         (cut, "cannot be read"),
         (lambda path: pack(path, IMDB, "utf-16"), "cannot be read"),
-        (lambda path: pack(path, NEWS), "has 0 train and 0 test texts"),
+        (lambda path: pack(path, NEWS), "is incomplete: it has only 0 train and 0 test texts"),
     ],
     ids=["cut off", "another encoding", "another archive"],
 )

@@ -204,9 +204,12 @@ def test_what_the_cut_leaves_of_train_is_the_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"positive": "yes"}, r"train.tsv: the labels are '0' and '1', but the positive label is 'yes'"),
+        ({"positive": "yes"}, r"train.tsv: the labels are '0' and '1', but --data\.init_args\.positive is 'yes'"),
         ({"max_length": 6, "too_long": "error"}, r"train.tsv:2: text '2' has 8 tokens, but the limit is 6.*truncate"),
-        ({"max_length": 2, "delimiters": True}, r"max_length: 2 tokens leave no room for a token beside 2 delimiters"),
+        (
+            {"max_length": 2, "delimiters": True},
+            r"max_length is 2, which leaves no room for a word beside 2 delimiters",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_one_file_is_parted_in_three_for_training_by_a_seed(single: Path, tmp_pa
 
 @pytest.mark.parametrize("parts", [(1.0,), (0.5, 0.4), (0.5, 0.5, 0.0), (0.4, 0.2, 0.2, 0.2)])
 def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
-    with pytest.raises(CorpusError, match=r"are not shares of dev and test.*parts \[0.5,0.25,0.25\]"):
+    with pytest.raises(CorpusError, match=r"must be the shares of dev and test.*such as \[0.5,0.25,0.25\]"):
         CoreferenceDataModule(encoder=None, parts=parts)
 
 
@@ -247,8 +247,8 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
     ("count", "stage", "options", "message"),
     [
         (7, "fit", {}, r"no train split.*Split its documents into three parts: --data.init_args.parts"),
-        (1, "test", {}, r"few.conll: one document with mentions is too few to split into dev and test.*dev: b.con"),
-        (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test by .*train: a.con"),
+        (1, "test", {}, r"few.conll: one document with mentions is too few to be split into dev and test.*dev: b.con"),
+        (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test .*train: a.con"),
         (7, "test", {"parses": "absent.conllu"}, r"absent\.conllu"),
         (7, "test", {"parses": "other.conllu"}, r"other\.conllu"),
     ],

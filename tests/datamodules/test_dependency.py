@@ -94,7 +94,7 @@ def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(s
     with pytest.raises(CorpusError) as caught:
         module.setup("test")
     assert str(caught.value) == (
-        f"{tmp_path / 'dev.conllu'}: no word has a tag in column XPOS, and punctuation_by is xpos. Fill the column, or "
+        f"{tmp_path / 'dev.conllu'}: no word has a tag in column XPOS, by which punctuation is recognised. "
         f"set --data.init_args.punctuation_by relation."
     )
     assert len(list(tmp_path.rglob("manifest.json"))) == 2 * stored  # nothing was made before

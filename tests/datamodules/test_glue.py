@@ -74,9 +74,9 @@ def test_records_of_qqp_that_lack_a_field_or_a_question_are_counted(tmp_path: Pa
         (
             "rte",
             "wnli",
-            r"train\.tsv:2: label '0' is not one of rte's \(entailment, not_entailment\).*Replace .*RTE\.zip",
+            r"train\.tsv:2: label '0' is not a label of rte \(entailment, not_entailment\).*Replace .*RTE\.zip",
         ),
-        ("glue_sst2", "qnli", r"train\.tsv:2: label 'entailment' is not one of glue_sst2's \(0, 1\)"),
+        ("glue_sst2", "qnli", r"train\.tsv:2: label 'entailment' is not a label of glue_sst2 \(0, 1\)"),
         ("cola", "glue_sst2", r"train\.tsv:1: without a header .* there is no column '4'; there are 1, 2\."),
         ("stsb", "rte", r"train\.tsv:1: the header has no column 'score'"),
         ("mrpc", "qqp", r"train\.tsv:1: the header has no column '#1 String'"),
@@ -99,7 +99,7 @@ def test_labels_that_do_not_fit_the_task_are_refused_by_line(tmp_path: Path) -> 
         write(tmp_path, "stsb")
     train = write(tmp_path, "mnli")["train"]
     train.write_text(train.read_text(encoding="utf-8").replace("\tcontradiction\n", "\tneutral\n"), encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"dev_matched\.tsv:4: no text of train has the label 'contradiction'; there"):
+    with pytest.raises(CorpusError, match=r"dev_matched\.tsv:4: no text of train has the label 'contradiction'; its"):
         module(tmp_path, "mnli", positive="neutral")
 
 

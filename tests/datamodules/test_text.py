@@ -257,10 +257,10 @@ def test_the_samples_are_written_once_and_read(make: Make) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("", {}, r"text\.txt: the file holds no segment of two words\. .*nothing was read"),
-        ("one\n\ntwo\n", {}, r"the file holds no segment of two words\. .*empty_lines 1, passages 2, too_short 2"),
+        ("", {}, r"text\.txt: no segment of the file has two words\. .*nothing was read"),
+        ("one\n\ntwo\n", {}, r"no segment of the file has two words\. .*empty_lines 1, passages 2, too_short 2"),
         ("a b\n".encode("utf-16"), {}, r"text\.txt:1: byte 0xff .*UTF-16"),
-        ("a b\n", {"max_length": 3}, r"max_length: 3 leaves no room for two words"),
+        ("a b\n", {"max_length": 3}, r"max_length is 3, which leaves no room for two words"),
     ],
 )
 def test_a_text_that_cannot_be_used(
@@ -278,21 +278,21 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("text\tlabel\nThe fox\tsleeps\n", encoding="utf-8")
     for source in (TextSource(packing="pairs"), TextSource(str(pairs), columns=Columns("text", None, "label"))):
-        with pytest.raises(EncoderError, match=r"no delimiter behind a text.*`packing: single`"):
+        with pytest.raises(EncoderError, match=r"adds none after a text.*`packing: single`"):
             make(source, name)
-    with pytest.raises(CorpusError, match=r"pairs\.tsv:2: a pair of texts is a segment of its own"):
+    with pytest.raises(CorpusError, match=r"pairs\.tsv:2: a pair of texts is always one segment"):
         make(TextSource(str(pairs), columns=Columns("text", None, "label"), packing="pairs"))
 
 
 @pytest.mark.parametrize(
     ("corpora", "message"),
     [
-        ("wikitext103", r"wikitext103: neither `sample`, nor a file, nor .* \(did you mean `wikitext`"),
+        ("wikitext103", r"wikitext103: this is neither `sample`, nor a file, nor .* \(did you mean `wikitext`"),
         ([TextSource("cola", split="all")], r"cola: the corpus has no split all; there are train, dev, test\."),
         ([TextSource("my.txt", split="dev")], r"my\.txt: only corpora of the registry, and paths"),
-        (["a.txt", "b/a.txt"], r"corpora: a, a\. .*a `name` each"),
-        ([], r"corpora: none\. Name one or more"),
-        ([7], r"corpora: 7 names no corpus"),
+        (["a.txt", "b/a.txt"], r"corpora is a, a\. .*a `name` of its own"),
+        ([], r"corpora is empty\. Name one corpus or more"),
+        ([7], r"corpora: 7 contains no `corpus`"),
         ({"corpus": "my.txt", "packng": "pairs"}, r"no option 'packng' \(did you mean `packing`"),
         ({"corpus": "my.txt", "packing": "pair"}, r"packing is 'pair', but must be one of single, pairs"),
         ({"corpus": "my.txt", "limit": "many"}, r"limit is 'many', but must be a whole number"),
@@ -340,7 +340,7 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
         assert sum(len(batch.index) for batch in chosen.drawn("train", 99, 0)) == most
     plain = make(str(write(tmp_path / "plain.txt")))
     with pytest.raises(
-        CorpusError, match=r"is a single file, without a train split\. Give .* a path with \{split\} in it"
+        CorpusError, match=r"is one file, but the train split is needed\. Give .* a path that contains \{split\}"
     ):
         next(iter(plain.drawn("train", 5, 0)))
 

@@ -197,7 +197,7 @@ def test_no_sentence_is_left_without_a_token_by_a_cut() -> None:
 def test_a_limit_that_delimiters_fill_is_refused() -> None:
     tokens = word_tokens(read_words([text("a"), text("b", "c")]), delimiters=True)
     assert len(cut(tokens, 4)[0].codes) == 7
-    with pytest.raises(CorpusError, match="no room for a token beside 3 delimiters"):
+    with pytest.raises(CorpusError, match="no room for a word beside 3 delimiters"):
         cut(tokens, 3)
 
 
@@ -288,7 +288,7 @@ def test_the_digest_covers_words_order_and_specials() -> None:
 
 
 def test_a_vocabulary_without_a_word_is_refused() -> None:
-    with pytest.raises(CorpusError, match=r"No word of train occurs 10 times.*--data.init_args.min_count"):
+    with pytest.raises(CorpusError, match=r"No word of the train split occurs 10 times.*--data.init_args.min_count"):
         built(min_count=10)
 
 

@@ -122,7 +122,7 @@ def test_a_pickle_runs_nothing_by_another_name(name: str, tmp_path: Path) -> Non
     left = tmp_path / "left behind"
     path = write(tmp_path / name, pickle.dumps(Program(left)), packed=name.endswith("gz"))
     find_vectors(VectorSpec(str(path)), tmp_path)
-    assert "is not a word in UTF-8" in refusal(path)
+    assert "must be a UTF-8 word" in refusal(path)
     assert not left.exists()
 
 
@@ -169,19 +169,20 @@ def test_vectors_that_are_not_finite(tmp_path: Path, native: KeyedVectors) -> No
     ],
 )
 def test_a_malformed_line(tmp_path: Path, content: bytes, number: int, shown: str, size: int) -> None:
-    message = f":{number}: '{shown}' is not a word in UTF-8 and {size} finite numbers, with one blank between. Fetch"
+    message = f":{number}: the row must be a UTF-8 word and {size} finite numbers, separated by single blanks, but "
+    message += f"begins '{shown}'"
     told = refusal(write(tmp_path / "v.txt", content))
     assert told.startswith(message)
-    assert f"`awk 'NF == {size + 1}'`" in told  # the remedy for words with blanks
+    assert f"`awk 'NF == {size + 1}' " in told  # the remedy for words with blanks
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"3 2\nthe 1 2\nfox 1 2\n", ":1: the header says 3 rows, but 2 follow. Fetch"),
-        (b"\n", ":1: '' is not a word in UTF-8 and 0 finite numbers"),
-        (b"", ":1: '' is not a word in UTF-8 and 0 finite numbers"),
-        (b"PK\x03\x04\xff more\n", ":1: 'PK"),
+        (b"\n", ":1: the row must be a UTF-8 word and 0 finite numbers"),
+        (b"", ":1: the row must be a UTF-8 word and 0 finite numbers"),
+        (b"PK\x03\x04\xff more\n", ":1: the row must be a UTF-8 word"),
         (gzip.compress(TEXT, mtime=0)[:-12], f"{UNREADABLE} (EOFError: "),
         (gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), f"{UNREADABLE} (BadGzipFile: "),
     ],
@@ -238,10 +239,10 @@ def test_what_gensim_downloads(base: Path, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("glove.6B.200d", r"^glove.6B.200d: no such file .*{root}/glove/glove.6B.200d.txt does not exist"),
+        ("glove.6B.200d", r"^glove.6B.200d: there is no such file .*{root}/glove/glove.6B.200d.txt does not exist"),
         # A path that is no file is not looked for in the network.
         *(
-            (name, f"^{re.escape(name)}: no such file of word vectors; .* does not exist either\\. Name a text file")
+            (name, f"^{re.escape(name)}: there is no such file of word vectors; .* does not exist either\\. Name")
             for name in ("glove.6B.50d.txt", "some/vectors", "v.kv", ".")
         ),
         (
@@ -340,7 +341,7 @@ def test_low_coverage_is_refused_and_the_bound_is_still_allowed(name: str, files
         files.load(chosen, min_coverage=0.71)
     told = str(refused.value).partition(": ")[2]
     assert told == (
-        "these word vectors know 70.0% of 10 tokens (3 of 5 types), less than vectors.min_coverage 0.71. "
+        "the word vectors cover 70.0% of 10 tokens (3 of 5 types), less than vectors.min_coverage 0.71. "
         f"{remedy[name]}, or lower --data.init_args.vectors.min_coverage."
     )
     assert files.load(chosen, min_coverage=0.7).audit["coverage"] == 0.7

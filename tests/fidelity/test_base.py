@@ -61,7 +61,7 @@ TWICE = ["attention", "attention"]
         (Adversary, {"tolerance": 0.0}, "tolerance is 0.0, but must be above 0"),
         (Adversary, {"epsilon": math.nan}, "epsilon is nan"),
         *(
-            (ConsistentAdversary, {"strengths": few}, "strengths must be a non-empty list")
+            (ConsistentAdversary, {"strengths": few}, "must be a non-empty list")
             for few in ((0.1, 0.1), (-0.1, 0.1), (math.nan, 0.1))
         ),
         (ConsistentAdversary, {"patience": 0}, "patience is 0, but must be at least 1"),
@@ -73,7 +73,7 @@ TWICE = ["attention", "attention"]
         (Correlation, {"saliencies": []}, "must be a non-empty list"),
         (GuidedMLP, {"sources": ("own", "own")}, "without duplicates, not ['own', 'own']"),
         (Rationale, {"rankings": TWICE}, "without duplicates, not ['attention', 'attention']"),
-        (Rationale, {"fractions": (0.1, 1.0)}, "fractions [0.1, 1.0]"),
+        (Rationale, {"fractions": (0.1, 1.0)}, "fractions is [0.1, 1.0]"),
         (SetErasure, {"rankings": TWICE}, "without duplicates"),
         (Fidelity, {"tests": [Perturbation()] * 2}, "without duplicates, not ['perturbation', 'perturbation']"),
         (Fidelity, {"tests": []}, "must be a non-empty list"),

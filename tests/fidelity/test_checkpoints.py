@@ -109,8 +109,11 @@ def flipped(whole: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (of_config("- a"), "the checkpoint has no configuration of its model"),
-        (of_config("model: 3\ndata: {}\nseed_everything: 0"), "the checkpoint has no configuration of its model"),
+        (of_config("- a"), "the checkpoint does not contain the configuration of its model"),
+        (
+            of_config("model: 3\ndata: {}\nseed_everything: 0"),
+            "the checkpoint does not contain the configuration of its model",
+        ),
         (lambda whole: b"no checkpoint", "this is not a checkpoint, or it is damaged"),
         (lambda whole: whole[:2000], "this is not a checkpoint, or it is damaged"),
         (flipped, r"this is not a checkpoint, or it is damaged \(.*data/\d+\)"),

@@ -389,8 +389,16 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
     ("module", "options", "message"),
     [
         (probe(), {"encoder": None}, "SingleHeads needs attention: --data.init_args.encoder must not be null"),
-        (Baselines(), {"random_init": True}, "Baselines does not support random_init: --data.init_args.random_init"),
-        (probe(relations=("nsbj", "det", "x")), {}, "relations: the corpus has no 'nsbj', 'x'; its relations are "),
+        (
+            Baselines(),
+            {"random_init": True},
+            "Baselines has no control with random weights: --data.init_args.random_init",
+        ),
+        (
+            probe(relations=("nsbj", "det", "x")),
+            {},
+            "relations: no word of the corpus has the relation 'nsbj', 'x'; the relations are ",
+        ),
         *(
             (probe(drawings=(drawing,)), {}, message)
             for drawing, message in (
@@ -420,7 +428,7 @@ def test_a_treebank_of_roots_is_refused_before_the_heads_are_scored(
     (tmp_path / "roots.conllu").write_text(words, encoding="utf-8")
     files = {split: corpus.replace("{split}", split) for split in ("dev", "test")}
     data = make_data(corpus={**files, alone: str(tmp_path / "roots.conllu")})
-    with pytest.raises(UserError, match=r"roots\.conllu: no word has another word as its head.* a treebank with arcs"):
+    with pytest.raises(UserError, match=r"roots\.conllu: no word has another word as its syntactic head.* a treebank"):
         scored(probe(), data)
     result = scored(probe(mode="paper"), data) if alone == "test" else None
     assert result is None or isinstance(result.figures["best_heads"], Bars)

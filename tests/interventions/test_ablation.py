@@ -197,5 +197,5 @@ def test_what_cannot_be_ablated_is_refused(
 
 
 def test_something_is_to_be_ablated() -> None:
-    with pytest.raises(UserError, match="kinds must be non-empty without duplicates, and at least one of"):
+    with pytest.raises(UserError, match="kinds must be a non-empty list without duplicates, and at least one of"):
         HeadAblation(kinds=())

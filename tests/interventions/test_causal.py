@@ -238,9 +238,13 @@ def test_random_sets_that_share_heads_are_counted() -> None:
 @pytest.mark.parametrize(
     ("options", "of_data", "message"),
     [
-        ({"relations": ("det", "dative")}, {}, "the corpus has no 'dative'; its relations are det"),
+        (
+            {"relations": ("det", "dative")},
+            {},
+            "no word of the corpus has the relation 'dative'; the relations are det",
+        ),
         ({"relations": ("det", "det")}, {}, "must be a non-empty list without duplicates"),
-        ({"heads": 5}, {}, "heads is 5, but only 4 heads lie below the 1 layer that"),
+        ({"heads": 5}, {}, "heads is 5, but there are only 4 heads below the 1 layer that"),
         ({"upper": 2}, {}, "upper is 2, but the probe can read 1 to 1 of the 2 layers"),
         ({"random": 0}, {}, "random is 0, but must be at least 1"),
         ({}, {"encoder": None}, "needs attention: --data.init_args.encoder must not be null"),

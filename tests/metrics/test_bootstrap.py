@@ -135,8 +135,8 @@ def test_no_test_where_there_is_nothing_to_compare() -> None:
 @pytest.mark.parametrize(
     ("test", "columns", "message"),
     [
-        (bootstrap_ratio, [[1.0, NAN], [1.0, 1.0]], "give 0 in numerator and denominator"),
-        (paired_permutation, [[1.0, NAN], *[[1.0, 1.0]] * 3], "give 0 in numerator and denominator"),
+        (bootstrap_ratio, [[1.0, NAN], [1.0, 1.0]], "give 0 for both in units"),
+        (paired_permutation, [[1.0, NAN], *[[1.0, 1.0]] * 3], "give 0 for both in units"),
     ],
 )
 def test_bad_counts_are_refused(test: Callable[..., object], columns: list[object], message: str) -> None:

@@ -51,9 +51,9 @@ def test_rows_of_items_are_sorted_whatever_their_batches(batches: list[list[int]
 
 
 def test_other_columns_or_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"'others': \[2, 3\]\}, and they are .*'others': \[2, 2\]"):
+    with pytest.raises(ValueError, match=r"'others': \[2, 3\]\}, but are .*'others': \[2, 2\]"):
         ItemRows({"one": None, "others": 3}).update(**item_rows([0, 1]))
-    with pytest.raises(ValueError, match=r"the columns must be .*, and they are"):
+    with pytest.raises(ValueError, match=r"the columns must be .*, but are"):
         ItemRows({"one": None}).update(**item_rows([0, 1]))
 
 
@@ -113,7 +113,7 @@ class TestArcRows:
         predicted, metric = random_predictions(GOLD, width), ArcRows(heads=width)
         for batch in (NUMBERS[:2], NUMBERS[1:2]):
             add(metric, batch, predicted)
-        with pytest.raises(ValueError, match=f"1 items were added more than once.* number {NUMBERS[1]}: .*sampler"):
+        with pytest.raises(ValueError, match=f"1 items were added more than once.* number {NUMBERS[1]}, .*sampler"):
             metric.arcs()
 
 

@@ -270,15 +270,15 @@ def test_a_checkpoint_of_other_data_is_refused(kind: Kind, data: MakeData, glove
     else:
         wrong.append(other)
     for run in wrong:
-        with pytest.raises(TrainingError, match=r"trained on pretrained .*, 2 layers × 4 heads.*and this run has"):
+        with pytest.raises(TrainingError, match=r"trained on pretrained .*, 2 layers × 4 heads.*but this run has"):
             scored(kind(), run, path)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors: --data.init_args.vectors.name"),
-        (AntecedentAttentionProbe, {"candidates": "words"}, "candidates must be mentions, not words"),
+        (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors. Set --data.init_args.vectors.name"),
+        (AntecedentAttentionProbe, {"candidates": "words"}, "candidates is words. Set it to mentions"),
         (AntecedentAttentionProbe, {"encoder": None}, r"AntecedentAttentionProbe needs attention: .*must not be null"),
     ],
 )

@@ -293,7 +293,7 @@ def test_a_checkpoint_predicts_sentences(
     assert found["id"].iloc[-1] == str(len(sentences))
     other = save_bert(tmp_path / "other", seed=5)
     for encoder, options in ((bert, Options(layers=(1,))), (other, Options())):
-        with pytest.raises(TrainingError, match=r"trained on pretrained .* 2 layers × 4 heads.*and this run has"):
+        with pytest.raises(TrainingError, match=r"trained on pretrained .* 2 layers × 4 heads.*but this run has"):
             loaded.predict_sentences(["a fox"], EncoderSpec(str(encoder)), options=options, vectors=vectors)
     with pytest.raises(TrainingError, match="was not trained"):
         kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), vectors=vectors)

@@ -228,7 +228,7 @@ def test_nats_are_a_code_over_root_and_the_other_words() -> None:
 def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
     with pytest.raises(UserError, match="so a description length cannot be computed"):
         made(StructuralDepthProbe).cross_entropy(batch())
-    with pytest.raises(UserError, match=r"trains 3 probes \(layers × ranks\)"):
+    with pytest.raises(UserError, match=r"trains 3 probes, one for each layer and rank"):
         made(StructuralDistanceProbe).cross_entropy(batch())
 
 
@@ -248,7 +248,7 @@ def test_every_layer_goes_with_every_rank() -> None:
     [
         (None, None, (), r"needs hidden states\. Set --data\.init_args\.hidden, for instance '\[1,2,3\]'"),
         ((3,), None, (1, 2), r"of 1, 2, but not of layer 3\. Add it to --data\.init_args\.hidden"),
-        (None, (0,), (1,), r"ranks: 0 is not from 1 to 16"),
+        (None, (0,), (1,), r"ranks contains 0, but ranks go from 1 to 16"),
         (None, (2, 2), (1,), r"ranks \[2, 2\] must be non-empty lists without duplicates"),
     ],
 )
@@ -388,7 +388,7 @@ def test_a_checkpoint_gives_the_same_scores_and_fits_nothing_else(data: MakeData
         (data(), ((1,), (4,))),
         (data(), ((1, 2), (5,))),
     ):
-        with pytest.raises(TrainingError, match=r"hidden states of layers 1, 2, at ranks 4, and this run has"):
+        with pytest.raises(TrainingError, match=r"hidden states of layers 1, 2, at ranks 4, but this run has"):
             scored(StructuralDistanceProbe(*args), wrong, path)
 
 
@@ -414,7 +414,7 @@ def test_new_sentences(kind: type[StructuralProbe], data: MakeData, bert: Path, 
             np.testing.assert_allclose(array[place].to_numpy(), expected, rtol=1e-4, atol=1e-4)
         assert array[array.dims[-1]].to_numpy().tolist() == words
     other = save_bert(tmp_path / "other", seed=5)
-    with pytest.raises(TrainingError, match="were trained on"):
+    with pytest.raises(TrainingError, match="was trained on"):
         loaded.predict_sentences(["a fox"], EncoderSpec(str(other)))
 
 
@@ -455,7 +455,7 @@ def test_what_cannot_be_run_is_refused(data: MakeData) -> None:
     probe = StructuralDistanceProbe()
     with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
         scored(probe, data())
-    with pytest.raises(UserError, match="predicts distances or depths, not heads"):
+    with pytest.raises(UserError, match="predicts distances or depths, not syntactic heads"):
         trainer(EPOCHS).predict(probe, datamodule=data())
     with pytest.raises(UserError, match=r"needs attention: .*encoder must not be null"):
         fitted(StructuralDistanceProbe(), data((), encoder=None), trainer(EPOCHS))

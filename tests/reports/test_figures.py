@@ -255,7 +255,7 @@ def test_drawing_leaves_nothing_behind() -> None:
 
 
 def test_another_kind_of_figure_is_refused() -> None:
-    with pytest.raises(TypeError, match="no drawing is known for dict"):
+    with pytest.raises(TypeError, match="no drawing function for dict"):
         draw({"title": "Accuracy"})
 
 

@@ -28,7 +28,7 @@ class TestEstimate:
     def test_a_unit_that_is_none_and_half_an_interval_are_refused(self) -> None:
         with pytest.raises(ValueError, match="'percent' is not a unit: use one of fraction, nats"):
             Estimate(0.5, unit="percent")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="two ends, not"):
+        with pytest.raises(ValueError, match="both ends or neither, not"):
             Estimate(0.5, 0.4, unit="fraction")
 
 
@@ -71,7 +71,7 @@ class TestResult:
     def test_a_ratio_is_a_score_and_two_columns(self, ratios: dict[str, tuple[str, str]]) -> None:
         items = pd.DataFrame({"right": [1], "all": [2]})
         assert Result("probe", uas(0.5), items=items, ratios={"uas": ("right", "all")}).ratios
-        with pytest.raises(ValueError, match=r"ratios\[.*\] = .* must name a score and two columns of `items`"):
+        with pytest.raises(ValueError, match=r"ratios\[.*\] is .* must be one of `scores`, and the pair two"):
             Result("probe", uas(0.5), items=items, ratios=ratios)
 
 

@@ -302,7 +302,7 @@ def no_results(run: Path) -> None:
         (lambda run: (run / "items.parquet").unlink(), "items.parquet with the counts per test item is missing"),
         (
             lambda run: change_record(run, ratios={}),
-            r"results\.json: the experiment .* keeps no counts per item.* Compare runs of probes or of classifiers",
+            r"results\.json: the experiment .* has no counts for each item.* Only runs of probes and",
         ),
         (lambda run: (run / "items.parquet").write_text("words"), "items.parquet cannot be read: "),
         (
@@ -321,7 +321,7 @@ def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], 
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (items(1).replace("text-1", "text-0"), "1 item with the id of another item"),
+        (items(1).replace("text-1", "text-0"), "1 item has the same id as another item"),
         (items(1).drop(columns=["id", "sentence"]), "has no column id, sentence or document"),
         (items(1).assign(scored=[*[np.nan] * 9, *[25.0] * (SENTENCES - 9)]), "a count of uas is missing"),
     ],

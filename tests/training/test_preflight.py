@@ -89,7 +89,7 @@ def test_all_faults_are_told_at_once(
             "SLURM has 1 task, but the trainer needs 2",
             "c-train.conllu: there is no such file",
             "some/encoder: not found, neither as a local folder nor on the hub (offline, and not downloaded before)",
-            "absent.txt: no such file of word vectors",
+            "absent.txt: there is no such file of word vectors",
             "c-dev.conllu",
         ),
         strict=True,
@@ -152,7 +152,7 @@ def test_a_disk_that_is_too_full_is_told_with_what_is_missing(
     code, _, errors = flown([*command, *DDP])
     assert code == 1
     assert "SLURM has 1 task, but the trainer needs 2" in errors
-    assert "kB are needed for the stores, but only 1.0 kB are free. Free " in errors
+    assert "kB, but only 1.0 kB are free. Free " in errors
 
 
 def shards(folder: Path) -> list[Path]:

@@ -245,7 +245,7 @@ def test_another_run_is_not_continued(
     state = RunState(next(folder.glob("version_0/state-*")))
     lock = state.lock()
     assert train.run(command) == 1
-    assert "another process is at this run" in " ".join(capsys.readouterr().err.split())
+    assert "another process is working on this run" in " ".join(capsys.readouterr().err.split())
     os.close(lock)
     assert train.run(command) == 0
     assert not list(folder.rglob("state-*"))
