@@ -116,7 +116,9 @@ class ConsistentAdversary(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         batch = classified.batch
-        numbers = {"gold": batch.labels.double(), "max_attention": max_attention(classified)}
+        unknown = torch.full_like(classified.confidence, torch.nan)  # models that this checkpoint is not compared with
+        numbers = dict.fromkeys(self.columns(classified.probabilities.size(1)), unknown)
+        numbers |= {"gold": batch.labels.double(), "max_attention": max_attention(classified)}
         numbers |= _compared(ITSELF, classified.output, classified)
         for name, other in self._others(classified.checkpoint.name).items():
             numbers |= _compared(name, other.model(batch), classified)

@@ -44,7 +44,7 @@ class Measurements:
     """Numbers that a test measures on a batch.
 
     Attributes:
-        numbers: values of the texts `[batch]` by column; nan if undefined. Missing columns become nan.
+        numbers: values of the texts `[batch]` for every name of `FidelityTest.columns`; nan if undefined.
         highlights: values of the words `[batch, positions]` by name; they colour the words of example texts.
     """
 
@@ -139,6 +139,21 @@ def check_each_once(test: FidelityTest, **options: Sequence[str]) -> None:
     for option, names in options.items():
         if not names or len(set(names)) < len(names):
             raise UserError(f"{test.name}: {option} must be a non-empty list without duplicates, not {list(names)}.")
+
+
+def check_columns(test: FidelityTest, numbers: Collection[str], classes: int) -> None:
+    """Raise a ValueError if the columns that a test has measured are not the columns that it declares.
+
+    Args:
+        test: the test.
+        numbers: names of the measured columns.
+        classes: number of classes of the classifier.
+    """
+    if differing := sorted(set(test.columns(classes)).symmetric_difference(numbers)):
+        raise ValueError(
+            f"{type(test).__name__} ({test.name}): `columns` and `measure` must name the same columns, and only one of "
+            f"them names {', '.join(differing)}. `measure` returns nan where a column is undefined."
+        )
 
 
 class Example(NamedTuple):
@@ -286,6 +301,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
             measured = {test: test.measure(classified, saliency) for test in self.tests}
             tested = torch.isin(batch.index, classified.batch.index)
             for test, one in measured.items():
+                check_columns(test, one.numbers, output.logits.size(1))
                 for column, values in one.numbers.items():
                     columns[f"{test.name}.{column}"][tested] = values.detach().to(unknown)
             highlights = {name: colours for one in measured.values() for name, colours in one.highlights.items()}

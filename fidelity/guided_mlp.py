@@ -154,8 +154,10 @@ class GuidedMLP(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         models = self._models.get(classified.checkpoint.name, {})
-        numbers = {f"predicted_{source}": model(classified.batch).logits.argmax(-1) for source, model in models.items()}
-        return Measurements({"gold": classified.batch.labels, **numbers})
+        unknown = torch.full_like(classified.confidence, torch.nan)  # sources that this checkpoint has not
+        numbers = dict.fromkeys(self.columns(classified.probabilities.size(1)), unknown)
+        numbers |= {f"predicted_{name}": model(classified.batch).logits.argmax(-1) for name, model in models.items()}
+        return Measurements(numbers | {"gold": classified.batch.labels})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         f1 = f1_score(positive, classes)

@@ -280,74 +280,23 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Return `score[x, y] = Σ_k (first[x,0,k] + second[y,0,k]) α^k[x, y] + (first[x,1,k] + second[y,1,k]) α^k[y, x]`.
 
     A weight `W_k·(v_x ⊕ v_y)` is such a sum of a term of x and a term of y, so that no tensor of the size `[positions,
-    positions, 2·dim]` is made.
+    positions, 2·dim]` is made. Both directions are products of small matrices, one for each position: elementwise
+    products would write and read `[batch, K, positions, positions]` for every term, forward and backward.
 
     Args:
-        attention: attention α of K heads, `[batch, K, positions, positions]`, any floating-point type; it receives no
-            gradient.
+        attention: attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
         first: `[batch, positions, 2, K]`, terms of x in the weights of attention from x to y, and from y to x.
         second: `[batch, positions, 2, K]`, terms of y in the same weights.
 
     Returns:
         Scores `[batch, positions, positions]`.
     """
-    scores: Tensor = _WeightedScores.apply(attention, first, second)  # type: ignore[no-untyped-call]
-    return scores
-
-
-class _WeightedScores(torch.autograd.Function):
-    """Both directions of `weighted_scores` as batched products of small matrices, one for each position.
-
-    Elementwise products would write and read `[batch, K, positions, positions]` for every term, forward and backward.
-    Here the attention is copied twice, in the order in which it is multiplied.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:  # noqa: ANN401
-        batch, heads, positions, _ = attention.shape
-        weights = first.new_empty(2, batch, positions, heads, positions)  # float32, like `first`
-        weights[0], weights[1] = attention.permute(0, 2, 1, 3), attention.permute(0, 3, 1, 2)
-        # Attention from x to y has its weight of x from `first`, attention from y to x from `second`.
-        terms = first.new_empty(2, batch, positions, 2, heads)
-        terms[0, :, :, 0], terms[0, :, :, 1] = first[:, :, 0], second[:, :, 1]
-        terms[1, :, :, 0], terms[1, :, :, 1] = second[:, :, 0], first[:, :, 1]
-        sums = torch.bmm(terms.view(-1, 2, heads), weights.view(-1, heads, positions)).view(
-            2, batch, positions, 2, positions
-        )
-        ctx.save_for_backward(weights)
-        out, back = (sums[0, :, :, way] + sums[1, :, :, way].mT for way in (0, 1))
-        return out + back.mT
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:  # noqa: ANN401
-        (weights,) = ctx.saved_tensors
-        _, batch, positions, heads, _ = weights.shape
-        (grad,) = grads
-        of_sums = torch.stack([torch.stack([grad, grad.mT], 2), torch.stack([grad.mT, grad], 2)])
-        terms = torch.bmm(of_sums.view(-1, 2, positions), weights.view(-1, heads, positions).mT)
-        by_source, by_target = terms.view(2, batch, positions, 2, heads)
-        first = torch.stack([by_source[:, :, 0], by_target[:, :, 1]], 2)
-        second = torch.stack([by_target[:, :, 0], by_source[:, :, 1]], 2)
-        return None, first, second
-
-
-def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return the scores of the candidate heads of every word, ROOT first, from the scores of all positions.
-
-    ROOT has `start` times the score of the start delimiter plus `end` times the score of the end delimiter.
-
-    Args:
-        scores: `[batch, n+2, n+2]`, dependents × heads, with the delimiters before the first and after the last word.
-        lengths: `[batch]`, words of each sentence.
-        start: scalar.
-        end: scalar.
-
-    Returns:
-        Scores `[batch, n, n+1]`; -inf for positions that are no candidates.
-    """
-    ends = (lengths + 1)[:, None, None].expand(-1, scores.size(1), 1)
-    root = start * scores[:, :, :1] + end * scores.gather(2, ends)
-    return with_root(root[:, 1:-1, 0], scores, lengths)
+    sent, received = (attention.permute(0, *axes).contiguous().float() for axes in ((2, 1, 3), (3, 1, 2)))
+    (first_out, first_back), (second_out, second_back) = first.unbind(2), second.unbind(2)
+    # Attention from x to y is sent by x and received by y; attention from y to x the other way round.
+    sums = torch.stack([first_out, second_back], 2) @ sent + torch.stack([first_back, second_out], 2) @ received
+    of_first, of_second = sums.unbind(2)
+    return of_first + of_second.mT
 
 
 def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -361,15 +310,20 @@ def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
     Returns:
         Scores `[batch, n, n+1]`, dependents × candidates, ROOT first; -inf for positions that are no candidates.
     """
-    whole = torch.cat([root[:, :, None], scores[:, 1:-1, 1:-1]], dim=2)
-    absent = torch.arange(whole.size(2), device=whole.device) > lengths[:, None]
-    return whole.masked_fill(absent[:, None], -torch.inf)
+    return without_padding(torch.cat([root[:, :, None], scores[:, 1:-1, 1:-1]], dim=2), lengths)
+
+
+def without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return scores `[batch, n, n+1]` of candidate heads, ROOT first, with -inf for positions after the last word."""
+    absent = torch.arange(scores.size(2), device=scores.device) > lengths[:, None]
+    return scores.masked_fill(absent[:, None], -torch.inf)
 
 
 def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return the scores of ROOT as the head of each word, `[batch, n]`.
 
-    They equal the scores that `candidates` computes from `attention_scores`, but read only the delimiters' attention.
+    The score is that of `attention_scores`, with `start` times the attention of the start delimiter plus `end` times
+    the attention of the end delimiter in place of a word's.
 
     Args:
         attention: `[batch, K, n+2, n+2]`.
@@ -404,8 +358,9 @@ class AttentionOnlyProbe(HeadSelectionProbe):
         self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
-        return candidates(scores, batch.lengths, self.start, self.end)
+        attention, weight = batch.attention.flatten(1, 2), self.weight.flatten(1)
+        root = root_scores(attention, weight, batch.lengths, self.start, self.end)
+        return with_root(root, attention_scores(attention, weight), batch.lengths)
 
     def figures(self) -> Mapping[str, Figure]:
         return weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
@@ -501,8 +456,7 @@ class DistancesWordsProbe(HeadSelectionProbe):
             + self.distance(distances(batch.lengths, batch.heads.size(1)))
         )
         scores: Tensor = self.score(units.tanh_()).squeeze(-1)
-        absent = torch.arange(scores.size(2), device=scores.device) > batch.lengths[:, None]
-        return scores.masked_fill(absent[:, None], -torch.inf)
+        return without_padding(scores, batch.lengths)
 
 
 def distances(lengths: Tensor, n: int) -> Tensor:

@@ -246,6 +246,16 @@ def test_no_search_alone_finds_more(kind: Kind) -> None:
     assert (numbers["tvd"] <= 0.1).all()
 
 
+@pytest.mark.parametrize("kind", ["flat", "han"])
+def test_a_text_of_two_classes_has_the_same_value_in_any_batch(kind: Kind) -> None:
+    together, *alone = short_texts(kind, 2)
+    adversary = with_constants(Adversary(copies=2, steps=5, draws=60), ascents=3, ascent_steps=10)
+    numbers = measurements(adversary, together).numbers
+    for row, text in enumerate(alone[:4]):
+        for column, value in measurements(adversary, text).numbers.items():
+            close(value[0].double(), numbers[column][row].double(), atol=1e-7)
+
+
 def test_the_best_pair_is_that_of_a_loop_over_all_pairs() -> None:
     together, *alone = short_texts("flat", 2)
     limits = (0.01, 0.3)

@@ -3,6 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,8 +24,21 @@ from fidelity import (
 )
 from models.text_model import WORD
 from results import UserError
-from tests.fidelity.tiny import CLASSES, LEVELS, TEXTS, Kind, classified, close, measurements, with_constants
+from tests.fidelity.tiny import (
+    CLASSES,
+    LEVELS,
+    TEXTS,
+    Kind,
+    checkpoint,
+    classified,
+    close,
+    measurements,
+    texts,
+    with_constants,
+)
+from tests.models.batches import VOCABULARY
 
+NAMES = ["median_tvd", "max_attention"]
 TESTS: list[FidelityTest] = [
     with_constants(Adversary(copies=3, steps=5, draws=20), ascents=2, ascent_steps=5),
     Correlation(),
@@ -48,6 +63,16 @@ def test_a_text_alone_is_measured_as_in_a_padded_batch(test: FidelityTest, kind:
         for name, value in alone.items():
             # A correlation of numbers that hardly differ makes their rounding larger.
             close(padded[name][row], value[0], 1e-6 if test.name == "correlation" else 1e-9)
+
+
+@pytest.mark.parametrize(("declared", "named"), [(["median_tvd"], "max_attention"), ([*NAMES, "area"], "area")])
+def test_columns_that_are_not_those_that_are_measured_are_named(declared: list[str], named: str) -> None:
+    test = type("Own", (Permutation,), {"columns": lambda self, classes: declared})()
+    columns = [f"permutation.{column}" for column in declared]
+    data = SimpleNamespace(vocabulary=VOCABULARY)
+    experiment: Any = SimpleNamespace(tests=[test], level=None, seed=0, data=data, _columns=columns)
+    with pytest.raises(ValueError, match=rf"Own \(permutation\): .* only one of them names {named}\."):
+        Fidelity._measure(experiment, checkpoint("flat"), texts("flat"))
 
 
 TWICE = ["attention", "attention"]

@@ -16,7 +16,7 @@ from fidelity.checkpoints import Checkpoint, classifier_of
 from fidelity.classified import classify
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe
-from fidelity.experiment import FidelityTest
+from fidelity.experiment import FidelityTest, check_columns
 from metrics.bootstrap import resample
 from results.digests import digest
 from tests.fidelity.tiny import measurements
@@ -128,7 +128,7 @@ def result_of(test: FidelityTest, checkpoint: Checkpoint, data: Data) -> Checkpo
         classified = classify(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1]
         assert classified is not None
         numbers = measurements(test, classified).numbers
-        assert set(numbers) <= set(columns)
+        check_columns(test, numbers, 2)
         for column, values in numbers.items():
             rows[classified.batch.index, columns.index(column)] = values.numpy()
     frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])

@@ -147,6 +147,23 @@ def test_its_gradient_is_that_of_the_literal_formula() -> None:
         torch.testing.assert_close(factored, slow, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [AttentionWordsProbe, DistancesWordsProbe])
+def test_words_tell_apart_what_attention_does_not(kind: type[HeadSelectionProbe]) -> None:
+    batch = random_batch([4] * 6, vectors=DIM, seed=3)
+    batch.attention.fill_(1 / 6)
+    batch.heads[:] = torch.tensor([0, 1, 1, 1])
+    batch.vectors[:] = torch.eye(DIM)[:4]
+    torch.manual_seed(0)
+    probe = kind()
+    probe.build(SIZES)
+    adam = torch.optim.Adam(probe.parameters(), 0.05)
+    for _ in range(100):
+        adam.zero_grad()
+        probe.cross_entropy(batch).sum().backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    assert (probe(batch).argmax(-1) == batch.heads).all()
+
+
 def by_hand(n: int, dependent: int, head: int) -> list[float]:
     """Ahead, behind, −2…+2, ROOT."""
     if head == 0:
@@ -334,6 +351,14 @@ def test_labels_are_known_by_name(data: DependencyDataModule, make_data: MakeDat
     assert (after["labelled_correct"] <= before["labelled_correct"]).all()
     assert (before["labelled_correct"] - after["labelled_correct"] <= dets).all()
     assert after["labelled_correct"].sum() > 0
+
+
+@pytest.mark.parametrize("reads", [["vectors"], ("vectors",), {"vectors"}, {"vectors": 1}])
+def test_what_a_probe_reads_is_any_collection(reads: Collection[str], make_data: MakeData) -> None:
+    own: type[HeadSelectionProbe] = type("Own", (DistancesWordsProbe,), {"reads": reads})
+    probe = own(labels=True)
+    assert set(probe.reads) == {"attention", "vectors"}
+    trainer().fit(probe, datamodule=make_data(vectors=VectorSpec("encoder")))
 
 
 @pytest.mark.parametrize("reads", ["attention", ["atention"]])
