@@ -10,7 +10,7 @@ import pandas as pd
 from metrics.bootstrap import paired_bootstrap
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment, result_of
-from results import Estimate, Result, Table
+from results import Estimate, Result, Table, numbers
 
 Behaviour = Literal["self", "first", "last"]
 BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
@@ -89,7 +89,7 @@ class ControlTask(NestedExperiment):
             columns = {"task": of_task, "control": of_control, "selectivity": difference}
             selectivity = "selectivity" if name == headline else f"{name}.selectivity"
             scores |= dict(zip((name, f"control.{name}", selectivity), columns.values(), strict=True))
-            rows.append({"score": name} | {end: x for c, one in columns.items() for end, x in one.named(c).items()})
+            rows.append({"score": name} | numbers(columns))
         compared = ("task", "control", "selectivity")
         units = [task.scores[name].unit for name in names]
         table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), answer=("score", *compared))

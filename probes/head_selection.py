@@ -450,11 +450,8 @@ class DistancesWordsProbe(HeadSelectionProbe):
         # The first layer is a sum of terms of the dependent, the head and their distance, so that the concatenation
         # of the three is not made for every pair.
         head = nn.functional.pad(self.head(batch.vectors), (0, 0, 1, 0))
-        units = (
-            self.dependent(batch.vectors)[:, :, None]
-            + head[:, None]
-            + self.distance(distances(batch.lengths, batch.heads.size(1)))
-        )
+        apart = self.distance(distances(batch.lengths, batch.heads.size(1)))
+        units = self.dependent(batch.vectors)[:, :, None] + head[:, None] + apart
         scores: Tensor = self.score(units.tanh_()).squeeze(-1)
         return without_padding(scores, batch.lengths)
 

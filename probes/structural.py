@@ -130,16 +130,8 @@ def sweep_table(
         Table with columns `layer, rank, epochs, dev, test, low, high`.
     """
     found = bootstrap_ratio(*test)
-    frame = pd.DataFrame(
-        {
-            **dict(zip(Pair._fields, zip(*pairs, strict=True), strict=True)),
-            "epochs": list(epochs),
-            "dev": ratio(dev[0].sum(axis=0), dev[1].sum(axis=0)),
-            "test": found.value,
-            "low": found.low,
-            "high": found.high,
-        }
-    )
+    on_dev = ratio(dev[0].sum(axis=0), dev[1].sum(axis=0))
+    frame = pd.DataFrame(pairs).assign(epochs=epochs, dev=on_dev, test=found.value, low=found.low, high=found.high)
     return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test", answer=("layer", "rank", "test"))
 
 
