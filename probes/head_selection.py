@@ -299,6 +299,25 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return of_first + of_second.mT
 
 
+def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Return the scores of the candidate heads of every word, ROOT first, from the scores of all positions.
+
+    ROOT has `start` times the score of the start delimiter plus `end` times the score of the end delimiter.
+
+    Args:
+        scores: `[batch, n+2, n+2]`, dependents × heads, with the delimiters before the first and after the last word.
+        lengths: `[batch]`, words of each sentence.
+        start: scalar.
+        end: scalar.
+
+    Returns:
+        Scores `[batch, n, n+1]`; -inf for positions that are no candidates.
+    """
+    ends = (lengths + 1)[:, None, None].expand(-1, scores.size(1), 1)
+    root = start * scores[:, :, :1] + end * scores.gather(2, ends)
+    return with_root(root[:, 1:-1, 0], scores, lengths)
+
+
 def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
     """Put the scores of ROOT before the scores of the words as candidate heads.
 
@@ -322,8 +341,7 @@ def without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
 def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return the scores of ROOT as the head of each word, `[batch, n]`.
 
-    The score is that of `attention_scores`, with `start` times the attention of the start delimiter plus `end` times
-    the attention of the end delimiter in place of a word's.
+    They equal the scores that `candidates` computes from `attention_scores`, but read only the delimiters' attention.
 
     Args:
         attention: `[batch, K, n+2, n+2]`.
@@ -358,9 +376,8 @@ class AttentionOnlyProbe(HeadSelectionProbe):
         self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        attention, weight = batch.attention.flatten(1, 2), self.weight.flatten(1)
-        root = root_scores(attention, weight, batch.lengths, self.start, self.end)
-        return with_root(root, attention_scores(attention, weight), batch.lengths)
+        scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
+        return candidates(scores, batch.lengths, self.start, self.end)
 
     def figures(self) -> Mapping[str, Figure]:
         return weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
