@@ -25,43 +25,51 @@ PAIRS = 2**20  # most pairs of positions compared together
 
 
 class Adversary(FidelityTest):
-    """Search adversarial attention for every text (Jain & Wallace 2019, §4.2.2), all texts of a batch at once.
+    """Largest change of attention that leaves the output almost the same (Jain & Wallace 2019, §4.2.2).
 
-    Adversarial attention is as far as possible from the classifier's attention on the text, in Jensen–Shannon
-    divergence (JSD), while the output stays within ε of the original output, in total variation distance (TVD). The
-    ε-max JSD of a text, at most ln 2, is the largest divergence found; it is 0 if no other attention is accepted. If
-    the model has several heads, their attention is searched together, and the divergence is their mean. The published
-    search finds smaller divergences than random draws from the distribution of its initial logits, so `best` takes the
-    largest divergence of four searches:
+    For every text, a search looks for attention whose Jensen–Shannon divergence (JSD) from the classifier's
+    attention is as large as possible, while the total variation distance (TVD) between the two outputs
+    stays within ε. The ε-max JSD of a text is the largest divergence found. It is at most ln 2, and 0 if no
+    other attention is accepted. If the model has several heads, their attention is searched together, and
+    the divergence is the mean over heads.
 
-    - the published search: AMSGrad on `copies` attention distributions per text, evaluated after the last step;
+    The published search finds smaller divergences than random draws from the distribution of its initial
+    logits. `best` therefore takes the largest divergence of four searches:
+
+    - the published search: AMSGrad on `copies` attention distributions per text, evaluated after the last
+      step;
     - `draws` random distributions from the distribution of the initial logits;
-    - gradient ascent from the best random distributions, for `epsilon` and for `tolerance`; every step is a candidate;
-    - for two classes: every position alone, and every pair of positions, weighted so that the output lies at the edge
-      of the accepted distance.
+    - gradient ascent from the best of these random distributions, once within `epsilon` and once within
+      `tolerance`; the attention after every step is a candidate;
+    - for two classes: all weight on one position, and every pair of positions, with weights that move the
+      output to the edge of the accepted distance.
 
-    The last search is exact if the logits are linear in the weights, as in every classifier here but the transformer:
-    the accepted attention is then a polytope whose corners have weight on at most two positions, and the divergence,
-    which is convex, is largest at a corner. Otherwise the value is a lower bound. docs/papers/jain2019.md has figures.
+    The search over pairs is exact if the logits are linear in the weights, as in every classifier here but
+    the transformer: the accepted attention is then a polytope whose corners have weight on at most two
+    positions, and the divergence, which is convex, is largest at a corner. Otherwise the value is a lower
+    bound. docs/papers/jain2019.md has figures.
 
-    Scores, means over the texts: `max_jsd`, the ε-max JSD; `max_jsd_strict`, the same with `epsilon` as tolerance;
-    `tvd`, the distance of the output under the attention chosen for `max_jsd`; under `best` also `max_jsd_published`
-    and `max_jsd_strict_published`, from the published search alone. Columns: the same, `max_attention`, and
-    `max_jsd_at_<ε>`, the ε-max JSD with ε as tolerance.
+    Scores, means over the texts: `max_jsd`, the ε-max JSD with `tolerance` as ε; `max_jsd_strict`, the same
+    with `epsilon` as ε; `tvd`, the distance of the output under the attention chosen for `max_jsd`. With
+    `search: best` also `max_jsd_published` and `max_jsd_strict_published`, from the published search alone.
+    Columns: one for each of these scores; `max_attention`, the highest weight of the text; and
+    `max_jsd_at_<ε>`, the ε-max JSD for further values of ε.
 
-    The result for a text does not depend on its batch: the losses are sums over texts, and Adam scales each weight by
-    itself. Memory grows with copies × tokens of a batch, under `best` with max(copies, 50) × tokens, as 50 draws are
-    evaluated together. A transformer runs again at every step: lower `--model.init_args.eval_tokens` for it.
+    The texts of a batch are searched together, but the result for a text does not depend on its batch: the
+    losses are sums over texts, and Adam scales the gradient of each weight separately. Memory grows with
+    copies × tokens of a batch; with `search: best` it grows with max(copies, 50) × tokens, as 50 draws are
+    evaluated together. A transformer runs again at every step: lower `--model.init_args.eval_tokens` for
+    it.
 
     Args:
         search: `best`, or `published` for the search of the released code alone.
-        copies: number K of attention distributions that a published search optimises together for each text.
-        steps: number of steps of AMSGrad.
+        copies: Number of attention distributions per text that a published search optimises together.
+        steps: Number of steps of AMSGrad.
         epsilon: TVD of the output up to which the loss has no penalty.
         tolerance: TVD of the output up to which attention is accepted.
-        starts: number of published searches for each text, each on `copies` distributions; the best of all counts. The
-            distributions of all starts are kept in memory.
-        draws: number of random distributions for each text; used by `best`.
+        starts: Number of published searches for each text, each on `copies` distributions; the largest
+            divergence over all starts counts. The distributions of all starts are kept in memory.
+        draws: Number of random distributions for each text; used by `best`.
     """
 
     name = "adversary"
@@ -106,7 +114,10 @@ class Adversary(FidelityTest):
         return (*self._divergences, "tvd", "max_attention", *map(_at, self.epsilons))
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Return the columns of a batch; the attention chosen for `max_jsd` colours the example texts."""
+        """Search adversarial attention for a batch, and return the columns of the test.
+
+        The attention chosen for `max_jsd`, averaged over heads, colours the words of the example texts.
+        """
         require_one_distribution(classified, self.name)
         farthest = Farthest(classified, [*self.epsilons, self.epsilon, self.tolerance], self.tolerance)
         farthest.offer(self.published(classified))
@@ -131,10 +142,10 @@ class Adversary(FidelityTest):
         return Measurements(numbers, {"adversary": farthest.weights.mean(0)})
 
     def published(self, classified: ClassifiedBatch) -> Tensor:
-        """Run the published search from every start; return the attention after the last step.
+        """Run the published search from every start, and return the attention found for each text.
 
         Returns:
-            Attention `[starts × copies, heads, batch, positions]`: `copies` distributions per start and text.
+            Attention after the last step, `[starts × copies, heads, batch, positions]`.
         """
         # One after the other, so that the memory of a step does not grow with their number.
         starts = self.start(classified).tensor_split(self.starts)
@@ -152,16 +163,21 @@ class Adversary(FidelityTest):
     def start(self, classified: ClassifiedBatch) -> Tensor:
         """Return the random initial logits of the published searches, `[starts × copies, heads, batch, positions]`.
 
-        The logits of a start do not depend on later starts.
+        The first logits stay the same if the number of starts is raised.
         """
         return self.drawn(classified, self.name, self.starts * self.copies)
 
     def drawn(self, classified: ClassifiedBatch, purpose: str, count: int) -> Tensor:
         """Return random attention logits, `[count, heads, batch, positions]`.
 
-        Logits are log(1/L) + spread · N(0, 1) for a text of L positions, and the lowest float outside the mask, so that
-        weights and gradients are 0 there. They depend on the seed, the text and `purpose`, which separates independent
-        draws.
+        The logits of a text with L positions are log(1/L) + spread · N(0, 1). Outside the mask they are the
+        lowest float, so that weights and gradients are 0 there. They depend only on the seed, the text and
+        `purpose`.
+
+        Args:
+            classified: The texts.
+            purpose: Any string; different strings give independent draws.
+            count: Number of draws for each text.
         """
         noise = classified.noise(purpose, count * len(classified.weights))
         # A uniform draw becomes a normal one; 0 would become -∞.
@@ -172,14 +188,15 @@ class Adversary(FidelityTest):
         return drawn.view(count, *classified.weights.shape)
 
     def loss(self, classified: ClassifiedBatch, weights: Tensor) -> Tensor:
-        """Return the loss of the published search, a scalar: the sum over the texts.
+        """Return the loss of the published search, summed over the texts, a scalar.
 
-        For each text it is a penalty on output distances above `epsilon`, minus the divergences from the classifier's
-        attention, minus the mean divergence between pairs of the K distributions that are optimised together.
+        The loss of a text has three terms: a penalty if the TVD of the output exceeds `epsilon`; minus the
+        JSD of each distribution from the classifier's attention; and minus the mean JSD between pairs of
+        the distributions, so that they differ from each other.
 
         Args:
-            classified: the texts, with the classifier's attention.
-            weights: the K distributions for each text, `[copies, heads, batch, positions]`.
+            classified: The texts, with the classifier's attention.
+            weights: The distributions that are optimised together, `[copies, heads, batch, positions]`.
         """
         own = classified.weights
         distance = tvd(classified.decide(weights), classified.probabilities)
@@ -194,11 +211,17 @@ class Adversary(FidelityTest):
         return loss
 
     def draw(self, classified: ClassifiedBatch, farthest: "Farthest") -> Mapping[float, Tensor]:
-        """Draw random attention and offer it to `farthest`; return the logits of the best draws, where ascents start.
+        """Draw random attention, pass it to `farthest` as candidates, and return starting points for gradient ascent.
+
+        Args:
+            classified: The texts.
+            farthest: Best candidates so far; it is updated.
 
         Returns:
-            For `epsilon` and `tolerance`, logits `[ascents, heads, batch, positions]`: first the draws within this
-            output distance, the largest divergence first, then the others, the smallest distance first.
+            For `epsilon` and for `tolerance`, the logits of the best draws,
+            `[ascents, heads, batch, positions]`. Draws whose output stays within the limit come first,
+            sorted by divergence, largest first. The other draws follow, sorted by the distance of their
+            output, smallest first.
         """
         kept: dict[float, tuple[Tensor, Tensor]] = {}
         for first in range(0, self.draws, DRAWN):
@@ -231,7 +254,11 @@ class Adversary(FidelityTest):
         return means(self._divergences, "nats") | means(["tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return `adversary`, the ε-max JSD by the highest weight of the text, and `adversary.curve`, its mean by ε."""
+        """Return two tables of the ε-max JSD.
+
+        The table `adversary` gives the mean and median over texts, in bins of the texts' highest attention
+        weight. The table `adversary.curve` gives the mean for each checkpoint and value of ε.
+        """
         curves = [
             pd.DataFrame(
                 {"checkpoint": one.name, "epsilon": self.epsilons, "max_jsd": self._curve(one.columns(self.name))}
@@ -245,9 +272,11 @@ class Adversary(FidelityTest):
         }
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return `adversary`, violins of the ε-max JSD by the highest weight of the text, and `adversary.curve`.
+        """Return two figures of the ε-max JSD.
 
-        The curve is the mean ε-max JSD by accepted output distance, a line for each variant.
+        The figure `adversary` has violins, in bins of the texts' highest attention weight. The figure
+        `adversary.curve` has a line for each variant: the mean against the accepted distance of the output,
+        ε.
         """
         seeds = over_seeds(results, self.name)
         lines = {variant: (self.epsilons, self._curve(values)) for variant, values in seeds.items()}
@@ -260,9 +289,10 @@ class Adversary(FidelityTest):
         }
 
     def audit(self) -> Mapping[str, object]:
-        """Return `evaluations`, the number of times that the classifier decides on one text, by search.
+        """Return `evaluations`: how often the classifier decides on one text, by kind of search.
 
-        The entry `each_position` counts evaluations for each position of the text.
+        Evaluations whose number grows with the length of the text are counted per position, under
+        `each_position`.
         """
         counts = {"published": self.starts * self.copies * (self.steps + 1)}  # and one after the last step
         if self.search == "best":
@@ -288,20 +318,20 @@ def _at(epsilon: float) -> str:
 
 
 class Farthest:
-    """Candidate attention with the largest divergence so far for each text, for several bounds on the output distance.
+    """Attention with the largest divergence found so far for each text, under several limits on the output distance.
 
-    Divergence is the JSD of the attention from the classifier's, distance the TVD of the output. The first candidate is
-    the classifier's attention, with divergence 0.
+    Divergence is the JSD between candidate attention and the classifier's; distance is the TVD between the
+    two outputs. The first candidate is the classifier's own attention, with divergence 0.
 
     Args:
-        classified: the texts.
-        bounds: largest accepted distances.
-        chosen: the bound whose best attention is kept.
+        classified: The texts.
+        bounds: The limits, each a largest accepted distance.
+        chosen: The limit in `bounds` for which the attention itself is kept, not only its divergence.
 
     Attributes:
-        divergence: largest divergence by bound, float64 `[batch]`.
-        weights: attention with the largest divergence within `chosen`, `[heads, batch, positions]`.
-        distance: distance of the output under `weights`, `[batch]`.
+        divergence: Largest divergence within each limit, float64 `[batch]` by limit.
+        weights: Attention with the largest divergence within `chosen`, `[heads, batch, positions]`.
+        distance: Distance of the output under `weights`, `[batch]`.
     """
 
     def __init__(self, classified: ClassifiedBatch, bounds: Sequence[float], chosen: float) -> None:
@@ -311,7 +341,10 @@ class Farthest:
 
     @torch.no_grad()
     def offer(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Classify under candidate attention `[candidates, heads, batch, positions]`, and keep the best candidates.
+        """Classify the texts under candidate attention, and keep the candidates with the largest divergences.
+
+        Args:
+            weights: Candidate attention, `[candidates, heads, batch, positions]`.
 
         Returns:
             Distance of the output and divergence of the attention, each `[candidates, batch]`.
@@ -323,12 +356,14 @@ class Farthest:
         return distance, divergence
 
     def keep(self, weights: Tensor, distance: Tensor, divergence: Tensor) -> None:
-        """Update the best candidates by attention that has been evaluated; nan as distance or divergence is skipped.
+        """Keep the best of some candidates whose output distance and divergence are known.
+
+        Candidates whose distance or divergence is nan are skipped.
 
         Args:
-            weights: candidate attention, `[candidates, heads, batch, positions]`.
-            distance: distance of the output, `[candidates, batch]`.
-            divergence: divergence of the attention, `[candidates, batch]`.
+            weights: Candidate attention, `[candidates, heads, batch, positions]`.
+            distance: Distance of the output, `[candidates, batch]`.
+            divergence: Divergence of the attention, `[candidates, batch]`.
         """
         # With weights that sum to a little more than one, rounding may exceed ln 2.
         divergence = divergence.clamp(max=math.log(2))
@@ -343,16 +378,20 @@ class Farthest:
 
 
 def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -> Iterator[Tensor]:
-    """Yield candidate attention for a classifier with two classes, `[candidates, heads, batch, positions]`.
+    """Yield candidate attention on one or two positions, for a classifier with two classes.
 
-    Candidates have all weight on one position; then, for each bound and each direction of the output, on the pair of
-    positions that is farthest from the classifier's attention. The weights of a pair move the output by the bound,
-    exactly if the logits are linear in the weights. All heads have the same weights.
+    First come candidates with all weight on one position. Then comes one candidate for each bound and each
+    of the two directions in which the output can move: of all pairs of positions, the pair whose attention
+    is farthest from the classifier's. The two weights of a pair are such that the output moves by the
+    bound, which is exact if the logits are linear in the weights. All heads get the same weights.
 
     Args:
-        classified: the texts.
-        bounds: accepted output distances.
-        margin: share of a bound that is left as room for rounding.
+        classified: The texts.
+        bounds: Accepted output distances.
+        margin: Fraction of each bound that is left unused, so that rounding does not exceed the bound.
+
+    Yields:
+        Attention `[candidates, heads, batch, positions]`.
     """
     heads, texts, size = classified.weights.shape
     single = torch.eye(size, dtype=classified.weights.dtype, device=classified.mask.device)[:, None, None]
@@ -382,10 +421,10 @@ def _best_pair(own: Tensor, logits: Tensor, edge: Tensor, mask: Tensor) -> Tenso
     """Return weights `[batch, positions]` on the pair of positions farthest from `own` with a given logit.
 
     Args:
-        own: attention `[heads, batch, positions]`.
-        logits: logit of each position alone, `[batch, positions]`.
-        edge: logit of the mixture of the pair, `[batch]`.
-        mask: positions that may get weight, bool `[batch, positions]`.
+        own: Attention `[heads, batch, positions]`.
+        logits: Logit of each position alone, `[batch, positions]`.
+        edge: Logit of the mixture of the pair, `[batch]`.
+        mask: Positions that may get weight, bool `[batch, positions]`.
     """
     one, other = torch.triu_indices(mask.size(1), mask.size(1), 1, device=mask.device)
     share = (edge[:, None] - logits[:, other]) / (logits[:, one] - logits[:, other])  # weight of the first

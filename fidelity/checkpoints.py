@@ -29,12 +29,12 @@ class Checkpoint:
     """A trained classifier.
 
     Attributes:
-        path: checkpoint file.
+        path: Checkpoint file.
         digest: SHA-256 of the file.
-        config: configuration of the training run.
-        name: unique name, for instance `tying, seed 1`.
-        variant: name shared by checkpoints that differ only in the seed, for instance `tying`.
-        model: the classifier in evaluation mode; its parameters have no gradients.
+        config: Configuration of the training run.
+        name: Unique name, for instance `tying, seed 1`.
+        variant: Name shared by checkpoints that differ only in the seed, for instance `tying`.
+        model: The classifier in evaluation mode; its parameters have no gradients.
     """
 
     path: Path
@@ -53,8 +53,8 @@ class Checkpoint:
         """Return an untrained classifier with the checkpoint's configuration, on the CPU.
 
         Args:
-            data: datamodule that gives the vocabulary and the labels.
-            seed: seed of the random initial parameters.
+            data: Datamodule with the vocabulary and the labels.
+            seed: Seed of the random initial parameters.
         """
         with isolate_rng():
             torch.manual_seed(seed)
@@ -74,7 +74,7 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     """Read a checkpoint; return the configuration of its training run and the content of the file.
 
     Raises:
-        UserError: the file is not a checkpoint of a text classifier, or has no configuration.
+        UserError: The file is not a checkpoint of a text classifier, or has no configuration.
     """
     content = read_checkpoint(path)
     if TextClassifier.checkpoint_key not in content or "config" not in content:
@@ -93,16 +93,21 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
 
 
 def classifier_of(path: Path, config: Config) -> TextClassifier:
-    """Create the classifier of a configuration, before `make_for` creates its parameters; errors name `path`."""
+    """Create the classifier that a configuration describes, still without parameters: `make_for` creates them.
+
+    Args:
+        path: Checkpoint of the configuration, named in error messages.
+        config: Configuration of the training run.
+    """
     # The parser changes the lists of its argument.
     return instantiate(TextClassifier, path, deepcopy(config["model"]))  # type: ignore[type-abstract]
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return `path` if it is a file, or all checkpoints (`*.ckpt`) below it if it is a folder, sorted.
+    """Return the checkpoint files at `path`: the file itself, or all `*.ckpt` files below a folder, sorted.
 
     Raises:
-        UserError: there is no such file or folder, or the folder has no checkpoint.
+        UserError: There is no such file or folder, or the folder has no checkpoint.
     """
     if not path.exists():
         raise UserError(
@@ -123,16 +128,17 @@ def files_of(path: Path) -> list[Path]:
 def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoint]:
     """Load the classifiers of checkpoint files, and of all checkpoints below folders.
 
-    Checkpoints are sorted by variant, then by seed. Variants have the order of their first files in `paths`; variants
-    of one folder are sorted by name.
+    Checkpoints that differ only in the seed are one variant. The result has one variant after the other,
+    each sorted by seed. Variants are in the order in which `paths` first names one of their files; variants
+    found in one folder are sorted by name.
 
     Args:
-        paths: checkpoint files and folders.
-        data: datamodule with the data of the training, set up.
+        paths: Checkpoint files and folders.
+        data: Datamodule with the data of the training, set up.
 
     Raises:
-        UserError: a file is damaged, is not a text classifier, is named twice, was trained on other data, or comes from
-            the same training as another file.
+        UserError: A file is damaged, is not a text classifier, is named twice, was trained on other data,
+            or comes from the same training as another file.
     """
     files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
     digests: dict[str, Path] = {}

@@ -23,19 +23,20 @@ Texts = TypeVar("Texts", TextBatch, Output, Level)
 
 @dataclass(frozen=True, eq=False)
 class ClassifiedBatch:
-    """Texts of at least two words each, with the output of one classifier.
+    """Batch of texts, each with at least two words or sentences to attend to, and the output of one classifier.
 
-    A *position* is a token or a sentence that may get attention weight. The attention of all tested levels is replaced
-    together. The levels are: the words of a flat model; the sentences of a hierarchical model, or its words by option;
-    the heads of a transformer, each a level.
+    A *position* is a token or a sentence that may get attention weight. A *level* is one attention
+    distribution that the tests replace: the attention over words of a flat model; over sentences of a
+    hierarchical model, or over its words by option; or a head of a transformer. All tested levels are
+    replaced together, and form the axis `heads`.
 
     Attributes:
-        checkpoint: the classifier.
-        batch: the texts.
-        output: output of the classifier, without gradients.
-        names: names of the tested levels.
-        seed: seed of all random numbers.
-        pad: id of the padding in the vocabulary.
+        checkpoint: The classifier.
+        batch: The texts.
+        output: Output of the classifier, without gradients.
+        names: Names of the tested levels.
+        seed: Seed of all random numbers.
+        pad: Id of the padding in the vocabulary.
     """
 
     checkpoint: Checkpoint
@@ -47,7 +48,7 @@ class ClassifiedBatch:
 
     @cached_property
     def weights(self) -> Tensor:
-        """Attention of the classifier, `[heads, batch, positions]`, one head for each tested level."""
+        """Attention of the classifier, `[heads, batch, positions]`; each tested level is one head."""
         return torch.stack([self.output.levels[name].weights for name in self.names])
 
     @cached_property
@@ -57,15 +58,16 @@ class ClassifiedBatch:
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[batch, positions]`, True for positions that may get weight."""
+        """Mask of the positions that may get attention weight, bool `[batch, positions]`; True for such positions."""
         return self.output.levels[self.names[0]].mask
 
     @cached_property
     def groups(self) -> Tensor:
-        """Index of the distribution that each position belongs to, int64 `[batch, positions]`; -1 outside the mask.
+        """Number of the attention distribution that each position belongs to, int64 `[batch, positions]`.
 
-        The weights of one group sum to one. A group is the whole text, or one sentence at the word level of a
-        hierarchical model.
+        The weights of one distribution sum to one. Usually the whole text has one distribution, number 0.
+        At the word level of a hierarchical model every sentence has its own. Positions outside the mask
+        have -1.
         """
         groups = self.output.levels[self.names[0]].groups
         return (~self.mask).long().neg() if groups is None else groups
@@ -77,7 +79,10 @@ class ClassifiedBatch:
 
     @cached_property
     def words(self) -> Tensor:
-        """Bool `[batch, positions]`, True for positions that contain a word: only these can be removed from a text."""
+        """Mask of the positions that contain a word, bool `[batch, positions]`; True for such positions.
+
+        Only these positions can be removed from a text.
+        """
         return self.to_positions(torch.ones_like(self.token_to_position, dtype=torch.float32)) > 0
 
     @cached_property
@@ -96,7 +101,10 @@ class ClassifiedBatch:
         return self.of_predicted(self.probabilities)
 
     def of_predicted(self, probabilities: Tensor) -> Tensor:
-        """Pick from `[..., batch, classes]` the probability of the class that is predicted for the unchanged text.
+        """Return the probability of the class that is predicted for the unchanged text.
+
+        Args:
+            probabilities: Class probabilities, `[..., batch, classes]`, for instance of a changed text.
 
         Returns:
             Probabilities `[..., batch]`.
@@ -105,16 +113,25 @@ class ClassifiedBatch:
         return probabilities.gather(-1, places).squeeze(-1)
 
     def to_positions(self, values: Tensor) -> Tensor:
-        """Sum values of tokens `[batch, time]` over the tokens of each position; return `[batch, positions]`."""
+        """Sum values of tokens over the tokens of each position.
+
+        Args:
+            values: Values of the tokens, `[batch, time]`.
+
+        Returns:
+            Sums `[batch, positions]`.
+        """
         there = self.token_to_position >= 0
         sums = values.new_zeros(self.mask.shape)
         return sums.scatter_add(1, self.token_to_position.clamp(min=0), values.masked_fill(~there, 0))
 
     def decide(self, weights: Tensor) -> Tensor:
-        """Return the class probabilities if attention is replaced by `weights`.
+        """Return the class probabilities of the classifier if its attention is replaced by `weights`.
+
+        The hidden states that are attended to stay the same.
 
         Args:
-            weights: attention of the tested levels, `[..., heads, batch, positions]`; hidden states stay.
+            weights: Attention of the tested levels, `[..., heads, batch, positions]`.
 
         Returns:
             Probabilities `[..., batch, classes]`.
@@ -122,10 +139,11 @@ class ClassifiedBatch:
         return self.logits(weights).softmax(-1)
 
     def logits(self, weights: Tensor) -> Tensor:
-        """Return the logits if attention is replaced, as `decide` does before the softmax.
+        """Return the logits of the classifier if its attention is replaced by `weights`; `decide` is their softmax.
 
         Args:
-            weights: attention `[..., heads, batch, positions]`, in the order of `names`.
+            weights: Attention `[..., heads, batch, positions]`; the heads are the tested levels, in the
+                order of `names`.
 
         Returns:
             Logits `[..., batch, classes]`.
@@ -135,11 +153,12 @@ class ClassifiedBatch:
 
     @torch.no_grad()
     def reread(self, keep: Tensor) -> Tensor:
-        """Encode and classify copies of the texts with fewer words.
+        """Remove words from the texts, and encode and classify what is left.
+
+        Each text may be read several times, with other words removed. Delimiters always stay.
 
         Args:
-            keep: bool `[copies, batch, positions]`, True for words that stay in each copy of a text; delimiters always
-                stay.
+            keep: Bool `[copies, batch, positions]`, True for the words that stay in each copy of a text.
 
         Returns:
             Probabilities `[copies, batch, classes]`, nan for copies without a word.
@@ -158,8 +177,12 @@ class ClassifiedBatch:
     def noise(self, purpose: str, draws: int) -> Tensor:
         """Return uniform random numbers in [0, 1), float64 `[draws, batch, positions]`; 2 outside the mask.
 
-        The numbers of a text depend on the seed, on `purpose`, which separates independent draws, and on the index of
-        the text in its split, not on the batch.
+        The numbers of a text depend on the seed, `purpose` and the index of the text in its split, but not
+        on the batch.
+
+        Args:
+            purpose: Any string; different strings give independent numbers.
+            draws: Number of draws.
         """
         found = np.full((draws, *self.mask.shape), OUTSIDE)
         rows = zip(self.batch.index.tolist(), self.mask.cpu().numpy(), strict=True)
@@ -170,9 +193,13 @@ class ClassifiedBatch:
 
 
 def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:
-    """Raise a UserError if the texts have one distribution for each sentence; `test` is the name of the test.
+    """Raise a UserError if each sentence of the texts has its own attention distribution.
 
     Only the word level of a hierarchical model has such attention.
+
+    Args:
+        classified: The texts.
+        test: Name of the test that needs one distribution per text, for the message.
     """
     if bool((classified.groups > 0).any()):
         raise UserError(
@@ -187,7 +214,7 @@ def to_tokens(values: Tensor, token_to_position: Tensor) -> Tensor:
 
     Args:
         values: `[..., batch, positions]`.
-        token_to_position: position of each token, int64 `[batch, time]`; -1 for none.
+        token_to_position: Position of each token, int64 `[batch, time]`; -1 for none.
 
     Returns:
         Values of the tokens `[..., batch, time]`, 0 for tokens without a position.
@@ -197,10 +224,10 @@ def to_tokens(values: Tensor, token_to_position: Tensor) -> Tensor:
 
 
 def token_to_position(batch: TextBatch, level: str) -> Tensor:
-    """Return the position of each token at a level of attention, int64 `[batch, time]`.
+    """Return the position that each token of a batch belongs to, int64 `[batch, time]`.
 
-    A position is the index of the sentence at the level `sentence`, else the index of the token; -1 for delimiters and
-    padding.
+    At the level `sentence` a position is the index of the token's sentence, at other levels the index of
+    the token. Delimiters and padding have -1.
     """
     if level == SENTENCE:
         return batch.sentences
@@ -212,11 +239,12 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
     """Return the names of the attention levels to test.
 
     Args:
-        output: output of the classifier, with its levels.
-        wanted: name of a level; None for the sentence level, or for all levels if the model has none.
+        output: Output of the classifier, with its levels.
+        wanted: Name of the level to test. None tests the sentence level, or all levels if there is no
+            sentence level.
 
     Raises:
-        UserError: the model has no level of this name.
+        UserError: The model has no level of this name.
     """
     if wanted is None:
         return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
@@ -231,18 +259,20 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
 def classify(
     checkpoint: Checkpoint, batch: TextBatch, level: str | None, *, seed: int, pad: int
 ) -> tuple[Output, ClassifiedBatch | None]:
-    """Classify a batch; return the output for all texts, and the texts that can be tested.
+    """Classify a batch, and select the texts that can be tested.
+
+    A text can be tested if attention has a choice: at least two words, or at the level `sentence` two
+    sentences.
 
     Args:
-        checkpoint: the classifier.
-        batch: the texts.
-        level: level of attention to test; None for the default of `levels_of`.
-        seed: seed of all random numbers of the tests.
-        pad: id of the padding in the vocabulary.
+        checkpoint: The classifier.
+        batch: The texts.
+        level: Level of attention to test; None for the default of `levels_of`.
+        seed: Seed of all random numbers of the tests.
+        pad: Id of the padding in the vocabulary.
 
     Returns:
-        The output, and the texts with at least two positions, words or, at that level, sentences; None if there are
-        none.
+        The output for all texts; and the texts that can be tested, None if there are none.
     """
     with torch.no_grad():
         output: Output = checkpoint.model(batch)
@@ -257,7 +287,12 @@ def classify(
 
 
 def select_texts(texts: Texts, rows: Tensor) -> Texts:
-    """Return some texts of a `TextBatch`, an `Output` or a `Level`; `rows` is int64 `[rows]` or bool `[batch]`."""
+    """Return some texts of a `TextBatch`, an `Output` or a `Level`.
+
+    Args:
+        texts: Object whose tensors have the texts as their first axis.
+        rows: The texts to return: indices, int64 `[rows]`, or a mask, bool `[batch]`.
+    """
     chosen: dict[str, Any] = {}
     for field in fields(texts):
         value = getattr(texts, field.name)
@@ -272,10 +307,10 @@ def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBat
     """Return texts with only some of their tokens; sentences left empty are dropped.
 
     Args:
-        batch: the texts.
-        rows: indices of the texts to return, int64 `[rows]`; an index may occur several times.
-        keep: bool `[rows, time]`, True for tokens that stay.
-        pad: id of the padding in the vocabulary.
+        batch: The texts.
+        rows: Indices of the texts to return, int64 `[rows]`; an index may occur several times.
+        keep: Bool `[rows, time]`, True for the tokens that stay in each returned text.
+        pad: Id of the padding in the vocabulary.
     """
     lengths = keep.sum(1)
     time = int(lengths.max())
@@ -302,12 +337,13 @@ def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBat
 
 
 def passes(lengths: Tensor) -> Iterator[Tensor]:
-    """Divide texts into passes of similar length; yield the indices of each pass, int64 `[texts]`, longest first.
+    """Divide texts into passes through the model, and yield the indices of the texts of each pass, int64 `[texts]`.
 
-    A pass has at most `PASS` tokens, padding included, or one text.
+    Texts of a pass have similar lengths; the longest texts come first. A pass has at most `PASS` tokens
+    with padding; a longer text is a pass by itself.
 
     Args:
-        lengths: number of tokens of each text, `[texts]`.
+        lengths: Number of tokens of each text, `[texts]`.
     """
     order = lengths.argsort(dim=0, descending=True, stable=True)
     while len(order):
@@ -317,11 +353,12 @@ def passes(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def renormalised(weights: Tensor, groups: Tensor) -> Tensor:
-    """Scale weights so that they sum to one in each group; a group without weight stays 0.
+    """Scale attention weights so that they sum to one in each group; a group without weight stays 0.
 
     Args:
-        weights: attention `[..., batch, positions]`.
-        groups: index of the group of each position, int64 `[batch, positions]`; -1 for none.
+        weights: Attention `[..., batch, positions]`.
+        groups: Number of the distribution that each position belongs to, int64 `[batch, positions]`; -1 for
+            none.
 
     Returns:
         Scaled weights `[..., batch, positions]`.

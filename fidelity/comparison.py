@@ -15,13 +15,13 @@ class CheckpointResult:
     """Measurements and scores of one checkpoint.
 
     Attributes:
-        name: name of the checkpoint, as in `Checkpoint`.
-        variant: name shared by checkpoints that differ only in the seed.
-        seed: seed of the training run; -1 if unknown.
-        classes: number of classes.
-        positive: class whose F1 is reported; None for the mean over the classes.
-        values: one row per test text, by its index in the split; columns are `<test>.<column>`, nan for skipped texts.
-        scores: estimates by `<test>.<score>`.
+        name: Name of the checkpoint, as in `Checkpoint`.
+        variant: Name shared by checkpoints that differ only in the seed.
+        seed: Seed of the training run; -1 if unknown.
+        classes: Number of classes.
+        positive: Class whose F1 is reported; None for the mean over the classes.
+        values: One row per test text, by its index in the split; columns are `<test>.<column>`, nan for skipped texts.
+        scores: Estimates by `<test>.<score>`.
     """
 
     name: str
@@ -38,7 +38,7 @@ class CheckpointResult:
 
     @property
     def tested(self) -> "pd.Series[bool]":
-        """Bool for each text, True if any test has a number for it."""
+        """Bool for each text, True if at least one test has a value for it."""
         return self.values.filter(like=".").notna().any(axis=1)
 
 
@@ -51,12 +51,12 @@ def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[Checkpoint
 
 
 def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.DataFrame]:
-    """Return the measurements of a test by variant: the rows of all its seeds in one frame."""
+    """Return the measurements of a test for each variant: the rows of all its checkpoints in one frame."""
     return {variant: pd.concat([one.columns(test) for one in ours]) for variant, ours in by_variant(results).items()}
 
 
 def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return one row per checkpoint: the number of tested and of skipped texts, and every score, nan if missing."""
+    """Return one row per checkpoint: the number of tested and of skipped texts, and all scores, nan if missing."""
     rows = []
     for result in results:
         texts = int(result.tested.sum())
@@ -68,12 +68,12 @@ def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
 
 
 def comparison_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return one row per score and variant: its mean over seeds, and its difference from the first variant.
+    """Return one row per score and variant: the mean over seeds, and its difference from the first variant's mean.
 
-    `mean`, `low`, `high` and `sd` are over the `seeds` of the variant. `difference` from the first variant, its
-    interval and `p` use the same resamples of the texts for both; `p_holm` is Holm-corrected over the variants of the
-    score. The first variant has nan there. Intervals and p-values describe the variation over texts, `sd` the variation
-    over seeds.
+    `mean` is over the seeds of the variant, whose number is `seeds`; `sd` is the standard deviation over
+    these seeds. `low` and `high` are the bootstrap interval of `mean` over texts. `difference` has its own
+    interval and `p`, from resamples of the texts shared with the first variant; `p_holm` is Holm-corrected
+    over the variants of the score. The columns of the difference are nan for the first variant.
     """
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
@@ -95,7 +95,11 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
 def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()) -> Table:
     """Return one row per score and one column per variant: the mean over seeds, with its interval.
 
-    The interval is in the columns `<variant>.low` and `<variant>.high`. Scores in `first` come before the others.
+    The ends of the interval are in the columns `<variant>.low` and `<variant>.high`.
+
+    Args:
+        results: Results of all checkpoints.
+        first: Names of the scores in the first rows.
     """
     scores = by_score(results)
     found = {name: scores[name] for name in dict.fromkeys((*first, *scores))}
@@ -109,7 +113,10 @@ def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
-    """Return the mean over seeds of every score, by `<variant>.<score>`; the first variant has no prefix."""
+    """Return the mean over seeds of every score.
+
+    Names are `<variant>.<score>`, or `<score>` alone for the first variant.
+    """
     found = by_score(results)
     scores: dict[str, Estimate] = {}
     for variant in by_variant(results):
@@ -119,7 +126,10 @@ def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
 
 
 def by_score(results: Sequence[CheckpointResult]) -> dict[str, dict[str, list[Estimate]]]:
-    """Return the estimates of the seeds, by score and variant, without nan unless all are nan."""
+    """Return the estimates of all seeds, by score and then by variant.
+
+    Seeds whose estimate is nan are left out, unless all seeds of the variant are nan.
+    """
     found: dict[str, dict[str, list[Estimate]]] = {}
     for variant, ours in by_variant(results).items():
         for name in dict.fromkeys(name for result in ours for name in result.scores):

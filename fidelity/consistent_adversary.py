@@ -51,26 +51,31 @@ ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
 
 
 class ConsistentAdversary(FidelityTest):
-    """Distance in attention between a checkpoint and models trained to make its decisions with other attention.
+    """Difference in attention between a checkpoint and adversaries trained to make the same decisions.
 
-    Trains one adversary for each λ on TVD − λ · KL over train. TVD is the total variation distance between the two
-    outputs, KL the divergence between the two attention distributions. Training follows the checkpoint's configuration,
-    from other random initial weights (in a transformer only the classification head is random). On test, each adversary
-    is a point of a curve: the mean TVD of the outputs and the mean JSD of the attention. The curve begins at the
-    checkpoint itself, (0, 0). `area` is the area under the curve, `max_jsd` its highest point. Two other models are
-    compared too: other seeds of the variant, to show the effect of a new training alone, and a checkpoint with uniform
-    attention, which has no adversary itself.
+    For each λ it trains one adversary, whose attention should differ from the checkpoint's, on TVD − λ · KL
+    over train (Wiegreffe & Pinter 2019, §4). TVD is the total variation distance between the outputs of
+    adversary and checkpoint; KL is the divergence between their attention distributions. Training follows
+    the checkpoint's configuration, from other random initial weights (in a transformer only the
+    classification head is random).
 
-    Tests the attention over sentences of a hierarchical classifier, and the mean over the heads of a transformer.
-    Adversaries are kept in `adversaries/` of the datamodule's cache; a run that is started again trains only the
-    missing ones.
+    On test, each adversary is a point of a curve: the mean TVD of the outputs and the mean JSD of the
+    attention. The curve begins at the checkpoint itself, (0, 0). The score `area` is the area under the
+    curve, `max_jsd` the JSD of its highest point. Two other kinds of models are compared with the
+    checkpoint: the first seed of the same variant, to show the effect of a new training alone; and a
+    checkpoint with uniform attention. A checkpoint with uniform attention has no adversaries.
+
+    Tests the attention over sentences of a hierarchical classifier, and the mean over the heads of a
+    transformer. Adversaries are kept in `adversaries/` of the datamodule's cache; a run that is started
+    again trains only the missing ones.
 
     Args:
-        strengths: values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so λ is twice
-            theirs.
-        max_epochs: largest number of epochs of a training.
-        patience: epochs without a lower training loss before a training ends.
-        seeds: number of checkpoints of each variant with adversaries, the first in their order; None for all.
+        strengths: Values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so λ
+            is twice theirs.
+        max_epochs: Largest number of epochs of a training.
+        patience: Epochs without a lower training loss before a training ends.
+        seeds: Number of checkpoints of each variant that get adversaries, in the order of the checkpoints;
+            None for all.
     """
 
     name = "consistent_adversary"
@@ -129,10 +134,12 @@ class ConsistentAdversary(FidelityTest):
         return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return one row for each checkpoint and model it is compared with: itself, adversaries, another seed, uniform.
+        """Return a table that compares each checkpoint with other models, one row per checkpoint and other model.
 
-        Columns: `other`, the name of that model; mean `tvd` of the outputs and mean `jsd` of the attention; its `f1`,
-        `accuracy` and training `epochs`.
+        The other models are the checkpoint itself, its adversaries, the first seed of its variant, and a
+        checkpoint with uniform attention. Columns: `other`, the name of the other model; `strength`, λ of
+        an adversary; the mean `tvd` of the outputs and the mean `jsd` of the attention, both between the
+        two models; `f1`, `accuracy` and the training `epochs` of the other model.
         """
         rows = []
         for result in results:
@@ -153,10 +160,10 @@ class ConsistentAdversary(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), _UNITS)}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return mean TVD against mean JSD: a line for each checkpoint with adversaries, points for other models.
+        """Return a figure of mean TVD and mean JSD: a line for each checkpoint with adversaries, points for others.
 
-        With several seeds, `consistent_adversary.seeds` shows the JSD to the first seed by the highest weight of the
-        text.
+        With several seeds of a variant there is a second figure, `consistent_adversary.seeds`: violins of
+        the JSD between the attention of each seed and of the first seed, by the highest weight of the text.
         """
         lines: dict[str, tuple[list[float], list[float]]] = {}
         points: dict[str, tuple[list[float], list[float]]] = {}
@@ -191,7 +198,7 @@ class ConsistentAdversary(FidelityTest):
         return {label: other for label, other in others.items() if other is not checkpoint}
 
     def audit(self) -> Mapping[str, object]:
-        """Return the number of adversaries, and `cut_off`, the number whose training reached `max_epochs`."""
+        """Return two counts: `adversaries`, and `cut_off`, the adversaries whose training was ended by `max_epochs`."""
         found = [adversary.best for each in self._adversaries.values() for adversary in each.values()]
         return {"adversaries": len(found), "cut_off": sum(not best.stopped for best in found)}
 
@@ -227,18 +234,19 @@ def _highest(values: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Trains other models as a checkpoint was trained, and keeps finished trainings as files.
+    """Settings of a checkpoint's training, with which other models are trained for comparison.
 
-    Optimiser, learning rate, clipping and batch size are the checkpoint's. A training ends after `max_epochs` epochs,
-    or after `patience` epochs without improvement. All random numbers depend on `seed` and the checkpoint.
+    Optimiser, learning rate, clipping and batch size are the checkpoint's. A training ends after
+    `max_epochs` epochs, or after `patience` epochs without improvement. All random numbers depend on `seed`
+    and the checkpoint. Finished trainings are kept as files.
 
     Attributes:
-        checkpoint: checkpoint whose configuration is used.
-        data: datamodule of the run, set up.
-        device: device of the trainings.
-        max_epochs: largest number of epochs.
-        patience: epochs without improvement before a training ends.
-        seed: seed of the run.
+        checkpoint: Checkpoint whose configuration is used.
+        data: Datamodule of the run, set up.
+        device: Device of the trainings.
+        max_epochs: Largest number of epochs.
+        patience: Epochs without improvement before a training ends.
+        seed: Seed of the run.
     """
 
     checkpoint: Checkpoint
@@ -250,7 +258,7 @@ class Recipe:
 
     @cached_property
     def training_seed(self) -> int:
-        """Seed of the trainings by this recipe, different for each checkpoint."""
+        """Seed of all trainings for this checkpoint, from `seed` and the checkpoint's digest."""
         return int(digest(f"{self.seed} {self.checkpoint.digest}".encode())[:8], 16)
 
     @cached_property
@@ -268,10 +276,13 @@ class Recipe:
         mode: Literal["min", "max"],
         **texts: Any,  # noqa: ANN401
     ) -> Best:
-        """Train a module by this recipe; return its best epoch.
+        """Train a module with these settings, and return its best epoch.
 
-        The best epoch has the least (`mode="min"`) or the greatest (`max`) logged value `monitor`. The other keywords
-        name the data as in Lightning's `Trainer.fit`: `train_dataloaders` or `datamodule`.
+        Args:
+            module: Module to train.
+            monitor: Name of the logged value that decides which epoch is best.
+            mode: `min` if the lowest value is best, `max` if the highest.
+            **texts: Data, as in Lightning's `Trainer.fit`: `train_dataloaders` or `datamodule`.
         """
         progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
         run = self.checkpoint.config.get("trainer", {})
@@ -293,14 +304,15 @@ class Recipe:
     def training(
         self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best], before: int = 0
     ) -> Training:
-        """Describe a training whose outcome is kept as a file for later runs.
+        """Describe a training whose best epoch is kept as a file, so that later runs need not repeat it.
 
         Args:
-            kind: folder in the datamodule's cache; the name of the file is a digest of recipe and options.
-            options: everything apart from the recipe that the outcome depends on.
-            name: name of the training in the log.
-            train: function that trains and returns the best epoch.
-            before: largest number of epochs of another training that `train` runs first.
+            kind: Folder of the file in the datamodule's cache. The file's name is a digest of the recipe
+                and `options`.
+            options: Everything apart from the recipe that affects the trained model.
+            name: Name of the training in the log.
+            train: Function that trains and returns the best epoch.
+            before: Largest number of epochs of another training that `train` runs first.
         """
         path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
         return Training(f"{name} of {self.checkpoint.name}", path, train, before + self.max_epochs)
@@ -315,23 +327,27 @@ class Recipe:
 
     @cached_property
     def train_outputs(self) -> "TrainOutputs":
-        """Outputs of the checkpoint for all texts of train."""
+        """Outputs of the checkpoint for all texts of the train split."""
         return collect_outputs(self.checkpoint.model.to(self.device), self.data, self.device)
 
 
 class TrainOutputs(NamedTuple):
-    """Outputs of a classifier for all texts of train.
+    """Outputs of a classifier for all texts of the train split.
 
     Attributes:
-        probabilities: probabilities of the classes, `[texts, classes]`.
-        weights: attention for each text, `[positions, heads]`.
+        probabilities: Probabilities of the classes, `[texts, classes]`.
+        weights: Attention for each text, `[positions, heads]`.
     """
 
     probabilities: Tensor
     weights: Sequence[Tensor]
 
     def padded(self, texts: Tensor, positions: int) -> tuple[Tensor, Tensor]:
-        """Return the outputs for a batch of texts, given by index int64 `[batch]`, padded to `positions`.
+        """Return the outputs for a batch of texts, with attention padded to a common number of positions.
+
+        Args:
+            texts: Indices of the texts in the train split, int64 `[batch]`.
+            positions: Number of positions after padding.
 
         Returns:
             Probabilities `[batch, classes]`, and attention `[heads, batch, positions]`.
@@ -359,7 +375,10 @@ def collect_outputs(model: TextClassifier, data: ClassificationDataModule, devic
 
 
 def attention_of(output: Output) -> Tensor:
-    """Return the attention in an output at the levels that are tested by default, `[levels, batch, positions]`."""
+    """Return the attention weights in an output, `[levels, batch, positions]`.
+
+    The levels are the sentence level if there is one, else all levels.
+    """
     return torch.stack([output.levels[name].weights for name in levels_of(output, None)])
 
 
@@ -369,23 +388,23 @@ def adversarial_loss(
     """Return TVD(ŷ_a, ŷ_b) − λ · KL(α_a ‖ α_b), averaged over texts, a scalar (Wiegreffe & Pinter 2019, §4).
 
     Args:
-        probabilities: outputs ŷ_a of the adversary, `[batch, classes]`.
-        weights: attention α_a of the adversary, `[heads, batch, positions]`; KL is averaged over heads.
-        base_probabilities: outputs ŷ_b of the checkpoint, `[batch, classes]`.
-        base_weights: attention α_b of the checkpoint, `[heads, batch, positions]`.
-        strength: λ.
+        probabilities: Outputs ŷ_a of the adversary, `[batch, classes]`.
+        weights: Attention α_a of the adversary, `[heads, batch, positions]`; KL is averaged over heads.
+        base_probabilities: Outputs ŷ_b of the checkpoint, `[batch, classes]`.
+        base_weights: Attention α_b of the checkpoint, `[heads, batch, positions]`.
+        strength: Λ.
     """
     # Their code takes the TVD of one sigmoid, half the TVD of its two classes: their λ is half of this λ.
     return (tvd(probabilities, base_probabilities) - strength * kl(weights, base_weights).mean(0)).mean()
 
 
 class AdversarialTraining(LightningModule):
-    """LightningModule that trains a model to make the decisions of another, with attention as different as possible.
+    """LightningModule that trains an adversary: the outputs of another model, with attention as different as possible.
 
     Args:
-        model: the model to train.
-        base: outputs of the other model for all texts of train.
-        strength: λ of `adversarial_loss`.
+        model: The adversary, which is trained.
+        base: Outputs of the other model for all texts of the train split.
+        strength: Λ of `adversarial_loss`.
     """
 
     def __init__(self, model: TextClassifier, base: TrainOutputs, strength: float) -> None:
@@ -393,7 +412,7 @@ class AdversarialTraining(LightningModule):
         self.model, self.base, self.strength = model, base, strength
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Return the adversarial loss of a batch, a scalar; labels are not used."""
+        """Return the adversarial loss of a batch, a scalar; it does not use the labels."""
         output: Output = self.model(batch)
         weights = attention_of(output)
         base = self.base.padded(batch.index, weights.size(-1))
@@ -406,12 +425,12 @@ class AdversarialTraining(LightningModule):
 
 
 class TrainedAdversary(NamedTuple):
-    """A trained adversary.
+    """Adversary after its training.
 
     Attributes:
-        model: the classifier, in evaluation mode and without gradients.
-        best: its best epoch, and how its training ended.
-        name: name in tables and figures.
+        model: The classifier, in evaluation mode and without gradients.
+        best: Result of the training, with its best epoch.
+        name: Name in tables and figures.
     """
 
     model: TextClassifier
@@ -420,10 +439,11 @@ class TrainedAdversary(NamedTuple):
 
 
 def adversary_training(recipe: Recipe, strength: float) -> Training:
-    """Describe the training of the adversary with one λ, `strength`.
+    """Describe the training of an adversary of the recipe's checkpoint; `strength` is λ.
 
-    All adversaries of a checkpoint have the same initial weights, not the checkpoint's. The epoch with the lowest
-    training loss counts; nothing is chosen on test, where the authors' code chooses the base.
+    All adversaries of a checkpoint start from the same random weights, which are not the checkpoint's. The
+    epoch with the lowest training loss is kept. Nothing is chosen on test, whereas the authors' code
+    chooses the base model there.
     """
 
     def train() -> Best:
@@ -436,7 +456,7 @@ def adversary_training(recipe: Recipe, strength: float) -> Training:
 
 
 def trained_adversary(recipe: Recipe, best: Best) -> TrainedAdversary:
-    """Create the adversary with the parameters of its best epoch, on the device of the recipe."""
+    """Return the adversary with the parameters of its best epoch, on the device of the recipe."""
     model = recipe.checkpoint.untrained(recipe.data, recipe.training_seed)
     model.load_state_dict(best.state)
     return TrainedAdversary(model.to(recipe.device).eval().requires_grad_(False), best)

@@ -28,21 +28,24 @@ INCOMPLETENESS = "integrated_gradients.incompleteness"
 
 
 class Correlation(FidelityTest):
-    """Correlation, over the words of a text, between attention and measures of the importance of each word.
+    """Correlation, over the words of a text, between attention and measures of word importance.
 
-    Uses |value| for every measure except leave-one-out, which uses the total variation distance. Kendall's τ is τ-b.
-    The correlation between two measures serves as a reference. Values that differ only by rounding count as ties: a
-    word that occurs twice in a text may have two values that differ in the last digits, which depend on the batch.
+    A measure enters with its absolute value; leave-one-out enters as the total variation distance of the
+    output. Kendall's τ is τ-b. Measures are also correlated with each other, for reference. Values that
+    differ only by rounding count as ties: otherwise two occurrences of one word could be ranked by their
+    last digits, which depend on the batch.
 
-    Columns: `<measure>.kendall`, `.pearson` and `.spearman` with attention, and `.p`, the p-value of τ; the same for
-    two measures as `<measure>_<measure>.kendall` and so on. They are nan if attention or a measure is the same for all
-    words. `words`, the number of words; `integrated_gradients.incompleteness`, see `Saliency.incompleteness`.
+    Columns: `<measure>.kendall`, `.pearson` and `.spearman`, the correlations with attention, and `.p`, the
+    p-value of τ; the same for two measures as `<measure>_<measure>.kendall` and so on. They are nan if
+    attention or a measure has the same value for all words. `words` is the number of words;
+    `integrated_gradients.incompleteness` is explained at `Saliency.incompleteness`.
 
-    Scores: means over the texts, and instead of `.p` `<measure>.significant`, the share of texts with p ≤ .05. Texts
-    without a coefficient are left out of its mean, and counted in the table `correlation`.
+    Scores: means of the columns over the texts, but instead of `.p` `<measure>.significant`, the share of
+    texts with p ≤ .05. Texts without a coefficient are left out of its mean, and counted in the table
+    `correlation`.
 
     Args:
-        saliencies: the measures, each once.
+        saliencies: The measures, each once.
     """
 
     name = "correlation"
@@ -90,7 +93,8 @@ class Correlation(FidelityTest):
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return one row for each checkpoint and pair of measures: mean and standard deviation of τ, and further means.
 
-        `texts` counts the texts with a coefficient, `undefined` the tested texts without one.
+        Attention counts as a measure. `texts` counts the texts with a coefficient, `undefined` the tested
+        texts without one.
         """
         rows = []
         for result, pair in product(results, self._pairs):
@@ -111,7 +115,10 @@ class Correlation(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return, for each measure, a histogram over texts of τ with attention, a line for each variant."""
+        """Return a figure for each measure: the histogram over texts of τ between attention and the measure.
+
+        Every variant is a line.
+        """
         seeds, figures = over_seeds(results, self.name), {}
         for measure in self.saliencies:
             taus = {variant: values[f"{measure}.kendall"].dropna().to_numpy() for variant, values in seeds.items()}
@@ -130,15 +137,15 @@ def _outline(taus: Floats) -> tuple[list[float], list[float]]:
 
 
 class Agreement(NamedTuple):
-    """Correlations between two rankings of the words, for several pairs of rankings; all fields are `[pairs]`.
+    """Correlations over the words of a text between two lists of values, for several pairs of lists.
 
-    Values are nan if one of the two rankings is constant.
+    All fields are `[pairs]`. They are nan if one of the two lists is constant.
 
     Attributes:
         kendall: Kendall's τ-b.
         pearson: Pearson's r.
         spearman: Spearman's ρ.
-        p: two-sided p-value of τ-b.
+        p: Two-sided p-value of τ-b.
     """
 
     kendall: Floats
@@ -148,11 +155,11 @@ class Agreement(NamedTuple):
 
 
 def agreements(one: Floats, other: Floats) -> Agreement:
-    """Return the correlations, over the words, between row i of `one` and row i of `other`, for each i.
+    """Correlate each row of `one` with the same row of `other`, over the words.
 
     Args:
-        one: values of the words, `[pairs, words]`.
-        other: values of the words to correlate with, `[pairs, words]`.
+        one: Values of the words, `[pairs, words]`.
+        other: Values of the words to correlate with, `[pairs, words]`.
     """
     tau = [kendalltau(a, b) for a, b in zip(one, other, strict=True)]
     with warnings.catch_warnings():  # they become nan
@@ -165,14 +172,14 @@ def agreements(one: Floats, other: Floats) -> Agreement:
 
 
 def without_rounding(values: Floats, tolerance: Floats) -> Floats:
-    """Make values equal that differ only by rounding; return them as `[..., words]`.
+    """Return the values, `[..., words]`, with those made equal that differ only by rounding.
 
-    In ascending order, a value that exceeds its predecessor by at most its tolerance becomes equal to it; so does a
-    chain of such values.
+    In ascending order, a value that exceeds the one before it by at most its tolerance becomes equal to it.
+    A chain of such values becomes equal to its first.
 
     Args:
-        values: values of the words, `[..., words]`.
-        tolerance: largest rounding difference of each value, `[..., words]`.
+        values: Values of the words, `[..., words]`.
+        tolerance: Largest rounding difference of each value, `[..., words]`.
     """
     order = values.argsort(axis=-1)
     ascending = np.take_along_axis(values, order, axis=-1)

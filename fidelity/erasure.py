@@ -25,14 +25,16 @@ FIRST_ROUND = 4  # numbers of erased weights tried in the first round
 
 
 class SingleWeight(FidelityTest):
-    """Decisions without the largest attention weight, and without a random other weight (Serrano & Smith 2019, §4).
+    """Test of erasing the largest attention weight, or a random other weight (Serrano & Smith 2019, §4).
 
-    One weight is set to zero and the others are scaled to sum to one. The first of equal largest weights is taken. If
-    the model has several heads, all lose the weight of the same position, the one with the largest mean over heads.
+    One weight is set to zero and the others are scaled to sum to one. On a tie the first of the largest
+    weights is erased. If the model has several heads, all lose the weight of the same position, the one
+    with the largest mean over heads.
 
-    Scores: `flips_top` and `flips_random`, the share of decisions that change without the largest and without the
-    random weight; `delta_js`, the mean difference between the two changes of the output (JSD, in nats). Columns: the
-    same, and `delta_weight`, the difference of the two weights.
+    Scores: `flips_top` and `flips_random`, the share of decisions that flip without the largest and without
+    the random weight; `delta_js`, the mean of the JSD (in nats) between the outputs with and without the
+    largest weight, minus the same JSD for the random weight. Columns: one for each score, and
+    `delta_weight`, the largest weight minus the random weight.
     """
 
     name = "single_weight"
@@ -61,9 +63,10 @@ class SingleWeight(FidelityTest):
         return means(("flips_top", "flips_random")) | means(["delta_js"], "nats")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the share of texts whose decision flips without either weight, only without one of them, or never.
+        """Return the shares of texts whose decision flips without either weight, only without one of the two, or never.
 
-        `both` counts decisions that flip without the largest weight and also without the random one, each erased alone.
+        The two weights are the largest and the random one, and each is erased alone. `both` is the share of
+        texts whose decision flips in both cases.
         """
         shares = {"both": [1, 1], "top_only": [1, 0], "random_only": [0, 1], "neither": [0, 0]}
         rows = []
@@ -74,9 +77,10 @@ class SingleWeight(FidelityTest):
         return {f"{self.name}_flips": Table(pd.DataFrame(rows), dict.fromkeys(shares, "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a scatter plot of the texts: difference of the two weights against difference of the two JSD.
+        """Return a scatter plot of the texts, comparing the largest weight with the random one.
 
-        It shows the first checkpoint of each variant.
+        The axes are the difference between the two weights, and the difference between the JSDs of the
+        output that erasing them causes. The plot shows the first checkpoint of each variant.
         """
         first = {variant: ours[0].columns(self.name).dropna() for variant, ours in by_variant(results).items()}
         points = {name: (own["delta_weight"].tolist(), own["delta_js"].tolist()) for name, own in first.items()}
@@ -85,35 +89,36 @@ class SingleWeight(FidelityTest):
 
 
 class SetErasure(FidelityTest):
-    """Number of attention weights that must be erased before the decision flips (Serrano & Smith 2019, §5).
+    """Number of attention weights that must be erased until the decision flips (Serrano & Smith 2019, §5).
 
-    Weights are set to zero in the order of a ranking, highest first, and the others are scaled to sum to one. A good
-    ranking needs few erased weights. Columns of every text:
+    Weights are set to zero in the order of a ranking, highest first, and the others are scaled to sum to
+    one. The better a ranking, the fewer weights must be erased. Columns of every text:
 
     - `<ranking>.fraction`: share of the weights that are erased at the first flip;
     - `<ranking>.mass`: share of the attention that is erased at the first flip;
     - `<ranking>.never`: 1 if the decision never flips, else 0; fraction and mass are then 1.
 
-    Every random order of `random` has its own columns, `random.fraction_1` and so on.
+    The ranking `random` has several orders, each with its own columns: `random.fraction_1` and so on.
 
-    If the model has several heads, all lose the weights of the same positions. With attention over the words of each
-    sentence, all words of the text are ranked together, and a sentence without any weight is a zero vector. If all
-    weights are erased, the attended sum is zero. A flat classifier, and a hierarchical one at the level of sentences,
-    then decide by the bias of their last layer; a hierarchical one at the level of words by its hidden states of empty
-    sentences; a transformer by the hidden state of its decision position from the layers below.
+    If the model has several heads, all lose the weights of the same positions. With attention over the
+    words of each sentence, all words of the text are ranked together, and a sentence without any weight is
+    a zero vector. If all weights are erased, the attended sum is zero. A flat classifier, and a
+    hierarchical one at the level of sentences, then decide by the bias of their last layer; a hierarchical
+    one at the level of words by its hidden states of empty sentences; a transformer by the hidden state of
+    its decision position from the layers below.
 
-    Scores for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
-    with `last: erase` also `last_flips`, the share that flip only when no weight is left; and `below_random`, the
-    median fraction of random orders minus the median fraction of the ranking. Both medians of `below_random` are over
-    all texts under either rule, with fraction 1 for a decision that never flips. Scores of `random` are means over its
-    orders.
+    Scores for each ranking: `median_fraction` and `median_mass`, medians over texts; `never_flips`, the
+    share of texts that never flip; with `last: erase` also `last_flips`, the share that flip only when no
+    weight is left; and `below_random`, the median fraction of random orders minus the median fraction of
+    the ranking. For `below_random` both medians are over all texts, and a decision that never flips has
+    fraction 1, whatever `last` is. Scores of `random` are means over its orders.
 
     Args:
-        rankings: rankings of the weights, each once; see `fidelity.saliency.Ranking`.
-        draws: number of random orders of every text, 1 or more.
-        last: `erase`: the last weight is erased too, and `median_fraction`, `median_mass` and violins leave out
-            decisions that never flip, as in the released code of the paper. `keep`: one weight always stays, and
-            decisions that have not flipped by then have fraction 1.
+        rankings: Rankings of the weights, each once; see `fidelity.saliency.Ranking`.
+        draws: Number of random orders of every text, 1 or more.
+        last: `erase`: the last weight is erased too, and `median_fraction`, `median_mass` and violins leave
+            out decisions that never flip, as in the released code of the paper. `keep`: one weight always
+            stays, and decisions that have not flipped by then have fraction 1.
     """
 
     name = "erasure"
@@ -173,9 +178,10 @@ class SetErasure(FidelityTest):
         return medians
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return violins of the share of weights erased at the first flip, for each ranking, over all seeds and draws.
+        """Return violins of the share of weights erased at the first flip, for each ranking and variant.
 
-        Beside them bars show the share of texts whose decision never flips.
+        Seeds and random orders are taken together. Bars beside the violins show the share of decisions that
+        never flip.
         """
         shown: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}
@@ -205,15 +211,16 @@ class SetErasure(FidelityTest):
 
 @torch.no_grad()
 def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "erase") -> Tensor:
-    """Return the number of erased weights at the first flip, int64 `[orders, batch]`; 0 if the decision never flips.
+    """Return the smallest number of erased weights at which the decision flips, int64 `[orders, batch]`.
 
-    Every round tries twice as many numbers of erased weights as the round before, for all texts under all orders, in
-    passes of bounded size. Texts that have flipped, or have no weight left, are left out of the next round.
+    It is 0 if the decision never flips. The numbers 1, 2, 3, … are tried without gaps, in rounds: each
+    round tries up to twice as many of them as the round before. Texts that have flipped, or have no weight
+    left, are left out of later rounds.
 
     Args:
-        classified: the texts.
-        rankings: sort keys `[orders, batch, positions]`, -inf outside the mask; the highest is erased first, and the
-            first of equals.
+        classified: The texts.
+        rankings: Sort keys `[orders, batch, positions]`, -inf outside the mask. The weight with the highest
+            key is erased first; on a tie the first position.
         last: `erase` to erase the last weight of a text too, `keep` to stop before it.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)

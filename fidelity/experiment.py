@@ -44,8 +44,8 @@ class Measurements:
     """Numbers that a test measures on a batch.
 
     Attributes:
-        numbers: values of the texts `[batch]` for every name of `FidelityTest.columns`; nan if undefined.
-        highlights: values of the words `[batch, positions]` by name; they colour the words of example texts.
+        numbers: Values of the texts `[batch]` for every name of `FidelityTest.columns`; nan if undefined.
+        highlights: Values of the words `[batch, positions]` by name; they colour the words of example texts.
     """
 
     numbers: Mapping[str, Tensor]
@@ -53,12 +53,12 @@ class Measurements:
 
 
 class Score(NamedTuple):
-    """A score of a test: a statistic over the texts.
+    """Definition of a score of a test: a statistic over the texts.
 
     Attributes:
-        columns: columns of the test that the statistic reads.
-        statistic: function from the values of these columns and resampling weights to the score.
-        unit: unit of the score.
+        columns: Columns of the test that the statistic reads.
+        statistic: Function that computes the score from the values of these columns and resampling weights.
+        unit: Unit of the score.
     """
 
     columns: Sequence[str]
@@ -67,19 +67,21 @@ class Score(NamedTuple):
 
 
 def means(columns: Iterable[str], unit: Unit = "fraction") -> dict[str, Score]:
-    """Define one score per column, named as the column: its mean over the texts."""
+    """Define one score for each column: the mean of the column over the texts, under the column's name."""
     return {column: Score([column], mean, unit) for column in columns}
 
 
 class FidelityTest(ABC):
-    """Base class of a fidelity test: its measurements on every text, and its scores over a test set.
+    """Base class of fidelity tests, which measure every text and compute scores over a test set.
 
-    Subclasses implement `columns`, `measure` and `scores`, and optionally `tables` and `figures`, whose names begin
-    with the name of the test. The experiment puts that name before the names of columns and scores.
+    Subclasses implement `columns`, `measure` and `scores`, and optionally `tables` and `figures`. The names
+    of tables and figures begin with the name of the test. The names of columns and scores do not: the
+    experiment prepends it.
 
     Attributes:
-        name: name of the test.
-        headline: ends of the names of the scores that answer the question of the test; by default all scores do.
+        name: Name of the test.
+        headline: Endings of the names of the main scores, which the summary shows first; by default all
+            scores are main scores.
     """
 
     name: ClassVar[str]
@@ -88,28 +90,33 @@ class FidelityTest(ABC):
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        """Prepare the test before the first batch, for instance train models.
+        """Prepare the test before the first batch, for instance by training models.
 
         Args:
-            checkpoints: classifiers to test.
-            data: datamodule of the run, set up.
-            device: device of the classifiers.
-            seed: seed of all random numbers.
+            checkpoints: Classifiers to test.
+            data: Datamodule of the run, set up.
+            device: Device of the classifiers.
+            seed: Seed of all random numbers.
         """
 
     @abstractmethod
     def columns(self, classes: int) -> Sequence[str]:
-        """Return the names of the numbers that `measure` gives, for a classifier with this number of classes."""
+        """Return the names of the columns that `measure` fills, one value per text.
+
+        Args:
+            classes: Number of classes.
+        """
 
     @abstractmethod
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """Measure a batch of texts under one classifier.
 
-        Gradients are recorded, but not for parameters.
+        Gradients with respect to activations can be taken; parameters have none.
 
         Args:
-            classified: the texts, with attention and output of the classifier.
-            saliency: importance of their words; all tests share it, so that each measure is computed once.
+            classified: The texts, with attention and output of the classifier.
+            saliency: Importance of the words of these texts. All tests share it, so that each measure is
+                computed once.
         """
 
     @abstractmethod
@@ -117,8 +124,8 @@ class FidelityTest(ABC):
         """Return the scores of the test by name.
 
         Args:
-            classes: number of classes.
-            positive: class whose F1 is reported; None for the mean over the classes.
+            classes: Number of classes.
+            positive: Class whose F1 is reported; None for the mean over the classes.
         """
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
@@ -135,7 +142,12 @@ class FidelityTest(ABC):
 
 
 def check_each_once(test: FidelityTest, **options: Sequence[str]) -> None:
-    """Raise a UserError if an option of a test, given by keyword, is an empty list or repeats an element."""
+    """Raise a UserError if an option of a test is an empty list or has an element twice.
+
+    Args:
+        test: The test, named in the message.
+        **options: Values of the options, by name.
+    """
     for option, names in options.items():
         if not names or len(set(names)) < len(names):
             raise UserError(f"{test.name}: {option} must be a non-empty list without duplicates, not {list(names)}.")
@@ -145,9 +157,9 @@ def check_columns(test: FidelityTest, numbers: Collection[str], classes: int) ->
     """Raise a ValueError if the columns that a test has measured are not the columns that it declares.
 
     Args:
-        test: the test.
-        numbers: names of the measured columns.
-        classes: number of classes of the classifier.
+        test: The test.
+        numbers: Names of the measured columns.
+        classes: Number of classes of the classifier.
     """
     if differing := sorted(set(test.columns(classes)).symmetric_difference(numbers)):
         raise ValueError(
@@ -157,14 +169,14 @@ def check_columns(test: FidelityTest, numbers: Collection[str], classes: int) ->
 
 
 class Example(NamedTuple):
-    """A text to show on the example page, under one classifier.
+    """Text for the example page, with the decision of one classifier.
 
     Attributes:
-        text: index of the text in the split.
-        checkpoint: name of the classifier.
-        predicted: predicted class.
-        confidence: probability of the predicted class.
-        rows: values of the tokens, `[tokens]`, by name of what they show, for instance `attention`.
+        text: Index of the text in the split.
+        checkpoint: Name of the classifier.
+        predicted: Predicted class.
+        confidence: Probability of the predicted class.
+        rows: Values of the tokens, `[tokens]`, by name of the measure, for instance `attention`.
     """
 
     text: int
@@ -177,18 +189,19 @@ class Example(NamedTuple):
 class Fidelity(Experiment[ClassificationDataModule]):
     """Experiment that tests whether attention explains the decisions of trained classifiers.
 
-    Run it with `python train.py test`. Without `--data` the data of the first checkpoint are used; the tests read the
-    test split. Texts of fewer than two words are classified, but not tested.
+    Run it with `python train.py test`. Without `--data` it uses the data of the first checkpoint. The tests
+    read the test split. Texts of fewer than two words are classified, but not tested.
 
     Args:
-        checkpoints: file or files of trained classifiers; a folder stands for all checkpoints below it. Checkpoints
-            that differ only in the seed are one variant; the other variants are compared with the variant of the first.
-        tests: the tests to run.
-        level: level of attention that is tested; None for the sentences of a hierarchical classifier, and for all
+        checkpoints: One or several files of trained classifiers; a folder stands for all checkpoints below
+            it. Checkpoints that differ only in the seed are one variant. The variant of the first
+            checkpoint is the reference with which all others are compared.
+        tests: The tests to run.
+        level: Level of attention to test. None tests the sentences of a hierarchical classifier, and all
             levels of other classifiers.
-        examples: number of texts on the page of examples, evenly spread over the split; 0 for no page.
-        eval_tokens: largest size of a batch, in tokens with padding; None for the datamodule's.
-        seed: seed of all random numbers; None for the seed of the run.
+        examples: Number of texts on the example page, evenly spread over the split; 0 for no page.
+        eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
+        seed: Seed of all random numbers; None for the seed of the run.
     """
 
     experiment = "fidelity"
@@ -227,7 +240,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
             The settings; None if no checkpoint is named.
 
         Raises:
-            UserError: the file is not a checkpoint of a text classifier.
+            UserError: The file is not a checkpoint of a text classifier.
         """
         paths = [arguments.checkpoints] if isinstance(arguments.checkpoints, str) else arguments.checkpoints
         if not paths:
@@ -240,7 +253,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         """Datamodule of the run.
 
         Raises:
-            UserError: its labels are numbers to predict, not classes.
+            UserError: The labels of the data are numbers to predict, not classes.
         """
         data = super().data
         if data.regression:
@@ -254,7 +267,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         """Load the classifiers.
 
         Raises:
-            UserError: a checkpoint cannot be used, see `fidelity.checkpoints.load`.
+            UserError: A checkpoint cannot be used, see `fidelity.checkpoints.load`.
         """
         if self.checkpoints:
             return
@@ -371,13 +384,13 @@ class Fidelity(Experiment[ClassificationDataModule]):
 def examples_of(
     classified: ClassifiedBatch, saliency: Saliency, highlights: Mapping[str, Tensor], chosen: Collection[int]
 ) -> list[Example]:
-    """Return the texts of a batch that are to be shown on the example page.
+    """Return the texts of a batch that belong on the example page, with the decision and the values of their tokens.
 
     Args:
-        classified: the texts, with the decisions of a classifier.
-        saliency: importance of their words.
-        highlights: further values of the words by name, `[batch, positions]`.
-        chosen: indices, in the split, of the texts to show.
+        classified: The texts, with the decisions of a classifier.
+        saliency: Importance of the words of these texts.
+        highlights: Further values of the words by name, `[batch, positions]`.
+        chosen: Indices, in the split, of the texts to show.
     """
     if not set(chosen).intersection(classified.batch.index.tolist()):
         return []
@@ -396,12 +409,12 @@ def examples_of(
 def example_page(
     found: Sequence[Example], data: ClassificationDataModule, checkpoints: Sequence[Checkpoint]
 ) -> ColouredTexts:
-    """Return the example page: every chosen text under the first checkpoint of each variant.
+    """Return the example page, which shows every chosen text once for the first checkpoint of each variant.
 
     Args:
-        found: texts under classifiers, in any order.
-        data: datamodule with the words and labels of the texts.
-        checkpoints: all checkpoints of the run.
+        found: Example texts with the decisions of all checkpoints, in any order.
+        data: Datamodule with the words and labels of the texts.
+        checkpoints: All checkpoints of the run.
     """
     first = {one.variant: one for one in reversed(checkpoints)}
     names = {one.name: one.variant for one in checkpoints if first[one.variant] is one}

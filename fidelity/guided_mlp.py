@@ -34,9 +34,13 @@ ADVERSARY_PATIENCE = 10  # as `patience` of `ConsistentAdversary`
 
 
 class GuidedClassifier(AttentionClassifier):
-    """A flat classifier with the attention of another model, `guide`, which is not trained.
+    """Flat classifier that uses the attention of another model, `guide`, instead of learning its own.
 
-    All other arguments are options of `AttentionClassifier`.
+    The guide is not trained.
+
+    Args:
+        guide: Model whose attention is used.
+        **parts: Options of `AttentionClassifier`.
     """
 
     objects = (*AttentionClassifier.objects, "guide")
@@ -56,23 +60,24 @@ class GuidedClassifier(AttentionClassifier):
 
 
 class GuidedMLP(FidelityTest):
-    """F1 of a token-wise MLP that is trained on the labels with imposed attention, for several sources of attention.
+    """F1 of a token-wise MLP trained with imposed attention, by source of the attention (Wiegreffe & Pinter 2019).
 
-    The MLP maps each word by itself, so only attention depends on context. Attention that helps the MLP more than
-    uniform attention, and more than attention that it learns itself, carries information about the text beyond the
-    classifier it comes from, unless an adversary's attention helps as much. Embeddings and optimisation are the
-    checkpoint's, without its regularisers; the epoch is chosen on dev. Hierarchical classifiers and transformers have
-    no single distribution over words, and are left out.
+    The MLP maps each word by itself, so only attention depends on context. It is trained on the labels.
+    Attention of the checkpoint that helps the MLP more than uniform attention, and more than attention that
+    the MLP learns itself, carries information about the text beyond the checkpoint, unless the attention of
+    an adversary helps as much. Embeddings and optimisation are the checkpoint's, without its regularisers;
+    the epoch is chosen on dev. Hierarchical classifiers and transformers have no single distribution over
+    words, and are left out.
 
     Args:
-        sources: sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP itself; `base`, the
-            checkpoint's; or `adversary`, its adversary's.
-        strength: λ of the adversary; an adversary of `ConsistentAdversary` with the same λ, epochs, patience and seed
-            is used again.
-        size: size of the hidden states of the MLP.
-        max_epochs: largest number of epochs of a training.
-        patience: epochs without a higher F1 on dev before a training ends.
-        adversary_epochs: largest number of epochs of the adversary's training.
+        sources: Sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP itself;
+            `base`, from the checkpoint; `adversary`, from an adversary of the checkpoint.
+        strength: Λ of the adversary. An adversary that `ConsistentAdversary` has trained with the same λ,
+            epochs, patience and seed is used again.
+        size: Size of the hidden states of the MLP.
+        max_epochs: Largest number of epochs of a training.
+        patience: Epochs without a higher F1 on dev before a training ends.
+        adversary_epochs: Largest number of epochs of the adversary's training.
     """
 
     name = "guided_mlp"
@@ -174,6 +179,6 @@ class GuidedMLP(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 
     def audit(self) -> Mapping[str, object]:
-        """Return the number of trained MLPs, of trainings that reached `max_epochs`, and of checkpoints left out."""
+        """Return the numbers of trained MLPs, of trainings that reached `max_epochs`, and of checkpoints left out."""
         models = sum(len(models) for models in self._models.values())
         return {"models": models, "cut_off": self._cut_off, "checkpoints_left_out": self._left_out}

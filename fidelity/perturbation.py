@@ -23,16 +23,18 @@ BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight o
 class Perturbation(FidelityTest):
     """Loss of F1 and accuracy of a classifier if its attention is replaced at test time (Tutek & Šnajder 2020, §5).
 
-    `uniform` gives every position the same weight; `permuted` shuffles the weights within the text. At the level of
-    words of a hierarchical model both happen within each sentence. All heads are shuffled alike.
+    There are two kinds of replacement: `uniform` gives every position the same weight, and `permuted`
+    shuffles the weights within the text. At the level of words of a hierarchical model both happen within
+    each sentence. All heads are shuffled in the same way.
 
-    Scores for each kind: `<kind>_drop` and `<kind>_accuracy_drop`, the loss of F1 and of accuracy; `<kind>_flips`, the
-    share of decisions that change. With two classes F1 is the positive class's, else the mean over classes. Columns:
-    `gold`, the label; `own`, the decision under the model's attention; `<kind>_class_<n>`, the share of shuffles with
-    decision n; `<kind>_flips`, the share of shuffles with a decision other than `own`.
+    Scores for each kind: `<kind>_drop` and `<kind>_accuracy_drop`, the loss of F1 and of accuracy;
+    `<kind>_flips`, the share of decisions that change. With two classes F1 is the positive class's, else
+    the mean over classes. Columns: `gold`, the label; `own`, the decision under the classifier's own
+    attention; `<kind>_class_<n>`, the share of shuffles after which the decision is class n;
+    `<kind>_flips`, the share of shuffles after which the decision is not `own`.
 
     Args:
-        permutations: number of shuffles of every text, 1 or more. F1 counts the decisions of all shuffles.
+        permutations: Number of shuffles of every text, 1 or more. F1 counts the decisions of all shuffles.
     """
 
     name = "perturbation"
@@ -77,12 +79,13 @@ class Perturbation(FidelityTest):
 class Permutation(FidelityTest):
     """Change of the output under shuffled attention, by the highest weight of the text (Jain & Wallace 2019, §4.2.1).
 
-    A decision that depends on the weights changes when they are shuffled, at least if one of them is high. Columns:
-    `median_tvd`, the median over the shuffles of the total variation distance between the two outputs, in 0–1; and
-    `max_attention`, the highest weight of the text in the mean over heads. Score: the mean over texts of `median_tvd`.
+    If a decision depends on the weights, shuffling them changes the output, at least if one of them is
+    high. Columns: `median_tvd`, the median over shuffles of the total variation distance (0 to 1) between
+    the original and the new output; `max_attention`, the highest weight of the text after averaging over
+    heads. Score: the mean over texts of `median_tvd`.
 
     Args:
-        permutations: number of shuffles of every text, 1 or more.
+        permutations: Number of shuffles of every text, 1 or more.
     """
 
     name = "permutation"
@@ -105,23 +108,26 @@ class Permutation(FidelityTest):
         return means(["median_tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return `permutation`: mean and median over the texts of `median_tvd`, by the highest weight of the text."""
+        """Return the table `permutation`: mean and median of `median_tvd`, in bins of the texts' highest weight."""
         return {self.name: bin_table(by_max_attention(results, self.name, "median_tvd"), "tvd", "fraction")}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return `permutation`: violins of `median_tvd` by the highest weight of the text (Jain & Wallace's fig. 6)."""
+        """Return the figure `permutation`: violins of `median_tvd`, in bins of the texts' highest weight.
+
+        It corresponds to Jain & Wallace's Fig. 6.
+        """
         values = by_max_attention(results, self.name, "median_tvd")
         return {self.name: violins("Attention shuffled", values, "median TVD of the output")}
 
 
 def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
-    """Shuffle attention weights within their groups; all heads alike.
+    """Shuffle attention weights within their distributions, in the same way for all heads.
 
     Args:
-        weights: attention `[heads, batch, positions]`.
-        noise: random numbers that give the order, `[draws, batch, positions]`.
-        groups: index of the distribution of each position, int64 `[batch, positions]`; positions with -1 keep their
-            weight.
+        weights: Attention `[heads, batch, positions]`.
+        noise: Random numbers whose order gives the permutations, `[draws, batch, positions]`.
+        groups: Number of the distribution that each position belongs to, int64 `[batch, positions]`;
+            positions with -1 keep their weight.
 
     Returns:
         Shuffled weights `[draws, heads, batch, positions]`.
@@ -138,15 +144,20 @@ def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
 
 
 def max_attention(classified: ClassifiedBatch) -> Tensor:
-    """Return the highest attention weight of every text, in the mean over heads, `[batch]`."""
+    """Return the highest attention weight of each text, `[batch]`, after averaging over heads."""
     return classified.attention.amax(-1)
 
 
 def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
-    """Return the values of a test's column by variant, over all its seeds, in bins of the text's highest weight.
+    """Return the values of a test's column, in bins of the texts' highest attention weight.
+
+    Args:
+        results: Results of all checkpoints.
+        test: Name of the test.
+        column: Name of the column.
 
     Returns:
-        For each variant, the values `[texts]` in each of the `BINS`.
+        For each variant, the values of its texts, `[texts]`, in each of the `BINS`; all seeds together.
     """
     found: dict[str, list[Floats]] = {}
     for variant, values in over_seeds(results, test).items():
@@ -158,12 +169,12 @@ def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str
 
 
 def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> Table:
-    """Return a table of the mean and median value for each variant and bin with texts.
+    """Return a table of the mean and median value in each bin, for each variant; empty bins have no row.
 
     Args:
-        values: values `[texts]` of each bin by variant, from `by_max_attention`.
-        what: name of the values in the columns `mean_<what>` and `median_<what>`.
-        unit: unit of the values.
+        values: Values `[texts]` of each bin by variant, from `by_max_attention`.
+        what: Name of the values in the columns `mean_<what>` and `median_<what>`.
+        unit: Unit of the values.
     """
     rows = [
         (variant, name, len(some), some.mean(), np.median(some))

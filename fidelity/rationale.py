@@ -18,25 +18,27 @@ COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
 
 
 class Rationale(FidelityTest):
-    """Rationales, the words that a ranking puts first, at several lengths; `random` is the baseline.
+    """Faithfulness and plausibility of rationales: the words that a ranking puts first (DeYoung et al. 2020).
 
     Let p be the probability of the class predicted for the full text x, and r the words of a rationale.
-    Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone), low if r is
-    enough. Both are means over the fractions. The AOPC of DeYoung et al. (2020, §5) divides their sum by one more: with
-    five fractions it is 5/6 of this mean. A rationale has at least one word, and leaves at least one.
+    Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone), low
+    if r is enough. Both are averaged over several lengths of the rationale, `fractions`. The AOPC of
+    DeYoung et al. (§5) divides the sum over lengths by one more: with five lengths it is 5/6 of this mean.
+    A rationale has at least one word, and leaves at least one. `random` is the baseline.
 
-    Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the area under the
-    precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is the F1 of as many top-ranked
-    words as are marked. All are nan for texts without marked words. At the level of sentences, a sentence with a marked
-    word is marked.
+    Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the area
+    under the precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is the F1
+    of a rationale with as many words as are marked. All three are nan for texts without marked words. At
+    the level of sentences, a sentence with a marked word is marked.
 
-    Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column `gold` counts the
-    marked words.
+    Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column `gold`
+    counts the marked words.
 
     Args:
-        rankings: rankings of the words, each once.
-        fractions: lengths of the rationales, as shares of the words, between 0 and 1; rounded up.
-        draws: number of random orders, 1 or more; the columns of `random` are means over them.
+        rankings: Rankings of the words, each once.
+        fractions: Lengths of the rationales, as fractions of the words, between 0 and 1; the number of
+            words is rounded up.
+        draws: Number of random orders, 1 or more; the columns of `random` are means over them.
     """
 
     name = "rationale"
@@ -98,9 +100,10 @@ class Rationale(FidelityTest):
         return means(self._scores)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return plausibility by ranking and number of marked words; no table if the corpus marks no words.
+        """Return the measures of plausibility, by ranking and by number of marked words in the text.
 
-        Measures of single words miss words that can replace each other, or that decide only together.
+        There is no table if the corpus marks no words. The split by number shows a limit of rankings that
+        score one word at a time: they miss words that can replace each other, or that decide only together.
         """
         rows = [
             {"checkpoint": result.name, "deciding words": size, "texts": len(values), "ranking": ranking}
@@ -124,10 +127,11 @@ def _by_size(values: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
     """Return the number of words in the rationale of each text, int64 `[fractions, batch]`.
 
+    It is rounded up, and is at least one and at most all words but one.
+
     Args:
-        words: number of words of each text, int64 `[batch]`.
-        fractions: lengths of the rationales as shares of the words; rounded up, at least one word, and at most all but
-            one.
+        words: Number of words of each text, int64 `[batch]`.
+        fractions: Lengths of the rationales, as fractions of the words.
     """
     shares = torch.tensor(fractions, dtype=torch.float64, device=words.device)[:, None] * words
     # In floating point .07 · 100 is a little more than 7.
@@ -138,14 +142,15 @@ def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
 def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
     """Return the area under the precision–recall curve by trapezoids, `[batch]`, as in ERASER.
 
-    The curve begins at recall 0 with precision 1, as in scikit-learn. If all words have one value, the area is the mean
-    of 1 and the share of gold words. For a single gold word in second place it is .25, and `average_precision` .5.
-    Words of equal value are one point of the curve. The area is nan without a gold word.
+    The curve begins at recall 0 with precision 1, as in scikit-learn. Words of equal value are one point of
+    the curve. The area is nan without a gold word. Two examples: if all words have the same value, the area
+    is the mean of 1 and the share of gold words; if a single gold word is ranked second, the area is .25,
+    whereas `average_precision` is .5.
 
     Args:
-        values: scores that rank the positions, `[batch, positions]`.
-        gold: bool `[batch, positions]`, True for marked words.
-        words: bool `[batch, positions]`, True for positions that contain a word; others are ignored.
+        values: Scores that rank the positions, `[batch, positions]`.
+        gold: Bool `[batch, positions]`, True for marked words.
+        words: Bool `[batch, positions]`, True for positions that contain a word; others are ignored.
     """
     order = values.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True)
     # After the last word recall stays 1, so padding adds nothing.
@@ -155,24 +160,28 @@ def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
 
 def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Return the mean over gold words of the precision at each, `[batch]`; nan without a gold word.
+    """Return the average precision of a ranking of words, `[batch]`; nan without a gold word.
+
+    It is the mean, over the gold words, of the precision among the words ranked at least as high.
 
     Args:
-        values: scores that rank the positions, `[batch, positions]`.
-        gold: True for marked words, bool `[batch, positions]`.
-        words: True for positions that contain a word, bool `[batch, positions]`.
+        values: Scores that rank the positions, `[batch, positions]`.
+        gold: Bool `[batch, positions]`, True for marked words.
+        words: Bool `[batch, positions]`, True for positions that contain a word.
     """
     precision, _ = precision_recall(values, gold, words)
     return torch.where(gold, precision, 0).sum(-1) / gold.sum(-1)
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return precision and recall of the words whose value is at least the value of each position.
+    """Return precision and recall if the value of each position in turn is the threshold.
+
+    The predicted words are those with at least this value.
 
     Args:
-        values: scores of the positions, `[batch, positions]`.
-        gold: marked words, bool `[batch, positions]`.
-        words: positions that contain a word, bool `[batch, positions]`.
+        values: Scores of the positions, `[batch, positions]`.
+        gold: Bool `[batch, positions]`, True for marked words.
+        words: Bool `[batch, positions]`, True for positions that contain a word.
 
     Returns:
         Precision and recall, both float64 `[batch, positions]`.
@@ -186,12 +195,13 @@ def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tenso
 class SingleToken(FidelityTest):
     """Probability of the predicted class if the input is one word of the text alone (Tutek & Šnajder 2020).
 
-    If hidden states represent their own words, some words alone make the class likely and others do not. If they mix
-    the words of the text, every word alone gives a similar probability. Delimiters stay.
+    If hidden states represent their own words, some words alone make the class likely and others do not. If
+    they mix the words of the text, every word alone gives a similar probability. Delimiters stay.
 
-    Columns and scores: `full`, the probability given the full text; `mean` and `spread`, mean and standard deviation
-    over words of the probability given one word; `agree`, the share of words whose decision alone is the decision for
-    the text. Columns without a score: `min` and `max` over words.
+    Columns and scores: `full`, the probability given the full text; `mean` and `spread`, the mean and
+    standard deviation over words of the probability given one word; `agree`, the share of words for which
+    the classifier decides as for the full text. Columns without a score: `min` and `max`, the lowest and
+    highest probability given one word.
     """
 
     name = "single_token"
@@ -222,7 +232,7 @@ class SingleToken(FidelityTest):
         return means(("spread", "mean", "full", "agree"))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return violins over texts of `spread`, one for each variant, over all its seeds."""
+        """Return violins of `spread` over texts, one for each variant with the texts of all its seeds."""
         spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
         label = "standard deviation of P(class) over the words of a text"
         texts = {"texts": list(spreads.values())}

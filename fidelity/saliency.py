@@ -28,14 +28,14 @@ TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass ho
 
 @dataclass(frozen=True, eq=False)
 class Saliency:
-    """Measures of the importance of each word for the decision, and rankings by them, for a batch of texts.
+    """Importance of each word for the decision, by several measures, for a batch of texts.
 
-    Measures are `[batch, positions]`, summed over the tokens of a position, and 0 at positions without a word. They are
-    computed at first use. In their formulas p is the probability of the class predicted for the unchanged text, e an
-    embedded token and α an attention weight.
+    Measures are `[batch, positions]`, summed over the tokens of a position, and 0 at positions without a
+    word. Each is computed when it is first used. In their formulas p is the probability of the class
+    predicted for the unchanged text, e an embedded token and α an attention weight.
 
     Attributes:
-        classified: the texts, with the decisions of a classifier.
+        classified: The texts, with the decisions of a classifier.
     """
 
     classified: ClassifiedBatch
@@ -66,11 +66,11 @@ class Saliency:
 
     @property
     def integrated_gradients(self) -> Tensor:
-        """Integrated gradients (Sundararajan et al. 2017), `[batch, positions]`; positive for the decision.
+        """Integrated gradients of the log-odds (Sundararajan et al. 2017), `[batch, positions]`.
 
-        The function is the log-odds, log p/(1 − p), because p hardly changes over most of the path of a confident
-        decision. Attention is computed anew at each point of the path. In the baseline every word is embedded as zeros;
-        delimiters stay, as in `leave_one_out`.
+        Positive values support the decision. The log-odds, log p/(1 − p), are used because p hardly changes
+        over most of the path of a confident decision. Attention is recomputed at each point of the path.
+        The baseline embeds every word as zeros and keeps the delimiters, as `leave_one_out` does.
         """
         return self._integrated[0]
 
@@ -117,14 +117,17 @@ class Saliency:
 
     @property
     def leave_one_out(self) -> Tensor:
-        """Decrease of p if the words of a position are left out, `[batch, positions]`; positive for the decision."""
+        """Decrease of p if the words of a position are left out, `[batch, positions]`.
+
+        Positive values support the decision.
+        """
         return self._left_out[0]
 
     @property
     def leave_one_out_tvd(self) -> Tensor:
-        """Total variation distance of the output if a position is left out (Jain & Wallace 2019, §4.1).
+        """Total variation distance of the output if the words of a position are left out, `[batch, positions]`.
 
-        The shape is `[batch, positions]`.
+        See Jain & Wallace (2019, §4.1).
         """
         return self._left_out[1]
 
@@ -137,37 +140,48 @@ class Saliency:
 
     @cached_property
     def attention_gradient(self) -> Tensor:
-        """∂p/∂α `[batch, positions]`, summed over heads, with fixed hidden states (Serrano & Smith 2019, §5).
+        """Gradient ∂p/∂α, summed over heads, `[batch, positions]` (Serrano & Smith 2019, §5).
 
-        It is 0 outside the mask.
+        Hidden states are held fixed. The gradient is 0 outside the mask.
         """
         return self._attention_gradients.sum(0)
 
     @cached_property
     def attention_times_gradient(self) -> Tensor:
-        """α ∂p/∂α `[batch, positions]`, summed over heads, with fixed hidden states (Serrano & Smith 2019, §5).
+        """Attention times gradient, α ∂p/∂α, summed over heads, `[batch, positions]` (Serrano & Smith 2019, §5).
 
-        It has 0 outside the mask.
+        Hidden states are held fixed. The product is 0 outside the mask.
         """
         return (self.classified.weights.detach() * self._attention_gradients).sum(0)
 
     def signed(self, measure: Measure) -> Tensor:
-        """Return the named measure with its sign, `[batch, positions]`.
+        """Return a measure with its sign, `[batch, positions]`.
 
-        Negative values speak against the decision; `input_x_gradient` and `gradient_norm` are never negative.
+        Negative values speak against the decision; `input_x_gradient` and `gradient_norm` are never
+        negative.
+
+        Args:
+            measure: Name of the measure.
         """
         values: Tensor = getattr(self, measure)
         return values
 
     def magnitude(self, measure: Measure) -> Tensor:
-        """Return the absolute value of the named measure, `[batch, positions]`; for `leave_one_out` the TVD."""
+        """Return the absolute value of a measure, `[batch, positions]`; for `leave_one_out`, `leave_one_out_tvd`.
+
+        Args:
+            measure: Name of the measure.
+        """
         return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
 
     def rankings(self, ranking: Ranking, draws: int) -> Tensor:
-        """Return the sort keys of a ranking, `[orders, batch, positions]`; the highest key comes first.
+        """Return sort keys that rank the positions, `[orders, batch, positions]`; the highest key comes first.
 
-        Keys are -inf outside the mask. `random` has `draws` random orders for each text, every other ranking has one
-        order.
+        Keys are -inf outside the mask.
+
+        Args:
+            ranking: Name of the ranking: `random`, `attention` or a measure.
+            draws: Number of orders of `random`; every other ranking has one order.
         """
         if ranking == "random":
             values = self.classified.noise("ranking", draws)
@@ -180,9 +194,9 @@ def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tenso
     """Return the gradient of p, the probability of the predicted class, with respect to `inputs`.
 
     Args:
-        classified: the texts; their unchanged output decides which class counts.
-        logits: logits computed from `inputs`, `[batch, classes]`.
-        inputs: tensor with recorded gradients, for instance embedded tokens.
+        classified: The texts; the predicted class is the class predicted for them unchanged.
+        logits: Logits computed from `inputs`, `[batch, classes]`.
+        inputs: Tensor with recorded gradients, for instance embedded tokens.
 
     Returns:
         The gradient, with the shape of `inputs`.

@@ -20,21 +20,22 @@ TOGETHER = 64  # sentences that are encoded together
 
 
 class AttentionClassifier(TextClassifier):
-    """Word embeddings `e`, hidden states `h`, one attention over them, and a linear decision.
+    """A text classifier: word embeddings `e`, hidden states `h`, attention over them, and a linear layer.
 
-    The model of Jain & Wallace (2019), of Tutek & Šnajder (2020) with their regularisers, and the flat model (FLAN) of
-    Serrano & Smith (2019). The encoder reads delimiters, but they get no attention. For further options see
-    `TextClassifier`.
+    This is the model of Jain & Wallace (2019), of Tutek & Šnajder (2020) with their regularisers, and the flat model
+    (FLAN) of Serrano & Smith (2019). The encoder reads delimiters, but they get no attention. `TextClassifier` lists
+    further options.
 
     Args:
-        encoder: makes the hidden states of the embedded words.
-        attention: weighs the hidden states.
-        embedding: options of the word embeddings.
-        regularizers: applied in their order; each may change the hidden states, add a term to the loss, or both.
-        dropout: dropout of the sum of hidden states under attention.
+        encoder: Encoder that turns embedded words into hidden states.
+        attention: Attention over the hidden states.
+        embedding: Options of the word embeddings.
+        regularizers: Regularisers, applied in this order; each may change the hidden states, add a term to the loss,
+            or both.
+        dropout: Dropout of the vector of the text, the mean of the hidden states weighted by attention.
 
     Raises:
-        UserError: a regulariser is named twice.
+        UserError: A regulariser is named twice.
     """
 
     objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "embedding", "regularizers")
@@ -118,20 +119,21 @@ class AttentionClassifier(TextClassifier):
 
 
 class HierarchicalClassifier(TextClassifier):
-    """Two levels of encoder and attention: words to sentence vectors, and sentence vectors to a vector of the text.
+    """A text classifier with two levels of encoder and attention: over words and over sentences.
 
-    The network of Yang et al. (2016), as Serrano & Smith (2019) analyse it. Each sentence is encoded by itself, so no
-    hidden state of a word depends on another sentence. Delimiters belong to no sentence and are not read. Levels of
-    attention: `word`, whose weights sum to one in each sentence, and `sentence`. A weight imposed on a delimiter has no
-    effect. For further options see `TextClassifier`.
+    This is the network of Yang et al. (2016), as analysed by Serrano & Smith (2019). The first level turns the words
+    of each sentence into a sentence vector, the second turns the sentence vectors into a vector of the text. Each
+    sentence is encoded by itself, so no hidden state of a word depends on another sentence. Delimiters belong to no
+    sentence and are not read; an attention weight imposed on a delimiter has no effect. The levels of attention are
+    `word`, whose weights sum to one in each sentence, and `sentence`. `TextClassifier` lists further options.
 
     Args:
-        encoder: encoder of the words of a sentence.
-        attention: attention over the words of a sentence.
-        sentence_encoder: encoder of the sentences of a text.
-        sentence_attention: attention over the sentences of a text.
-        embedding: options of the word embeddings.
-        dropout: dropout of the vector of the text.
+        encoder: Encoder of the words of a sentence.
+        attention: Attention over the words of a sentence.
+        sentence_encoder: Encoder of the sentences of a text.
+        sentence_attention: Attention over the sentences of a text.
+        embedding: Options of the word embeddings.
+        dropout: Dropout of the vector of the text.
     """
 
     objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "sentence_encoder", "sentence_attention", "embedding")

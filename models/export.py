@@ -18,11 +18,13 @@ from training.checkpoints import checkpoint_file
 
 
 def export(classifier: TransformerClassifier, folder: str | Path) -> None:
-    """Write a trained classifier to a new folder as plain files of transformers, with the names of its classes.
+    """Write a trained classifier to a new folder, in the format of transformers' `save_pretrained`.
+
+    The names of the classes are written to config.json.
 
     Raises:
-        TrainingError: the classifier is not trained.
-        EncoderError: the folder exists, or cannot be written.
+        TrainingError: The classifier is not trained.
+        EncoderError: The folder exists, or cannot be written.
     """
     classifier.on_predict_start()
     sizes = classifier.sizes
@@ -31,7 +33,11 @@ def export(classifier: TransformerClassifier, folder: str | Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line of the export, and return its exit code."""
+    """Run `python -m models.export CHECKPOINT FOLDER`, and return its exit code.
+
+    Args:
+        arguments: Command-line arguments; None for those of the process.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m models.export", description="Write a fine-tuned transformer as plain files of transformers."
     )

@@ -21,12 +21,12 @@ class EmbeddingSpec:
     """Options of the word embeddings.
 
     Attributes:
-        size: size of an embedding; None for the size of the word vectors, and 300 without word vectors.
-        trainable: train the embeddings; otherwise all stay as they are, also the random embeddings of words without a
-            vector.
-        project: size after a learned linear map; None for no map. Residual and tying need embedded words and hidden
-            states of one size.
-        dropout: dropout of the encoder's input.
+        size: Size of an embedding; None for the size of the word vectors, and 300 without word vectors.
+        trainable: Train the embeddings; if False, they all keep their initial values, also the random ones of words
+            without a vector.
+        project: Size after a learned linear map of the embeddings; None for no map. The regularisers `Residual` and
+            `Tying` need embedded words and hidden states of the same size.
+        dropout: Dropout of the encoder's input.
     """
 
     size: int | None = None
@@ -46,20 +46,20 @@ DEFAULT_EMBEDDING = EmbeddingSpec()
 class WordEmbedding(nn.Module):
     """Embeddings of the words of a vocabulary; the padding's embedding is zero and never trained.
 
-    Initial embeddings of words without a vector are random numbers of a normal distribution around 0. Its standard
-    deviation is that of all entries of the known vectors, or 0.1 if no vector is known. The projection has no bias, so
-    that the padding stays zero.
+    Words with a word vector start from it. Other words start from random numbers, normally distributed around 0.
+    Their standard deviation is that of all numbers in the known word vectors, or 0.1 if there are none. The linear
+    map of the option `project` has no bias, so that the padding stays zero.
 
     Args:
-        spec: the options.
-        vocabulary: the words.
-        vectors: float32 `[vocabulary, size]`, word vectors; None without word vectors, and if a checkpoint has the
-            embeddings.
-        known: bool `[vocabulary]`, words that have a vector.
-        vector_size: size of the vectors, also if a checkpoint has the embeddings.
+        spec: The options.
+        vocabulary: The words.
+        vectors: float32 `[vocabulary, vector_size]`, word vectors; None without word vectors, or if the embeddings
+            will be loaded from a checkpoint.
+        known: Bool `[vocabulary]`, True for words that have a vector.
+        vector_size: Size of the word vectors, needed if the embeddings will be loaded from a checkpoint.
 
     Raises:
-        UserError: the vectors have another size than `spec.size`.
+        UserError: The vectors have another size than `spec.size`.
     """
 
     def __init__(
@@ -95,60 +95,65 @@ class WordEmbedding(nn.Module):
             nn.init.orthogonal_(self.projection.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return embedded words `[batch, time, size]` of tokens int64 `[batch, time]`; zero in the padding."""
+        """Return embedded words `[batch, time, size]` for tokens, int64 `[batch, time]`; zero in the padding."""
         embedded: Tensor = self.projection(self.rows(tokens))
         return embedded
 
 
 class TextEncoder(nn.Module, ABC):
-    """Base of encoders, which make hidden states of embedded words.
+    """Base of encoders, which turn embedded words into hidden states.
 
-    The constructor of a subclass takes plain options, as sizes are not known yet. Subclasses implement `build`, which
-    makes the parameters, and `states`.
+    The constructor of a subclass takes only its options, because sizes are not known yet. Subclasses implement
+    `build`, which creates the parameters, and `states`.
 
     Attributes:
-        size: size of a hidden state, known after `build`.
+        size: Size of a hidden state, known after `build`.
     """
 
     size: int
 
     @abstractmethod
     def build(self, input_size: int) -> None:
-        """Make the parameters of the encoder for embedded words of size `input_size`."""
+        """Create the parameters of the encoder, and set `size`.
+
+        Args:
+            input_size: Size of an embedded word.
+        """
 
     @abstractmethod
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """Return hidden states `[batch, time, size]`, with any values in the padding.
+        """Return hidden states `[batch, time, size]`; in the padding they may have any value.
 
         Args:
-            embedded: embedded words `[batch, time, input_size]`.
-            mask: bool `[batch, time]`, True for real tokens.
+            embedded: Embedded words `[batch, time, input_size]`.
+            mask: Bool `[batch, time]`, True for real tokens.
         """
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """Return hidden states `[batch, time, size]` of at least one text, zero in the padding.
+        """Return the hidden states `[batch, time, size]` of one or more texts; zero in the padding.
 
         The padding does not influence the hidden states of real tokens.
 
         Args:
-            embedded: embedded words `[batch, time, input_size]`.
-            mask: bool `[batch, time]`, True for real tokens, which precede the padding.
+            embedded: Embedded words `[batch, time, input_size]`.
+            mask: Bool `[batch, time]`, True for real tokens, which precede the padding.
         """
         return self.states(embedded, mask).masked_fill(~mask[..., None], 0)
 
 
 class RecurrentEncoder(TextEncoder):
-    """LSTM or GRU in one or both directions.
+    """LSTM or GRU encoder, in one or both directions.
 
     The backward direction reads every text reversed within its own length, so that padding comes last in both
-    directions and touches no hidden state. This is exact, and faster on a CPU than packed sequences.
+    directions and does not influence hidden states of words. The result is the same as with packed sequences, and
+    faster on a CPU.
 
     Args:
         cell: `lstm` or `gru`.
-        hidden: size of the hidden states of one direction.
-        bidirectional: append backward to forward hidden states.
-        layers: number of layers.
-        dropout: dropout of the hidden states between layers.
+        hidden: Size of the hidden states of one direction.
+        bidirectional: Also read the text backwards, and append the backward to the forward hidden states.
+        layers: Number of layers.
+        dropout: Dropout of the hidden states between layers.
     """
 
     def __init__(
@@ -195,14 +200,16 @@ class RecurrentEncoder(TextEncoder):
 
 
 class ConvolutionEncoder(TextEncoder):
-    """Parallel convolutions of several widths with ReLU, one hidden state for each token (Jain & Wallace 2019).
+    """Encoder of parallel convolutions of several widths with ReLU (Jain & Wallace 2019).
+
+    Each token has one hidden state.
 
     Args:
-        kernels: widths in tokens, all odd, so that a window is centred on its token.
-        filters: number of filters of each width.
+        kernels: Widths of the convolutions in tokens, all odd, so that a window is centred on its token.
+        filters: Number of filters of each width.
 
     Raises:
-        UserError: a width is even, or there is none.
+        UserError: A width is even, or there is none.
     """
 
     def __init__(self, kernels: tuple[int, ...] = (1, 3, 5, 7), filters: int = 32) -> None:
@@ -228,10 +235,10 @@ class ConvolutionEncoder(TextEncoder):
 
 
 class AverageEncoder(TextEncoder):
-    """Linear layer and tanh for each word by itself: the "Average" of Jain & Wallace (2019).
+    """Encoder with a linear layer and tanh for each word by itself, the "Average" of Jain & Wallace (2019).
 
     Args:
-        size: size of a hidden state.
+        size: Size of a hidden state.
     """
 
     def __init__(self, size: int = 256) -> None:
@@ -248,7 +255,7 @@ class AverageEncoder(TextEncoder):
 
 
 class NoEncoder(TextEncoder):
-    """Embedded words as hidden states: the "noenc" of Serrano & Smith (2019)."""
+    """Encoder that returns embedded words as hidden states, the "noenc" of Serrano & Smith (2019)."""
 
     def build(self, input_size: int) -> None:
         self.size = input_size
@@ -258,26 +265,32 @@ class NoEncoder(TextEncoder):
 
 
 class Attention(nn.Module, ABC):
-    """Base of attention over hidden states: a softmax over one score for each position.
+    """Base of attention over hidden states: the softmax of one score for each position.
 
-    The constructor of a subclass takes plain options, as sizes are not known yet. Subclasses implement `build` and
-    `scores`.
+    The constructor of a subclass takes only its options, because sizes are not known yet. Subclasses implement
+    `build`, which creates the parameters, and `scores`.
     """
 
     @abstractmethod
     def build(self, size: int) -> None:
-        """Make the parameters of the attention for hidden states of this size."""
+        """Create the parameters of the attention.
+
+        Args:
+            size: Size of a hidden state.
+        """
 
     @abstractmethod
     def scores(self, hidden: Tensor) -> Tensor:
-        """Return the scores `[batch, positions]`, before softmax, of hidden states `[batch, positions, size]`."""
+        """Return the scores `[batch, positions]`, before the softmax, for hidden states `[batch, positions, size]`."""
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return attention weights `[batch, positions]`, which sum to one in each row.
 
+        A row in which `mask` is False everywhere has zeros.
+
         Args:
-            hidden: hidden states `[batch, positions, size]`.
-            mask: bool `[batch, positions]`; weights outside it are 0, also if it is empty.
+            hidden: Hidden states `[batch, positions, size]`.
+            mask: Bool `[batch, positions]`, True for positions that may get weight; all others get 0.
         """
         scores = self.scores(hidden)
         # Not -inf: a row with an empty mask would be NaN, which anomaly detection reports.
@@ -289,7 +302,7 @@ class AdditiveAttention(Attention):
     """Attention with scores `vᵀ tanh(W h_t + b)`, without a query (Bahdanau et al. 2015; Jain & Wallace 2019, §2).
 
     Args:
-        size: rows of W; None for half the size of a hidden state, as in Jain & Wallace's code.
+        size: Number of rows of W; None for half the size of a hidden state, as in Jain & Wallace's code.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -308,7 +321,10 @@ class AdditiveAttention(Attention):
 
 
 class DotAttention(Attention):
-    """Attention with scores `h_t · q / √d`; q is learned, d is the size of a hidden state (Jain & Wallace 2019, §2)."""
+    """Attention with scores `h_t · q / √d` (Jain & Wallace 2019, §2).
+
+    q is a learned vector, and d the size of a hidden state.
+    """
 
     def build(self, size: int) -> None:
         self.query = nn.Linear(size, 1, bias=False)
@@ -319,7 +335,7 @@ class DotAttention(Attention):
 
 
 class UniformAttention(Attention):
-    """The same weight on every position: a baseline for attention (Wiegreffe & Pinter 2019)."""
+    """Attention with the same weight on every position, a baseline (Wiegreffe & Pinter 2019)."""
 
     def build(self, size: int) -> None:
         """Do nothing, because uniform attention has no parameters."""

@@ -23,11 +23,13 @@ class Encoded:
 
     Attributes:
         tokens: int64 `[batch, time]`.
-        words: bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
-        embedded: `[batch, time, embedded]`, input of the encoder.
-        hidden: `[batch, time, hidden]`, output of the encoder.
-        averaged: `[batch, time, averaged]`, hidden states after all transforms, which attention averages.
-        encode: function from other tokens, int64 `[batch, time]`, to their hidden states `[batch, time, hidden]`.
+        words: Bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
+        embedded: Embedded words `[batch, time, embedded size]`, input of the encoder.
+        hidden: Hidden states `[batch, time, hidden size]`, output of the encoder.
+        averaged: `[batch, time, averaged size]`, hidden states after the transforms of all regularisers; attention
+            averages them.
+        encode: Function that returns the hidden states `[batch, time, hidden size]` of other tokens, int64 `[batch,
+            time]`, at the same positions.
     """
 
     tokens: Tensor
@@ -45,45 +47,49 @@ class Regularizer(nn.Module):
     changes, `output_size`. Subclasses with a term of the loss implement `term`.
 
     Attributes:
-        name: name of the regulariser; its term is logged as `loss.<name>`.
+        name: Name of the regulariser; its term is logged as `loss.<name>`.
     """
 
     name: ClassVar[str]
 
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
-        """Make the parameters of the regulariser.
+        """Create the parameters of the regulariser, if it has any.
 
         Args:
-            embedded: size of an embedded word.
-            hidden: size of a hidden state of the encoder.
-            vocabulary: tokens of the data.
+            embedded: Size of an embedded word.
+            hidden: Size of a hidden state of the encoder.
+            vocabulary: Tokens of the data.
         """
 
     def output_size(self, embedded: int, hidden: int) -> int:
         """Return the size of a hidden state after the transform.
 
         Args:
-            embedded: size of an embedded word.
-            hidden: size of a hidden state before the transform.
+            embedded: Size of an embedded word.
+            hidden: Size of a hidden state before the transform.
         """
         return hidden
 
     def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Return transformed hidden states `[batch, time, output_size]`.
+        """Return transformed hidden states `[batch, time, output_size]`; by default they stay as they are.
 
         Args:
-            embedded: embedded words `[batch, time, embedded]`.
-            hidden: hidden states before the transform, `[batch, time, hidden]`.
+            embedded: Embedded words `[batch, time, embedded]`.
+            hidden: Hidden states before the transform, `[batch, time, hidden]`.
         """
         return hidden
 
     def term(self, state: Encoded) -> Mean | None:
-        """Return the term of the loss for an encoded batch, times its weight; None for a regulariser without a term."""
+        """Return the regulariser's term of the loss, times its weight; None for a regulariser without a term.
+
+        Args:
+            state: Embedded words and hidden states of a batch.
+        """
         return None
 
 
 class Concat(Regularizer):
-    """Concatenation of hidden states and embedded words, `h_t := [rnn(e)_t ; e_t]`."""
+    """Regulariser that appends the embedded word to each hidden state: `h_t := [rnn(e)_t ; e_t]`."""
 
     name = "concat"
 
@@ -95,10 +101,10 @@ class Concat(Regularizer):
 
 
 class Residual(Regularizer):
-    """Residual connection `h_t := e_t + rnn(e)_t`.
+    """Regulariser that adds the embedded word to each hidden state: `h_t := e_t + rnn(e)_t`.
 
     Raises:
-        UserError: embedded words and hidden states differ in size.
+        UserError: Embedded words and hidden states differ in size.
     """
 
     name = "residual"
@@ -112,16 +118,16 @@ class Residual(Regularizer):
 
 
 class Tying(Regularizer):
-    """The term `weight · (1/T) Σ_t ‖h_t − e_t‖²` over the T words of a text, averaged over the texts.
+    """Regulariser with the term `weight · (1/T) Σ_t ‖h_t − e_t‖²` over the T words of a text, averaged over texts.
 
-    h is the encoder's output, before transforms. This is the paper's formula; the authors' later code leaves out the
-    square and counts padding. The default weight is a choice of this package.
+    h is the encoder's output, before transforms, and e are the embedded words. This is the formula of Tutek & Šnajder
+    (2020); their later code leaves out the square and counts padding. The default weight is a choice of this package.
 
     Args:
-        weight: δ.
+        weight: Weight of the term, δ in the paper.
 
     Raises:
-        UserError: embedded words and hidden states have different sizes.
+        UserError: Embedded words and hidden states have different sizes.
     """
 
     name = "tying"
@@ -139,28 +145,28 @@ class Tying(Regularizer):
 
 
 class MaskedLanguageModel(Regularizer):
-    """The term `weight · −log p(w_t | text with chosen words replaced)`, averaged over the chosen words of a batch.
+    """Regulariser with the term `weight · −log p(w_t | text with chosen words replaced)`, averaged over chosen words.
 
-    The term shares embedding and encoder with the classifier; a linear decoder predicts the chosen words from their
-    hidden states. Each word is chosen with probability `share`, and at least one word of every text. The encoder reads
-    a chosen word as the mask token with probability `masked`, as a random word with `random`, and unchanged otherwise.
-    Every training step makes new random choices; in evaluation they depend on the text alone, so that every epoch and
-    batch has the same.
+    The average is over the chosen words of a batch. The classifier's embedding and encoder read the text, and a
+    linear decoder predicts the chosen words from their hidden states. Each word is chosen with probability `share`,
+    and at least one word of every text. The encoder reads a chosen word as the mask token with probability `masked`,
+    as a random word with probability `random`, and unchanged otherwise. The choices are new in every training step.
+    In evaluation they depend only on the text, so that they are the same in every epoch and batch.
 
     By default every chosen word is masked, so that no word is predicted from its own embedding. BERT (Devlin et al.
     2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked` .15 all words of a text are
-    predicted, and 15 % of them masked; a lower `share` predicts a sample of them, with the same expectation. The
-    default share is BERT's, and the default weight a choice of this package.
+    predicted, and 15 % of them are masked; a lower `share` predicts a sample of them, with the same expectation. The
+    default share is BERT's, and the default weight is a choice of this package.
 
     Args:
-        weight: η.
-        share: share of the words that are chosen.
-        masked: share of the chosen words that are replaced by the mask token.
-        random: share of the chosen words that are replaced by a random entry of the vocabulary.
+        weight: Weight of the term, η in Tutek & Šnajder (2020).
+        share: Probability that a word is chosen.
+        masked: Probability that a chosen word is replaced by the mask token.
+        random: Probability that a chosen word is replaced by a random entry of the vocabulary.
 
     Raises:
-        UserError: a share is no probability, `share` is 0, `masked` and `random` sum to more than 1, or the vocabulary
-            has no mask token.
+        UserError: A probability is not from 0 to 1, `share` is 0, `masked` and `random` sum to more than 1, or the
+            vocabulary has no mask token.
     """
 
     name = "mlm"
@@ -193,23 +199,26 @@ class MaskedLanguageModel(Regularizer):
         return Mean(self.weight * nats / count.clamp(min=1), count)
 
     def chosen(self, tokens: Tensor, words: Tensor) -> Tensor:
-        """Return the words that are predicted, bool `[batch, time]`; see the class for the choice.
+        """Choose the words to predict: each with probability `share`, and at least one of every text.
 
         Args:
             tokens: int64 `[batch, time]`.
-            words: bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
+            words: Bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
+
+        Returns:
+            bool `[batch, time]`, True for chosen words.
         """
         draws = self._draws(tokens, words, 0).masked_fill(~words, 2)
         lowest = draws == draws.amin(1, keepdim=True)
         return ((draws < self.share) | lowest) & words
 
     def replaced(self, tokens: Tensor, words: Tensor, chosen: Tensor) -> Tensor:
-        """Return the encoder's input, int64 `[batch, time]`: the tokens, with chosen words masked or random.
+        """Return the encoder's input, int64 `[batch, time]`: the tokens, with chosen words masked or changed at random.
 
         Args:
             tokens: int64 `[batch, time]`.
-            words: bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
-            chosen: bool `[batch, time]`, words that are predicted.
+            words: Bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
+            chosen: Bool `[batch, time]`, True for chosen words.
         """
         if self.masked == 1:
             return tokens.masked_fill(chosen, self.mask_token)
@@ -234,13 +243,14 @@ class MaskedLanguageModel(Regularizer):
 
 
 class Conicity(Regularizer):
-    """The term `weight · mean_t cos(h_t, h̄)` over the words of a text, averaged over texts (Chandrahas et al. 2018).
+    """Regulariser with the term `weight · mean_t cos(h_t, h̄)` over the words of a text, averaged over texts.
 
-    h are the hidden states that attention averages, and h̄ is their mean: the term is low if they point in different
-    directions. Mohankumar et al. (2020) minimise it in classifiers with attention.
+    h are the hidden states that attention averages, and h̄ is their mean. The term, conicity (Chandrahas et al.
+    2018), is low if the hidden states point in different directions. Mohankumar et al. (2020) minimise it in
+    classifiers with attention.
 
     Args:
-        weight: weight of the term.
+        weight: Weight of the term.
     """
 
     name = "conicity"

@@ -29,12 +29,12 @@ from training import Average, Mean, Origin, no_loss, over_devices
 
 
 class Decisions(NamedTuple):
-    """Gold labels and outputs of a classifier for the texts of a split, in its order.
+    """Gold labels and outputs of a classifier for the texts of a split, in the order of the split.
 
     Attributes:
-        texts: `[texts]`, indices in the split.
-        gold: `[texts]`, classes or, in a regression, numbers.
-        outputs: probabilities `[texts, classes]` or, in a regression, numbers `[texts]`.
+        texts: Index of each text in the split, `[texts]`.
+        gold: Gold class of each text or, in a regression, gold number, `[texts]`.
+        outputs: Probabilities `[texts, classes]` or, in a regression, predicted numbers `[texts]`.
     """
 
     texts: Integers
@@ -42,14 +42,14 @@ class Decisions(NamedTuple):
     outputs: Floats
 
     def scores(self, positive: int | None, prefix: str = "", draws: int = 1000) -> dict[str, Estimate]:
-        """Return the scores of the outputs against gold, with their intervals.
+        """Return the scores of the outputs against the gold labels, with 95 % intervals, by name.
 
-        See `classification_scores` and `regression_scores` of `metrics.classification`.
+        They are `accuracy`, `f1`, `auroc` and `mcc`, or in a regression `pearson`, `spearman` and `mse`.
 
         Args:
-            positive: index of the positive class of F1; None without one.
-            prefix: prefix of the names of the scores.
-            draws: number of bootstrap draws; 0 for no intervals.
+            positive: Index of the positive class of F1 and AUROC; None for macro means.
+            prefix: Beginning of the names of the scores.
+            draws: Number of bootstrap draws; 0 for no intervals.
         """
         if self.outputs.ndim == 1:
             return regression_scores(self.gold, self.outputs, prefix=prefix, draws=draws)
@@ -60,7 +60,7 @@ class DecisionRows(ItemRows):
     """Metric that gathers the gold label and the output of every text of a split.
 
     Args:
-        classes: number of classes; 1 in a regression.
+        classes: Number of classes; 1 in a regression.
         regression: True if outputs and labels are numbers.
     """
 
@@ -69,7 +69,7 @@ class DecisionRows(ItemRows):
         self.regression = regression
 
     def add(self, batch: TextBatch, logits: Tensor) -> None:
-        """Add the labels of a batch and the logits of a classifier, `[batch, classes]`."""
+        """Add the labels of a batch, and the logits of a classifier for it, `[batch, classes]`."""
         values = logits.detach()
         if not self.regression:
             # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
@@ -85,10 +85,10 @@ class DecisionRows(ItemRows):
 
 
 class TermMeans(nn.Module):
-    """Metric of the mean of each term of a loss, over the batches of all devices.
+    """Metric of the mean of each term of a loss over texts or words, in the batches of all devices.
 
     Args:
-        names: names of the terms.
+        names: Names of the terms.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -96,7 +96,7 @@ class TermMeans(nn.Module):
         self.averages = nn.ModuleDict({name: Average() for name in names})
 
     def add(self, terms: Mapping[str, Mean]) -> None:
-        """Add the terms of the loss of a batch, by name."""
+        """Add the terms of a batch's loss, by name: each a mean, and the number of texts or words in it."""
         for name, term in terms.items():
             self.averages[name].update(term.value.detach() * term.count, term.count)  # type: ignore[operator]
 
@@ -108,21 +108,24 @@ class TermMeans(nn.Module):
 class TextClassifier(TextModel):
     """A text classifier whose attention can be read and replaced, trained on labelled texts.
 
-    Subclasses implement `build`, `forward` and `decide`; those with additional terms in the loss also `term_names` and
-    `loss_terms`. The loss is the sum of its terms, each logged as `loss.<name>` with its weight. The loss of a split is
-    the mean over its texts or words (with `class_weights` Σ w·loss / Σ w), whatever the batches. A regression, in
-    classifiers that support it (`regresses`), has the squared error instead of the cross-entropy.
+    Subclasses implement `build`, `forward` and `decide`. Those with additional terms in the loss also define
+    `term_names` and `loss_terms`. The loss is the sum of its terms, each times its weight, and each logged as
+    `loss.<name>`. The loss of a split is the mean over its texts or words (with `class_weights` Σ w·loss / Σ w), so
+    it does not depend on the batches. Classifiers with `regresses` also support regression, with the squared error
+    instead of the cross-entropy.
 
     Args:
-        learning_rate: learning rate of the optimiser.
-        optimizer: `amsgrad` is Adam with the maximum of Reddi et al. (2018), as Jain & Wallace (2019) train.
-        weight_decay: weight decay of all parameters but the attention's (Jain & Wallace 2019); decoupled with `adamw`.
-        decay: factor of the learning rate after every epoch; 1 keeps it.
-        class_weights: give every class the same total weight in the loss: texts are weighted by `texts / (classes ·
-            texts of the class)` of the train split.
+        learning_rate: Learning rate of the optimiser.
+        optimizer: `adam`, `adamw`, or `amsgrad`, the variant of Adam by Reddi et al. (2018) that Jain & Wallace
+            (2019) use.
+        weight_decay: Weight decay of all parameters but the attention's (Jain & Wallace 2019); decoupled with
+            `adamw`.
+        decay: Factor of the learning rate after every epoch; 1 keeps it.
+        class_weights: Give every class the same total weight in the loss: each text has the weight `texts / (classes
+            · texts of its class)`, counted on the train split.
 
     Attributes:
-        term_names: names of the terms of the loss beside the cross-entropy.
+        term_names: Names of the terms of the loss beside the cross-entropy.
     """
 
     experiment = "classification"
@@ -166,11 +169,14 @@ class TextClassifier(TextModel):
             self._val, self._dev, self._test = (DecisionRows(sizes.classes, sizes.regression) for _ in range(3))
 
     def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        """Return the output of `forward`, and the weighted terms of the loss beside the cross-entropy, by name."""
+        """Return the output of `forward`, and the terms of the loss beside the cross-entropy, each times its weight.
+
+        The terms are a mapping by name, empty by default.
+        """
         return self(batch), {}
 
     def all_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        """Return the output of `forward`, and all terms of the loss by name, each times its weight."""
+        """Return the output of `forward`, and all terms of the loss, each times its weight, by name."""
         output, extra = self.loss_terms(batch)
         if self.sizes.regression:
             error = nn.functional.mse_loss(output.logits[:, 0], batch.labels)
@@ -190,7 +196,7 @@ class TextClassifier(TextModel):
         return torch.stack([mean.value for mean in means]).sum()
 
     def on_train_epoch_end(self) -> None:
-        """Log `train_loss` and each of its terms as `train_loss.<name>`."""
+        """Log `train_loss`, and each of its terms as `train_loss.<name>`."""
         losses = self._train_losses.take()
         self.log("train_loss", sum(losses.values()), sync_dist=True)
         self.log_dict({f"train_loss.{name}": value for name, value in losses.items()}, sync_dist=True)
@@ -206,7 +212,10 @@ class TextClassifier(TextModel):
             self._eval_losses.add(terms)
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val_loss`, and as `val_<name>` accuracy, F1, AUROC and MCC, or the scores of a regression."""
+        """Log `val_loss`, and the scores on dev as `val_<name>`.
+
+        The scores are `accuracy`, `f1`, `auroc` and `mcc`, or in a regression `pearson`, `spearman` and `mse`.
+        """
         scores = self._val.decisions().scores(self.data.positive, prefix="val_", draws=0)
         means = {name: score.value for name, score in scores.items()}
         # The same on every device: they are joined already.
@@ -224,7 +233,10 @@ class TextClassifier(TextModel):
         return classification_result(self.data, self._dev.decisions(), self._test.decisions(), losses, audit)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        """Return True if a parameter has weight decay; parameters of attention modules have none."""
+        """Return True if a parameter, given with its name in the model, has weight decay.
+
+        All have weight decay except the parameters of attention modules.
+        """
         return not name.startswith(("attention.", "sentence_attention."))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -250,20 +262,20 @@ def classification_result(
     losses: Mapping[str, float],
     audit: Mapping[str, object],
 ) -> Result:
-    """Return the result of a classifier from its decisions on dev and test.
+    """Return the result of a classifier: scores, table and figure from its decisions on dev and test.
 
     Args:
-        data: the datamodule.
-        dev: gold labels and outputs on dev.
-        test: gold labels and outputs on test.
-        losses: terms of the loss on test, by name.
-        audit: entries of the audit.
+        data: The datamodule.
+        dev: Gold labels and outputs on dev.
+        test: Gold labels and outputs on test.
+        losses: Terms of the loss on test, by name of the term.
+        audit: Facts about the run to report with the result, by name.
 
     Returns:
-        `accuracy`, `f1`, `auroc` and `mcc` on test, and on dev as `dev.<name>`, with intervals; `loss` and
-        `loss.<name>`; the `majority` baseline; table `classes`, figure `confusion`, and a row for each test text. In a
-        regression: `pearson`, `spearman` and `mse`; `mean.mse`, the error of predicting the mean of train; and the
-        rows.
+        `accuracy`, `f1`, `auroc` and `mcc` on test, and on dev as `dev.<name>`, with intervals; `loss` and its terms
+        `loss.<name>` on test; the `majority` baseline; the table `classes`, the figure `confusion`, and a row for
+        each test text. In a regression the scores are `pearson`, `spearman` and `mse`, the baseline is `mean.mse`,
+        the error of always predicting the mean of train, and there is no table or figure.
     """
     positive = data.positive
     unit: Unit = "ratio" if data.regression else "nats"

@@ -27,18 +27,18 @@ WORD, SENTENCE = "word", "sentence"  # attention over words, and over the senten
 
 @dataclass(frozen=True)
 class Level:
-    """Attention of one level of a classifier over a batch.
+    """Attention of one level of a classifier on a batch of texts.
 
-    A level is attention over words, over sentences (in a hierarchical model), or of one head of a transformer.
+    A level is the attention over words, the attention over sentences (in a hierarchical model), or the attention of
+    one head of a transformer.
 
     Attributes:
-        weights: `[batch, positions]`; they sum to one over the mask, or over each group of positions, and are 0
+        weights: `[batch, positions]`; they sum to one over the positions in the mask, or over each group, and are 0
             elsewhere.
-        mask: bool `[batch, positions]`, True for positions that may get weight.
+        mask: Bool `[batch, positions]`, True for positions that may get weight.
         hidden: `[batch, positions, dim]`, the vectors that the weights average.
-        groups: int64 `[batch, positions]`, group of each position, -1 outside the mask. Weights sum to one over a
-            group, for instance over the words of a sentence in a hierarchical model. None if all positions of a text
-            are one group.
+        groups: int64 `[batch, positions]`, group of each position, -1 outside the mask. A group is for instance the
+            words of a sentence in a hierarchical model. None if all positions of a text are one group.
     """
 
     weights: Tensor
@@ -53,9 +53,9 @@ class Output:
 
     Attributes:
         logits: `[batch, classes]`.
-        levels: attention by level, lowest first: `word`; in a hierarchical model `word` and `sentence`; in a
-            transformer `6-1`, layer and head counted from 1.
-        embedded: `[batch, time, size]`, input of the encoder.
+        levels: Attention by name of the level, lowest first: `word`; in a hierarchical model `word` and `sentence`;
+            in a transformer names such as `6-1`, layer and head counted from 1.
+        embedded: Embedded words `[batch, time, size]`, input of the encoder.
     """
 
     logits: Tensor
@@ -64,15 +64,15 @@ class Output:
 
 
 def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:
-    """Return `imposed`, attention weights by level, unchanged, after a check of the names of the levels.
+    """Check the names of attention levels, and return the given weights unchanged.
 
     Args:
-        imposed: attention weights by level.
-        levels: names of the levels of the model.
-        remedy: last sentence of the error message.
+        imposed: Attention weights by name of the level.
+        levels: Names of the levels of the model.
+        remedy: Last sentence of the error message.
 
     Raises:
-        UserError: the model has no such level.
+        UserError: The model has no such level.
     """
     if strange := sorted(imposed.keys() - set(levels)):
         fault = (
@@ -84,18 +84,19 @@ def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remed
 
 @dataclass(frozen=True)
 class TextSizes:
-    """Sizes of the parameters of a classifier, and the conversion of texts into its tokens.
+    """Sizes of the parameters of a classifier, and the settings that convert texts into its tokens.
 
     Attributes:
-        classes: number of classes; 1 in a regression.
-        vocabulary: tokens of the model; the tokens of a batch are indices into it.
-        vectors: float32 `[vocabulary, vector_size]`, word vectors; None without word vectors, and for parameters from a
-            checkpoint.
-        known: bool `[vocabulary]`, words that have a vector; None if `vectors` is None.
-        tokenizer: pretrained model whose tokenizer makes the tokens; None for whitespace words.
-        labels: names of the classes; empty in a regression.
-        vector_size: size of a word vector; None without word vectors.
-        options: options of the conversion into tokens.
+        classes: Number of classes; 1 in a regression.
+        vocabulary: Tokens of the model; the numbers in a batch are indices into it.
+        vectors: float32 `[vocabulary, vector_size]`, word vectors; None without word vectors, or if the parameters
+            come from a checkpoint.
+        known: Bool `[vocabulary]`, True for words that have a vector; None if `vectors` is None.
+        tokenizer: Pretrained model whose tokenizer cuts the texts into tokens; None if tokens are the words between
+            white space.
+        labels: Names of the classes; empty in a regression.
+        vector_size: Size of a word vector; None without word vectors.
+        options: Options of the conversion into tokens.
         regression: True if the model predicts one number for each text.
     """
 
@@ -111,7 +112,7 @@ class TextSizes:
 
     @classmethod
     def from_data(cls, data: ClassificationDataModule) -> "TextSizes":
-        """Return the sizes of the parameters for a datamodule that is set up."""
+        """Return the sizes for a datamodule, after its `setup`."""
         vectors, known = data.word_vectors() or (None, None)
         size = None if vectors is None else vectors.size(1)
         made = (vectors, known, data.tokenizer, tuple(data.labels), size, data.token_options, data.regression)
@@ -119,7 +120,7 @@ class TextSizes:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
-        """Return the sizes of the parameters from their plain form, the result of `dataclasses.asdict`."""
+        """Return the sizes from a mapping that `dataclasses.asdict` has made of them, as in a checkpoint."""
         tokenizer = plain["tokenizer"]
         parts = {
             "vocabulary": Vocabulary(**plain["vocabulary"]),
@@ -129,7 +130,7 @@ class TextSizes:
         return cls(**{**plain, **parts})
 
     def tokenize(self, texts: Sequence[str | tuple[str, str]]) -> TextSplit:
-        """Return new texts, or pairs of texts, as a tokenized split `test`; each label is a placeholder, 0."""
+        """Tokenize new texts, or pairs of texts, and return them as a split `test`; the labels are placeholders, 0."""
         pairs = [(text, None) if isinstance(text, str) else text for text in texts]
         read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
         pieces = None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
@@ -138,13 +139,15 @@ class TextSizes:
 
 
 class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
-    """A text classifier whose attention can be read and replaced, with its checkpoint and its predictions.
+    """Base of text classifiers whose attention can be read and replaced, with their checkpoints and predictions.
 
-    A model from `load_from_checkpoint` classifies new texts by `predict_texts`, without Trainer and datamodule.
+    `TextClassifier` adds the training on labelled texts.
+
+    A model from `load_from_checkpoint` classifies new texts with `predict_texts`, without a Trainer or a datamodule.
 
     Attributes:
-        regresses: True if the class of models can predict numbers.
-        predictions: table filled by `Trainer.predict`; see `prediction_table`.
+        regresses: True if models of this class can be regressions, which predict one number for a text.
+        predictions: Table filled by `Trainer.predict`, in the form of `prediction_table`; None before.
     """
 
     checkpoint_key = "classifier"
@@ -160,47 +163,53 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         """Encode the texts of a batch, attend, and return logits and attention.
 
         Args:
-            batch: at least one text.
+            batch: At least one text.
             embedded: `[batch, time, size]`, replaces the embeddings of the batch.
-            imposed: attention weights `[batch, positions]` by level, which replace the model's attention; used as they
-                are.
+            imposed: Attention weights `[batch, positions]` by name of the level. They replace the model's own
+                attention without being normalised.
         """
 
     @abstractmethod
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Return logits `[..., batch, classes]` of the texts of an output under other attention.
+        """Return the logits `[..., batch, classes]` of the texts of an output if their attention is replaced.
 
         Args:
-            output: output of `forward`.
-            imposed: attention weights `[..., batch, positions]` by level, used as they are. Levels below the lowest
-                replaced level keep their weights; levels above it recompute theirs.
+            output: Output of `forward`.
+            imposed: Attention weights `[..., batch, positions]` by name of the level, used without being normalised.
+                Levels below the lowest replaced level keep their weights; levels above it recompute theirs.
         """
 
     def prepare(self) -> None:
-        """Make the parameters of the model for the data of the run."""
+        """Create the parameters of the model for the datamodule of the run."""
         self.make_for(self.data)
 
     def make_for(self, data: ClassificationDataModule) -> None:
-        """Make the parameters of the model for a datamodule that is set up.
+        """Create the parameters of the model for a datamodule, after its `setup`.
 
         Raises:
-            UserError: model and data do not fit.
+            UserError: The model does not support these data.
         """
         self.bind(TextSizes.from_data(data), data.identity)
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """Return the model's part of a checkpoint: the origin of the parameters, and the class of every submodule.
+        """Return what a checkpoint stores of the model beside its weights.
 
-        Classes are stored because some submodules have no parameters.
+        These are the data and sizes that the parameters were created for, and the class of every submodule, because
+        some submodules have no parameters.
         """
         return {**super().checkpoint_part(), "modules": _modules(self)}
 
     def sizes_from(self, part: Mapping[str, Any]) -> TextSizes:
-        """Return the sizes of the parameters from the model's part of a checkpoint."""
+        """Return the sizes of the parameters from what `checkpoint_part` has stored in a checkpoint."""
         return TextSizes.from_plain(part["sizes"])
 
     def difference(self, trained: Origin[TextSizes], run: Origin[TextSizes]) -> str | None:
-        """Return a message if corpus, vocabulary or labels differ between training and run; None if they are equal."""
+        """Return a message if corpus, vocabulary or labels differ between training and run; None if they are equal.
+
+        Args:
+            trained: Data and sizes of the training.
+            run: Data and sizes of this run.
+        """
         other = [name for name, value in run.source.items() if trained.source.get(name) != value]
         if not other:
             return None
@@ -210,25 +219,29 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         )
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Raise TrainingError if the checkpoint was made by a model with other submodules."""
+        """Raise TrainingError if the checkpoint is of a model with other submodules.
+
+        Args:
+            part: What `checkpoint_part` has stored in the checkpoint.
+        """
         trained, here = part["modules"], _modules(self)
         for ours, theirs, has in ((here, trained, "no"), (trained, here, "a")):
             if strange := [one for one in ours if one not in theirs]:
                 raise TrainingError(other_model(f"which has {has} {strange[0]}"))
 
     def predict_texts(self, texts: str | Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
-        """Classify new texts, or pairs of texts, with the same numbers as `train.py predict`.
+        """Classify new texts, or pairs of texts, with the same results as `train.py predict`.
 
         Args:
-            texts: texts in the form of the training corpus; one text may be a string.
-            eval_tokens: largest size of a batch: texts × tokens of the longest.
+            texts: Texts in the form of the training corpus; a single text may be given as a string.
+            eval_tokens: Largest size of a batch, the number of its texts times the number of tokens of the longest.
 
         Returns:
             A row for each text, with the columns of `prediction_table` except `gold`; `id` counts from 0.
 
         Raises:
-            TrainingError: the classifier is not trained.
-            UserError: there is no text, or one is empty.
+            TrainingError: The classifier is not trained.
+            UserError: There is no text, or one is empty.
         """
         given = new_items("texts", texts)
         self.on_predict_start()
@@ -247,7 +260,10 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         self._found: list[Prediction] = []
 
     def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Return probabilities `[batch, classes]`, or in a regression `[batch, 1]`; keep them and the attention."""
+        """Return probabilities `[batch, classes]`, or in a regression predicted numbers `[batch, 1]`.
+
+        They are also collected, with the attention, for the table `predictions`.
+        """
         if not len(batch.index):
             return batch.index.new_zeros(0, self.sizes.classes, dtype=torch.float32)
         output: Output = self(batch)
@@ -255,7 +271,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         return output.logits if self.sizes.regression else output.logits.softmax(-1)
 
     def on_predict_epoch_end(self) -> None:
-        """Fill `predictions`, the table of all predictions; see `prediction_table`."""
+        """Fill `predictions` with the table of all predictions, made by `prediction_table`."""
         data = self.data
         self.predictions = prediction_table(gathered(self._found), data.splits["test"], data.labels, data.vocabulary)
 
@@ -269,9 +285,9 @@ class Prediction(NamedTuple):
     """Prediction of a classifier for one text.
 
     Attributes:
-        text: index of the text in its split.
-        probabilities: probability of each class; in a regression the one predicted number.
-        weights: attention weights `[positions]` by level.
+        text: Index of the text in its split.
+        probabilities: Probability of each class; in a regression a list of the predicted number alone.
+        weights: Attention weights `[positions]` by name of the attention level, such as `word`.
     """
 
     text: int
@@ -283,8 +299,8 @@ def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[P
     """Return the predictions of a classifier for the texts of a batch, one for each text.
 
     Args:
-        batch: the texts.
-        output: output of the classifier.
+        batch: The texts.
+        output: Output of the classifier.
         regression: True if the classifier predicts numbers.
     """
     probabilities = (output.logits if regression else output.logits.softmax(-1)).tolist()
@@ -303,18 +319,19 @@ def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[P
 def prediction_table(
     found: Sequence[Prediction], split: TextSplit, labels: Sequence[str], vocabulary: Vocabulary
 ) -> pd.DataFrame:
-    """Return a table of the predictions for a split, a row for each text, in the order of the split.
+    """Return a table of the predictions for a split, with a row for each predicted text, in the order of the split.
 
     Args:
-        found: predictions for some or all texts of the split, in any order.
-        split: the split.
-        labels: names of the classes; empty in a regression.
-        vocabulary: tokens of the model.
+        found: Predictions for some or all texts of the split, in any order.
+        split: The split.
+        labels: Names of the classes; empty in a regression.
+        vocabulary: Tokens of the model.
 
     Returns:
-        Columns `id`, `gold`, `predicted`, `probability.<label>`; lists with an entry for each token: `words`, the word
-        of the text that the token belongs to (None for delimiters), `tokens`, the token in the vocabulary, `sentences`,
-        its sentence from 0 (-1 for delimiters); `attention.<level>`, weights of each token, or of each sentence.
+        Table with the columns `id`, `gold`, `predicted`, and `probability.<label>`. Further columns hold lists with
+        an entry for each token: `words`, the word of the text that the token belongs to (None for delimiters);
+        `tokens`, the token in the vocabulary; `sentences`, the index of its sentence, from 0 (−1 for delimiters).
+        `attention.<level>` has the attention weight of each token or, for the level `sentence`, of each sentence.
     """
     found = sorted(found, key=lambda prediction: prediction.text)
     texts = [prediction.text for prediction in found]

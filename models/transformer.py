@@ -31,13 +31,17 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Decision:
-    """Output of `SequenceClassifier`: logits, and the attention of each requested head at the decision.
+    """Output of `SequenceClassifier`: logits, and one row of attention of each requested head.
+
+    It is the row of the piece whose hidden state the classification head reads, here called the position of the
+    decision.
 
     Attributes:
         logits: `[batch, classes]`.
-        weights: attention from the position of the decision to all pieces, `[batch, pieces]` by head. Rows sum to one
-            unless they were imposed, and are 0 in the padding. Logits are computed from these tensors.
-        values: vectors that the weights average, `[batch, pieces, dim]` by head.
+        weights: Attention from the position of the decision to all pieces, `[batch, pieces]` by head. Weights sum to
+            one, unless they were imposed, and are 0 in the padding. The logits are computed from these tensors, so
+            their gradients with respect to them can be taken.
+        values: Vectors that the weights average, `[batch, pieces, dim]` by head.
     """
 
     logits: Tensor
@@ -46,26 +50,28 @@ class Decision:
 
 
 class SequenceClassifier(nn.Module):
-    """A pretrained transformer under a classification head, in training mode.
+    """A pretrained transformer with a classification head, in training mode.
 
-    An encoder decides at its first piece, a causal decoder at its last real piece; a test run finds out which. Loading
-    also checks that the captured attention equals the model's own eager attention.
+    The classification head reads one hidden state: of the first piece in an encoder, of the last real piece in a
+    causal decoder. A test run finds out which. The constructor also checks that captured attention equals the model's
+    own eager attention.
 
     Args:
-        source: location of the transformer. A classification head in its files is kept; without one, the head starts
-            from random numbers of the run's seed. With random weights (`EncoderSpec`) the head is always random.
-        classes: number of classes.
+        source: Files of the transformer. A classification head in these files is loaded; without one, the head is
+            initialised at random with the run's seed. With random weights (`EncoderSpec`) the head is always random.
+        classes: Number of classes.
 
     Attributes:
-        layers: number of attention layers.
-        heads: number of attention heads of each layer.
-        drawn: names of the weights that are in no file and were initialised at random from the run's seed; in most
+        layers: Number of attention layers.
+        heads: Number of attention heads of each layer.
+        drawn: Names of the weights that are in no file and were initialised at random with the run's seed; in most
             cases those of the classification head.
-        names: names of the classes in the files, in the order of the head's outputs; empty for a random head.
+        names: Names of the classes in the files, in the order of the classification head's outputs; empty for a
+            random classification head.
 
     Raises:
-        EncoderError: the model cannot be loaded or run on word embeddings, its attention cannot be captured, or its
-            decision depends on another piece than the first or the last.
+        EncoderError: The model cannot be loaded or run on word embeddings, its attention cannot be captured, or its
+            classification head reads another piece than the first or the last.
     """
 
     def __init__(self, source: EncoderSource, classes: int) -> None:
@@ -81,12 +87,12 @@ class SequenceClassifier(nn.Module):
         self.model.train()
 
     def freeze(self) -> None:
-        """Freeze the pretrained weights; only weights that were initialised at random are trained."""
+        """Freeze the weights from the files; only weights that were initialised at random stay trainable."""
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name in self.drawn)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return word embeddings `[batch, pieces, size]`, without positions, of int64 `[batch, pieces]`."""
+        """Return word embeddings `[batch, pieces, size]`, without positions, for tokens, int64 `[batch, pieces]`."""
         embedded: Tensor = self.model.get_input_embeddings()(tokens)
         return embedded
 
@@ -98,16 +104,16 @@ class SequenceClassifier(nn.Module):
         heads: Sequence[Head] = (),
         imposed: Mapping[Head, Tensor] | None = None,
     ) -> Decision:
-        """Classify at least one text; texts are padded on the right.
+        """Classify one or more texts; texts are padded on the right.
 
         Args:
-            embedded: word embeddings `[batch, pieces, size]`, with any values in the padding.
-            mask: bool `[batch, pieces]`, True for real pieces, delimiters included.
+            embedded: Word embeddings `[batch, pieces, size]`, with any values in the padding.
+            mask: Bool `[batch, pieces]`, True for real pieces, delimiters included.
             segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair; used if the tokenizer has segments.
-            heads: attention heads whose attention is returned.
-            imposed: attention weights `[batch, pieces]` for some of these heads, which replace the attention from the
-                position of the decision and are used exactly as they are, without dropout. All other rows, heads and
-                layers keep their attention.
+            heads: Attention heads whose attention is returned, 0-based (layer, head) pairs.
+            imposed: Attention weights `[batch, pieces]` for some of these heads. They replace the attention from the
+                piece that the classification head reads, without being normalised and without dropout. All other
+                rows, heads and layers keep their attention.
         """
         last = mask.sum(1) - 1
         rows = _Rows(last if self._reads_last else torch.zeros_like(last), heads, imposed or {})
@@ -116,11 +122,13 @@ class SequenceClassifier(nn.Module):
         return Decision(logits, rows.weights, rows.values)
 
     def logits(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        """Return logits `[batch, classes]` of texts; callers may change the attention by `attention.capture`.
+        """Return the logits `[batch, classes]` of texts.
+
+        Within a context of `attention.capture`, such as `intervening`, the attention can be read or changed.
 
         Args:
             tokens: int64 `[batch, pieces]`.
-            mask: bool `[batch, pieces]`, True for real pieces.
+            mask: Bool `[batch, pieces]`, True for real pieces.
             segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair.
         """
         return self._logits(self.embed(tokens), mask, segments, mask.sum(1) - 1)
@@ -218,8 +226,8 @@ class TransformerOutput(Output):
     """Output of a `TransformerClassifier`, with the inputs that `decide` needs.
 
     Attributes:
-        segments: int64 `[batch, time]`, segments of the batch.
-        imposed: attention weights that were imposed in `forward`, `[batch, time]` by level.
+        segments: int64 `[batch, time]`, 0 in a text and 1 in its pair.
+        imposed: Attention weights that were imposed in `forward`, `[batch, time]` by name of the level.
     """
 
     segments: Tensor
@@ -227,31 +235,32 @@ class TransformerOutput(Output):
 
 
 class TransformerClassifier(TextClassifier):
-    """A pretrained transformer under a classification head; the data name it as their tokenizer.
+    """A text classifier: a pretrained transformer, named as the datamodule's tokenizer, with a classification head.
 
-    A level of attention is one row of one attention head: the attention from the position of the decision, the first
-    piece of an encoder (`[CLS]`) or the last of a decoder, to all pieces, delimiters included. The row averages the
-    values of its head. A level is named `layer-head`, both counted from 1. Imposed weights replace a row; all other
-    rows, heads and layers keep their own attention.
+    A level of attention is one row of one attention head: the attention from the piece that the classification head
+    reads, the first of an encoder (`[CLS]`) or the last of a decoder, to all pieces, delimiters included. A level is
+    named `layer-head`, both counted from 1. Imposed weights replace only this row; all other rows, heads and layers
+    compute their own attention.
 
-    A classification head in the model's files is kept, and can be tested without training. In a regression the head has
-    one output, and the mean squared error is the loss.
+    A classification head in the model's files is loaded, and can be tested without training. In a regression the head
+    has one output, and the mean squared error is the loss.
 
     Args:
-        heads: attention heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None for the last
+        heads: Attention heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None for the last
             layer.
-        learning_rate: highest learning rate of AdamW.
-        weight_decay: weight decay of matrices; biases and normalisations have none, as in BERT's training.
-        warmup: share of the steps in which the learning rate rises from 0; afterwards it falls to 0 by the last step.
-            Both are linear, as in BERT's released code.
-        class_weights: give every class the same total weight in the loss; see `TextClassifier`.
-        frozen: train only weights that were initialised at random, in most cases the classification head. All weights
-            of the model's files stay as they are and have no dropout. A pooler is trained only if the files lack it.
+        learning_rate: Highest learning rate of AdamW.
+        weight_decay: Weight decay of matrices; biases and normalisations have none, as in BERT's training.
+        warmup: Fraction of the training steps in which the learning rate rises from 0; afterwards it falls to 0 by
+            the last step. Both are linear, as in BERT's released code.
+        class_weights: Give every class the same total weight in the loss, as in `TextClassifier`.
+        frozen: Train only weights that were initialised at random, in most cases the classification head. All weights
+            from the model's files stay as they are, and their modules have no dropout. A pooler is trained only if
+            the files lack it.
 
     Raises:
-        UserError: `warmup` is no share. Once the data are known: the texts are cut into words, the model has none of
-            `heads`, the classes of a kept head have another order, nothing is left to train, or the training has no
-            last step.
+        UserError: `warmup` is not a fraction below 1. Once the datamodule is known: its texts are cut into words
+            instead of pieces, the model lacks one of `heads`, the classes of a loaded classification head have
+            another order, nothing is left to train, or the training has no last step.
     """
 
     regresses = True
@@ -287,7 +296,7 @@ class TransformerClassifier(TextClassifier):
             self.classifier.freeze()
 
     def on_train_start(self) -> None:
-        """Switch off the dropout of frozen weights."""
+        """Switch off dropout in the modules of frozen weights."""
         if self.frozen:
             self.classifier.model.base_model.eval()
 
@@ -320,14 +329,14 @@ class TransformerClassifier(TextClassifier):
         return TransformerOutput(found.logits, levels, embedded, batch.segments, imposed or {})
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Run the transformer again under other attention, and return logits `[..., batch, classes]`.
+        """Run the transformer again with replaced attention, and return logits `[..., batch, classes]`.
 
-        A pass has at most `PIECES` pieces. Levels without weights in `imposed` keep the weights imposed in `forward`,
-        or recompute their attention.
+        Levels without weights in `imposed` keep the weights that were imposed in `forward`, if any, or compute their
+        own attention. One forward pass has at most `PIECES` pieces.
 
         Args:
-            output: output of `forward`.
-            imposed: attention weights `[..., batch, time]` by level, used as they are.
+            output: Output of `forward`.
+            imposed: Attention weights `[..., batch, time]` by name of the level, used without being normalised.
         """
         assert isinstance(output, TransformerOutput)
         mask = next(iter(output.levels.values())).mask

@@ -18,11 +18,11 @@ from training import Average, device_count, no_loss
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
-    """Return the scores of the candidate antecedents of every link, `[links, U]`, -inf for other words.
+    """Return the scores of the candidate antecedents of every link, `[links, U]`; −inf for other words.
 
     Args:
-        scores: `[U, U]`, scores of mentions × antecedents, both by head word.
-        links: links of the window, whose mentions have U different head words.
+        scores: `[U, U]`, score of every head word (column) as the antecedent of every head word (row).
+        links: Links of the window, whose mentions have U different head words.
     """
     source = torch.tensor(links.source, device=scores.device)
     barred = torch.tensor(~links.candidates, device=scores.device)
@@ -30,17 +30,17 @@ def candidate_scores(scores: Tensor, links: Links) -> Tensor:
 
 
 def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
-    """Return `-ln Σ p(j)` over the gold candidates j of every link, where p is the softmax over all its candidates.
+    """Return `-ln Σ p(j)` over the gold candidates j of every link; p is the softmax over all candidates.
 
     Any earlier mention of the cluster is right, so the loss is the marginal likelihood of the mention ranking of
     Durrett & Klein (2013).
 
     Args:
-        scores: `[U, U]`, scores of mentions × antecedents, both by head word.
-        links: links of the window, whose mentions have U different head words.
+        scores: `[U, U]`, score of every head word (column) as the antecedent of every head word (row).
+        links: Links of the window, whose mentions have U different head words.
 
     Returns:
-        Nats `[links]`; 0 if all candidates are gold.
+        Loss of each link, nats `[links]`; 0 if all candidates are gold.
     """
     among = candidate_scores(scores, links)
     wrong = torch.tensor(~links.gold, device=scores.device)
@@ -48,17 +48,18 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
 
 
 class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
-    """A trained probe that scores every earlier head word as the antecedent of a mention.
+    """A trained probe that scores the head words of earlier mentions as antecedents of a mention.
 
-    It reads the attention between the head words of two mentions, in both directions, as a single attention head does.
-    The result compares it on the same test links with the best single attention head on dev and with the baselines.
-    Subclasses implement `build`, which makes the parameters once the sizes are known, and `forward`, which returns
-    scores `[U, U]` of mentions × antecedents, both by head word.
+    It reads the same input as a single attention head: the attention between the head words of two mentions, in both
+    directions. Its result also has, for the same test links, the best single attention head on dev and the baselines.
+
+    Subclasses implement `build`, which creates the parameters once the sizes are known, and `forward`, which returns
+    scores `[U, U]`: of every head word (column) as the antecedent of every head word (row).
 
     Args:
-        learning_rate: learning rate of Adam.
-        decay: factor of the learning rate after every epoch; 1 keeps it.
-        seed: seed of the bootstrap.
+        learning_rate: Learning rate of Adam.
+        decay: Factor of the learning rate after every epoch; 1 keeps it.
+        seed: Seed of the bootstrap.
     """
 
     takes = CoreferenceDataModule
@@ -93,9 +94,9 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
-        """Return the best-scored candidate antecedent of every link, int64 `[links]`, as an index into `links.heads`.
+        """Return the candidate antecedent with the best score for every link, int64 `[links]`.
 
-        On a tie it is the later candidate.
+        It is an index into `links.heads`; on a tie the later candidate.
         """
         return _choice(candidate_scores(self(batch), links))
 
@@ -117,7 +118,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         self._val_loss.update(loss, count)
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val_accuracy`, the share of the links of dev with a right choice, and `val_loss`, nats per link."""
+        """Log `val_accuracy`, the share of dev links with a right choice, and `val_loss`, nats per link."""
         self.log("val_accuracy", self._val_accuracy.take(), prog_bar=True)
         self.log("val_loss", self._val_loss.take())
 
@@ -152,10 +153,10 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
 
 
 class AntecedentWordsProbe(TrainedAntecedentProbe):
-    """An `AntecedentAttentionProbe` with weights linear in the two word vectors: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
+    """An `AntecedentAttentionProbe` whose weights depend on the two words: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
 
-    The weights of the other direction are `u_k = U_k·(v_i ⊕ v_j) + c_k`. v are frozen word vectors of size d, zeros for
-    unknown words. With L layers of H heads there are `2LH·(2d + 1)` parameters.
+    The weights of the other direction are `u_k = U_k·(v_i ⊕ v_j) + c_k`. v are frozen word vectors of size d, zeros
+    for unknown words; ⊕ is concatenation. With L layers of H heads there are `2LH·(2d + 1)` parameters.
     """
 
     experiment = "antecedent_words"

@@ -18,16 +18,17 @@ BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
 
 
 def behaviour(word: str, seed: int) -> Behaviour:
-    """Return the control behaviour of a word type: its head is itself, or the first or last word of the sentence.
+    """Return which word is the head of a word type in the control task: `self`, `first` or `last`.
 
-    A hash of form and seed decides uniformly, equally on every machine.
+    `self` is the word itself, `first` and `last` are the first and the last word of the sentence. A hash of the word
+    form and the seed chooses one of the three, with equal probability and the same on every machine.
     """
     digest = blake2b(f"{seed} {word}".encode(), digest_size=8).digest()
     return BEHAVIOURS[int.from_bytes(digest, "big") % len(BEHAVIOURS)]
 
 
 def control_arcs(words: Sequence[str], seed: int) -> list[int]:
-    """Return the control heads of the words of a sentence, 1-based positions (Hewitt & Liang 2019, §2.2).
+    """Return the heads of a sentence's words in the control task, 1-based positions (Hewitt & Liang 2019, §2.2).
 
     A head is the word itself, or the first or last word of the sentence, so the arcs are no tree.
     """
@@ -36,11 +37,11 @@ def control_arcs(words: Sequence[str], seed: int) -> list[int]:
 
 
 def control_tree(words: Sequence[str], seed: int) -> list[int]:
-    """Return the control heads of the words of a sentence for probes of trees: 1-based positions, 0 = ROOT.
+    """Return the heads of a sentence's words in a control task for probes of trees: 1-based positions, 0 = ROOT.
 
-    Hewitt & Liang (2019) have no control task for trees. This one takes the control arcs, and puts under ROOT each word
-    that would be its own head, and the first and last word of the sentence. There are no cycles, and any number of
-    roots.
+    Hewitt & Liang (2019) have no control task for trees. This one takes the heads of `control_arcs`, but puts under
+    ROOT the first and the last word of the sentence, and each word that would be its own head. The arcs have no
+    cycles, and any number of roots.
     """
     arcs = control_arcs(words, seed)
     return [0 if place in (1, len(words), head) else head for place, head in enumerate(arcs, start=1)]
@@ -51,11 +52,12 @@ class ControlTask(NestedExperiment):
 
     In the control task every word type has a random behaviour: its head is the word itself, or the first or last word
     of the sentence (`control_arcs`; for probes of trees `control_tree`). Attention and hidden states do not encode
-    behaviours, so a high score means that the probe has memorised word types. One copy is trained on the gold heads and
-    one on the control heads, each to its optimum on a dev split with heads of the same kind. UAS leaves out the same
-    words for both. The audit counts the test words whose type is not in train, which no probe can have memorised.
+    behaviours, so a high score means that the probe has memorised word types. One copy is trained on the gold heads
+    and one on the control heads, each to its optimum on a dev split with heads of the same kind. UAS leaves out the
+    same words, punctuation, for both. The result also counts the test words whose type is not in train, since no
+    probe can have memorised them.
 
-    See `NestedExperiment` for the options.
+    `NestedExperiment` lists the options.
     """
 
     experiment = "control"

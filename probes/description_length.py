@@ -25,11 +25,11 @@ _UNITS: dict[str, Unit] = {"portion": "fraction", "bits": "bits", "bits_per_word
 
 
 def borders(portions: Sequence[float], sentences: int) -> list[int]:
-    """Return the number of sentences up to the end of each block of the online code.
+    """Return, for each block of the online code, the number of sentences up to its end.
 
     Args:
-        portions: ends of the blocks as shares of the sentences.
-        sentences: number of sentences.
+        portions: Ends of the blocks as shares of the sentences.
+        sentences: Number of sentences.
 
     Returns:
         Ascending numbers, rounded down, at least 1, without duplicates.
@@ -43,16 +43,16 @@ def code_bits(
     """Return the code length of the gold heads of each sentence under a trained probe, in bits.
 
     Args:
-        probe: the trained probe.
-        loader: batches of sentences of one split.
-        sentences: number of sentences of the split.
-        device: device of the computation.
+        probe: The trained probe.
+        loader: Batches of sentences of one split.
+        sentences: Number of sentences of the split.
+        device: Device of the computation.
 
     Returns:
-        float64 `[sentences]`; 0 for sentences that the loader leaves out.
+        Bits of each sentence, float64 `[sentences]`; 0 for sentences that the loader leaves out.
 
     Raises:
-        UserError: a gold head has probability zero, so that its code is infinite.
+        UserError: A gold head has probability zero, so that its code is infinite.
     """
     bits = np.zeros(sentences)
     probe = probe.to(device).eval()
@@ -73,24 +73,25 @@ class DescriptionLength(NestedExperiment):
     """Description length of the gold heads by the online code (Voita & Titov 2020, §2.2.2), in bits.
 
     The shuffled train split is sent in blocks. The first block is coded uniformly: log₂(n+1) bits for each of the n
-    words of a sentence, whose head is one of n+1 candidates. Every other block is coded by a copy of the probe that was
-    trained on all blocks before it, to its lowest `val_loss` on dev. All words are coded, punctuation too. Compression
-    is the length of the uniform code of the whole split divided by the length of the online code.
+    words of a sentence, whose head is one of n+1 candidates. Every other block is coded by a copy of the probe that
+    was trained on all blocks before it, to its lowest `val_loss` on dev. All words are coded, punctuation too.
+    Compression is the length of the uniform code of the whole split divided by the length of the online code.
 
-    Another copy is trained on the whole split, and its score on test is reported. The bits of train under it,
-    `data_bits`, are the part of the code that describes the data; the rest, `model_bits`, describes the probe.
+    Another copy is trained on the whole split, and its score on test is reported. The code length of train under this
+    copy, `data_bits`, is the part of the online code that describes the data; the rest, `model_bits`, describes the
+    probe.
 
-    The interval of the compression is over sentences of train, for the given trained copies. It does not cover the
-    order of the blocks and the initialisation, which `seed` changes.
+    The interval of the compression is over sentences of train, for fixed trained copies. It does not cover the
+    variation over orders of the sentences and initialisations, which depend on `seed`.
 
-    See `NestedExperiment` for the other options.
+    `NestedExperiment` lists the other options.
 
     Args:
-        probe: the probe to train, a `DependencyProbe`.
-        portions: ends of the blocks, ascending shares of the sentences of train; the last is 1.
+        probe: The probe to train, a `DependencyProbe`.
+        portions: Ends of the blocks, ascending shares of the sentences of train; the last is 1.
 
     Raises:
-        UserError: the portions do not ascend to 1.
+        UserError: The portions do not ascend to 1.
     """
 
     experiment = "description_length"

@@ -27,14 +27,14 @@ Mode = Literal["min", "max"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the input that shape a probe's parameters.
+    """Sizes that determine the shapes of a probe's parameters.
 
     Attributes:
         layers: 0-based layers of the encoder whose attention is read.
-        heads: 0-based heads of each layer.
-        vectors: size of a word vector.
-        hidden: size of a hidden state.
-        pairs: layer and rank of each matrix of a structural probe.
+        heads: 0-based heads that are read of each layer.
+        vectors: Size of a word vector.
+        hidden: Size of a hidden state.
+        pairs: Layer and rank of each matrix of a structural probe.
     """
 
     layers: tuple[int, ...] = ()
@@ -45,10 +45,10 @@ class Sizes:
 
 
 class FrozenProbe(TrainedModule[Data, Sizes]):
-    """A trained probe over attention, hidden states or word vectors, which are not trained.
+    """A trained probe over frozen input: attention, hidden states or word vectors.
 
     Attributes:
-        reads: fields of a batch that the probe reads.
+        reads: Names of the fields of a batch that the probe reads, such as `attention`.
     """
 
     reads: Collection[Field] = frozenset(("attention",))
@@ -59,24 +59,24 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         self._loss, self._val_loss = Average(), Average()
 
     def figures(self) -> Mapping[str, Figure]:
-        """Return figures of the learned parameters, by name."""
+        """Return figures of the learned parameters, by name; empty by default."""
         return {}
 
     def on_train_epoch_end(self) -> None:
-        """Log `train_loss`, the mean loss of the epoch in nats per word or link."""
+        """Log `train_loss`, the mean loss of the epoch in nats per word, or per link of an antecedent probe."""
         self.log("train_loss", self._loss.take())
 
     def bind_to(self, data: AttentionDataModule[Any], reads: Collection[Field], sizes: Sizes | None = None) -> None:
-        """Make the parameters for the encoder and the word vectors of the data.
+        """Create the probe's parameters in the sizes of the datamodule's encoder and word vectors.
 
         Args:
-            data: the data, after `setup`.
-            reads: fields of a batch that the probe reads.
-            sizes: sizes that the data do not determine; None without such sizes.
+            data: The datamodule, after `setup`.
+            reads: Fields of a batch that the probe reads.
+            sizes: Sizes that the datamodule does not determine; None if there are none.
 
         Raises:
-            UserError: the probe reads word vectors, and the data have none.
-            TrainingError: the parameters were made for other data.
+            UserError: The probe reads word vectors, and the datamodule has none.
+            TrainingError: The parameters were made for other data.
         """
         sizes, source = sizes or Sizes(), dict[str, object]()
         if {"attention", "hidden"} & set(reads):
@@ -126,12 +126,12 @@ def _describe(origin: Origin[Sizes]) -> str:
 
 
 def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapping[str, Figure]:
-    """Return heat maps of learned weights, one for each direction, on one scale of colours.
+    """Return heat maps of learned weights, layers × heads, one for each direction, on the same colour scale.
 
     Args:
-        weight: `[2, layers, heads]`.
-        directions: names of the two directions.
-        sizes: layers and attention heads of the weights.
+        weight: Learned weights `[2, layers, heads]`; the first axis is the direction.
+        directions: Names of the two directions of attention.
+        sizes: Layers and attention heads of the weights.
     """
     names, maps = Names(sizes.layers, sizes.heads), {}
     for direction, values in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
@@ -145,9 +145,10 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
     """A trained probe over a dependency treebank; a `NestedExperiment` can train copies of it.
 
     Attributes:
-        monitor: name of the score or loss logged on dev that decides the best epoch; and `min` or `max`, its best
-            value.
-        headline: main score of the result, a ratio of counts per sentence.
+        monitor: Name of the score or loss on dev that decides the best epoch, and `min` or `max`, whether its lowest
+            or its highest value is best.
+        headline: Name of the main score of the result, a ratio of two numbers per sentence, each summed over
+            sentences.
     """
 
     takes = DependencyDataModule
@@ -158,7 +159,7 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
         """Return −ln p(gold head) of every word, nats `[batch, n]`; 0 in the padding.
 
         Raises:
-            UserError: the probe gives candidate heads no probabilities.
+            UserError: The probe does not predict probabilities of candidate heads.
         """
         raise UserError(
             f"{type(self).__name__} predicts no probabilities of syntactic heads, so a description length cannot be "
@@ -179,21 +180,22 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
         root: str | None = None,
         hidden: tuple[int, ...] = (),
     ) -> Iterator[DependencyDataModule]:
-        """Yield a datamodule with new sentences as its split `test`, read like the training data.
+        """Yield a datamodule with new sentences as its split `test`, processed like the training data.
 
-        Its cache is deleted at the end of the context. The gold trees of the sentences are arbitrary.
+        The extracted attention is deleted at the end of the context. The gold trees of the sentences are
+        placeholders.
 
         Args:
-            sentences: sentences, each a string that is split at white space, or a sequence of words.
-            encoder: the encoder; None for the encoder of the training.
-            options: layers and heads, and the policy for long sentences; None for the options of the training.
-            vectors: the word vectors; None for the vectors of the training.
-            root: folder of the word vectors; None for `$PROBING_DATA`, or else `./data`.
-            hidden: layers whose hidden states are read.
+            sentences: Sentences, each a string that is split at white space, or a sequence of words.
+            encoder: The encoder; None for the encoder of the training.
+            options: Layers and heads, and treatment of long sentences; None for the options of the training.
+            vectors: The word vectors; None for the vectors of the training.
+            root: Folder of the word vectors; None for `$PROBING_DATA`, or else `./data`.
+            hidden: Layers whose hidden states are read.
 
         Raises:
-            TrainingError: the probe is not trained, or was trained on other data.
-            UserError: there is no sentence, or one has no words.
+            TrainingError: The probe is not trained, or was trained on other data.
+            UserError: There is no sentence, or one has no words.
         """
         given = new_items("sentences", sentences)
         self.on_validation_start()

@@ -31,12 +31,13 @@ class RelationClassifier(nn.Module):
     """A linear classifier of the relation between a word and its head, from all attention between them.
 
     The features are the attention of all K attention heads from the word to its head and back, and an indicator of
-    ROOT, which is attended to at the start delimiter. The classifier is trained on gold heads and applied to predicted
-    heads. It knows relations by name, because other data may number them otherwise, lack some, or have more.
+    ROOT. The attention to and from ROOT is that of the start delimiter. The classifier is trained on gold heads and
+    applied to predicted heads. It identifies relations by name, because other data may number them differently, or
+    have fewer or more of them.
 
     Args:
-        sizes: layers and attention heads that are read.
-        relations: names of the relations.
+        sizes: Layers and attention heads that are read.
+        relations: Names of the relations.
     """
 
     def __init__(self, sizes: Sizes, relations: Sequence[str]) -> None:
@@ -48,7 +49,7 @@ class RelationClassifier(nn.Module):
         """Return logits `[batch, n, relations]` of the relation between each word and its head.
 
         Args:
-            batch: sentences with their attention.
+            batch: Sentences with their attention.
             heads: int64 `[batch, n]`, head of each word, 0 = ROOT.
         """
         attention = batch.attention.flatten(1, 2)
@@ -60,21 +61,21 @@ class RelationClassifier(nn.Module):
         return logits
 
     def predict(self, batch: AttentionBatch, heads: Tensor, names: Sequence[str]) -> Tensor:
-        """Return the relation between each word and its head, int64 `[batch, n]`, as an index into `names` or -1.
+        """Return the relation between each word and its head, int64 `[batch, n]`, as an index into `names`.
 
         Args:
-            batch: sentences with their attention.
+            batch: Sentences with their attention.
             heads: int64 `[batch, n]`, head of each word, 0 = ROOT.
-            names: names of relations; a relation that is not among them becomes -1.
+            names: Names of the relations of the data; a predicted relation that is not among them becomes −1.
         """
         return _positions(self.relations, names).to(heads.device)[self(batch, heads).argmax(-1)]
 
     def loss(self, batch: AttentionBatch, names: Sequence[str]) -> Tensor:
-        """Return the cross-entropy of the gold relations at the gold heads, summed over words, nats.
+        """Return the cross-entropy of the gold relations, given the gold heads, in nats, summed over words.
 
         Args:
-            batch: sentences with their attention, gold heads and gold relations.
-            names: names of the relations, which the gold relations are indices into.
+            batch: Sentences with their attention, gold heads and gold relations.
+            names: Names of the relations of the data; the gold relations are indices into it.
         """
         own = _positions((*names, None), self.relations)  # the last is for the padding, -1
         logits = self(batch, batch.heads.clamp(min=0))
@@ -91,19 +92,22 @@ def _positions(names: Sequence[str | None], among: Sequence[str]) -> Tensor:
 class HeadSelectionProbe(DependencyProbe):
     """A trained probe that scores every candidate head of every word.
 
-    Subclasses implement `build`, which makes the parameters once the sizes are known, and `forward`, which returns the
-    scores of the candidates of every word, `[batch, n, n+1]`, ROOT first; -inf for positions that are no candidates.
+    Subclasses implement `build`, which creates the parameters once the sizes are known, and `forward`, which returns
+    the scores of the candidate heads of every word, `[batch, n, n+1]`, ROOT first; −inf for positions that are no
+    candidates.
 
     Args:
-        learning_rate: learning rate of Adam.
-        decay: factor of the learning rate; 1 keeps it, as the original does.
-        schedule: with `epoch`, the rate decays after every epoch; with `plateau`, after each epoch that does not lower
+        learning_rate: Learning rate of Adam.
+        decay: Factor of the learning rate; 1 keeps it, as Clark et al. (2019) do.
+        schedule: `epoch` decays the learning rate after every epoch, `plateau` after each epoch that does not lower
             the loss on dev.
-        labels: train a `RelationClassifier` too, for the score `las`.
-        relations: relations in the table and the figure, in this order, beside all words; empty for all relations.
+        labels: Also train a `RelationClassifier`, for the labelled attachment score `las`.
+        relations: Relations shown in the table and the figure, in this order, after the row for all words; empty for
+            all relations.
 
     Attributes:
-        predictions: table of the predicted heads of test, filled by `Trainer.predict`; see `predict_sentences`.
+        predictions: Table of the predicted heads of the test split, filled by `Trainer.predict`, with the columns
+            that `predict_sentences` returns; None before.
     """
 
     monitor = ("val_uas", "max")
@@ -142,7 +146,11 @@ class HeadSelectionProbe(DependencyProbe):
         return _head_cross_entropy(self(batch), batch)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return the cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
+        """Return the cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5).
+
+        With `labels`, the loss of the relation classifier is added. In a distributed run the loss is multiplied by
+        the number of devices, because their gradients are averaged.
+        """
         loss = self.cross_entropy(batch).sum()
         self._loss.update(loss.detach(), batch.lengths.sum())
         if self.labels:
@@ -150,7 +158,14 @@ class HeadSelectionProbe(DependencyProbe):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
-        """Return the best-scored candidate head of every word and, with `tree`, the best-scored tree."""
+        """Return the candidate head with the best score for every word, and the tree with the best score.
+
+        With the option `labels`, the relations to these heads are predicted too.
+
+        Args:
+            batch: Sentences with the input of the probe.
+            tree: False leaves out the tree.
+        """
         scores = self(batch)
         heads = scores.argmax(-1)
         relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
@@ -163,13 +178,16 @@ class HeadSelectionProbe(DependencyProbe):
         return self.evaluation.result(self.experiment, self.data, self.figures(), self.trained_for)
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return the predicted heads of a batch, int64 `[batch, n]`, -1 in the padding; keep them for `predictions`."""
+        """Return the predicted heads of a batch, int64 `[batch, n]`, −1 in the padding.
+
+        They are also collected for the table `predictions`.
+        """
         predicted = self.predict(batch)
         self._found.add(batch, **predicted.columns())
         return predicted.heads.masked_fill(~batch.mask, -1)
 
     def on_predict_epoch_end(self) -> None:
-        """Fill `predictions`, a table with the columns that `predict_sentences` returns."""
+        """Fill `predictions` with the table of all predicted heads; its columns are those of `predict_sentences`."""
         names = self._names if self.labels else None
         self.predictions = _predictions(self._found, self.data.splits["test"], names)
 
@@ -182,25 +200,26 @@ class HeadSelectionProbe(DependencyProbe):
         vectors: VectorSpec | None = None,
         root: str | None = None,
     ) -> pd.DataFrame:
-        """Return the heads of new sentences, as `python train.py predict` does; no Trainer is needed.
+        """Return a table of predicted heads of new sentences, as `python train.py predict` does, without a Trainer.
 
-        A checkpoint of `train.py` knows its encoder, options and word vectors. A probe that a program has trained needs
-        them here, except for the default encoder with all layers and heads.
+        A probe from a checkpoint of `train.py` knows its encoder, options and word vectors. A probe that was trained
+        otherwise needs them as arguments, unless it uses the default encoder with all layers and heads.
 
         Args:
-            sentences: sentences, each a string that is split at white space, or a sequence of words.
-            encoder: the encoder of the training; None for the encoder that the checkpoint names.
-            options: layers and heads, and the policy for long sentences; None for the options of the training.
-            vectors: the word vectors; None for the vectors of the training.
-            root: folder of the word vectors; None for `$PROBING_DATA`, or else `./data`.
+            sentences: Sentences, each a string that is split at white space, or a sequence of words.
+            encoder: The encoder of the training; None for the encoder that the checkpoint names.
+            options: Layers and heads, and treatment of long sentences; None for the options of the training.
+            vectors: The word vectors; None for the vectors of the training.
+            root: Folder of the word vectors; None for `$PROBING_DATA`, or else `./data`.
 
         Returns:
             Table with columns `id, word, form, head, tree_head` and, with `labels`, `relation`. `id` counts the
-            sentences from 1, `word` the words of a sentence from 1; head 0 is ROOT.
+            sentences, and `word` the words of a sentence, both from 1. `head` is the candidate with the best score,
+            `tree_head` the head in the tree with the best score; 0 is ROOT.
 
         Raises:
-            TrainingError: the probe is not trained, or was trained on another encoder or other word vectors.
-            UserError: there is no sentence, or one has no words.
+            TrainingError: The probe is not trained, or was trained on another encoder or other word vectors.
+            UserError: There is no sentence, or one has no words.
         """
         with self.on_sentences(sentences, encoder, options, vectors, root) as data:
             found, self._names = predicted_arcs(), self._relations
@@ -215,14 +234,14 @@ class HeadSelectionProbe(DependencyProbe):
         self._val.add(batch, heads=scores.argmax(-1))
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val_uas`, UAS on dev without punctuation, and `val_loss`, nats per word."""
+        """Log `val_uas`, the UAS on dev without punctuation, and `val_loss`, in nats per word."""
         arcs, predicted = self._val.arcs()
         right = attached(arcs, predicted["heads"].astype(np.int64))[~arcs.punctuation]
         self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
         self.log("val_loss", self._val_loss.take())
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return Adam, as in Clark et al. (2019), with the learning-rate schedule of the options."""
+        """Return Adam, as in Clark et al. (2019), with the schedule of the options `decay` and `schedule`."""
         adam = torch.optim.Adam(self.parameters(), self.learning_rate, fused=True)
         if self.schedule == "epoch":
             return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
@@ -233,7 +252,7 @@ class HeadSelectionProbe(DependencyProbe):
         return {**super().checkpoint_part(), "relations": self._relations}
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Rebuild the relation classifier for the relations in the checkpoint; the data may have others."""
+        """Rebuild the relation classifier for the relations in the checkpoint; the data may have other relations."""
         relations = tuple(part["relations"])
         if self.labels and self._relations != relations:
             self.classifier = RelationClassifier(self.sizes, relations)
@@ -266,8 +285,8 @@ def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
     """Return `score[x, y] = Σ_k weight[0, k] α^k[x, y] + weight[1, k] α^k[y, x]`, `[batch, positions, positions]`.
 
     Args:
-        attention: attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
-        weight: `[2, K]`, weights of the attention from x to y, and from y to x.
+        attention: Attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
+        weight: `[2, K]`, weights of the attention of each head from x to y, and from y to x.
     """
     batch, positions = attention.size(0), attention.size(-1)
     # A batched product, because the gradient of a broadcast product is twenty times as slow on a CPU.
@@ -284,7 +303,7 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
     products would write and read `[batch, K, positions, positions]` for every term, forward and backward.
 
     Args:
-        attention: attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
+        attention: Attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
         first: `[batch, positions, 2, K]`, terms of x in the weights of attention from x to y, and from y to x.
         second: `[batch, positions, 2, K]`, terms of y in the same weights.
 
@@ -302,13 +321,13 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return the scores of the candidate heads of every word, ROOT first, from the scores of all positions.
 
-    ROOT has `start` times the score of the start delimiter plus `end` times the score of the end delimiter.
+    The score of ROOT is `start` times the score of the start delimiter plus `end` times that of the end delimiter.
 
     Args:
         scores: `[batch, n+2, n+2]`, dependents × heads, with the delimiters before the first and after the last word.
         lengths: `[batch]`, words of each sentence.
-        start: scalar.
-        end: scalar.
+        start: Scalar, factor of the score of the start delimiter.
+        end: Scalar, factor of the score of the end delimiter.
 
     Returns:
         Scores `[batch, n, n+1]`; -inf for positions that are no candidates.
@@ -319,7 +338,7 @@ def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> T
 
 
 def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Put the scores of ROOT before the scores of the words as candidate heads.
+    """Return the scores of the candidate heads of every word: the given scores of ROOT, then those of the words.
 
     Args:
         root: `[batch, n]`, score of ROOT as the head of each word.
@@ -341,14 +360,16 @@ def without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
 def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return the scores of ROOT as the head of each word, `[batch, n]`.
 
-    They equal the scores that `candidates` computes from `attention_scores`, but read only the delimiters' attention.
+    They equal the scores of ROOT that `candidates` computes from the result of `attention_scores`, but only the
+    attention to and from the delimiters is read.
 
     Args:
-        attention: `[batch, K, n+2, n+2]`.
+        attention: Attention of K heads, `[batch, K, n+2, n+2]`, with the delimiters before the first and after the
+            last word.
         weight: `[2, K]`, weights of the attention to ROOT and from ROOT.
         lengths: `[batch]`, words of each sentence.
-        start: scalar, factor of the score of the start delimiter.
-        end: scalar, factor of the score of the end delimiter.
+        start: Scalar, factor of the score of the start delimiter.
+        end: Scalar, factor of the score of the end delimiter.
     """
     sentences = torch.arange(len(lengths), device=lengths.device)
     to, back = attention[:, :, :, 0], attention[:, :, 0]
@@ -361,11 +382,11 @@ def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tenso
 class AttentionOnlyProbe(HeadSelectionProbe):
     """A probe that scores head i of word j by a weighted sum over attention heads: `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`.
 
-    ROOT is scored by the delimiters, with two learned scalars that all attention heads share: `start·α[j,0] +
-    end·α[j,n+1]` replaces α[j,i], and `start·α[0,j] + end·α[n+1,j]` replaces α[i,j]. The word itself stays a candidate,
-    as in the paper. With L layers of H heads there are `2LH + 2` parameters.
+    The score of ROOT is computed from the delimiters, with two learned scalars that all attention heads share:
+    `start·α[j,0] + end·α[j,n+1]` replaces α[j,i], and `start·α[0,j] + end·α[n+1,j]` replaces α[i,j]. The word itself
+    stays a candidate, as in Clark et al. (2019, §5). With L layers of H heads there are `2LH + 2` parameters.
 
-    The original trains one epoch on batches of one sentence; here the configuration sets both.
+    Clark et al. train for one epoch on batches of one sentence; here the configuration sets both.
     """
 
     experiment = "attention_only"
@@ -384,17 +405,18 @@ class AttentionOnlyProbe(HeadSelectionProbe):
 
 
 class AttentionWordsProbe(HeadSelectionProbe):
-    """A probe that scores head i of word j by attention, with weights that are linear in the two words' vectors.
+    """A probe that scores head i of word j by attention, with weights that are linear in the vectors of both words.
 
-    `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; v are frozen word vectors. ROOT is scored
-    by the delimiters, with the learned scalars `start` and `end`, as in `AttentionOnlyProbe`. The authors' code has the
-    biases b and c, which the paper's formula lacks. It also sets v_j ⊕ v_i to zero for ROOT, whose weights are then the
-    biases alone. With L layers of H heads there are `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
+    The score is `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; v are frozen word vectors,
+    and ⊕ is concatenation. The score of ROOT is computed from the delimiters, with learned scalars `start` and `end`,
+    as in `AttentionOnlyProbe`. Clark et al.'s code (2019) has the biases b and c, which the paper's formula lacks.
+    Their code also sets v_j ⊕ v_i to zero for ROOT, whose weights are then only the biases. With L layers of H heads
+    there are `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
 
-    See `HeadSelectionProbe` for the other options.
+    `HeadSelectionProbe` lists the other options.
 
     Args:
-        bias: train b and c; otherwise they are zero, as in the paper.
+        bias: Train b and c; otherwise they are zero, as in the paper.
     """
 
     experiment = "attention_words"
@@ -435,14 +457,15 @@ FEATURES = 2 + 2 * NEAR + 1 + 1
 class DistancesWordsProbe(HeadSelectionProbe):
     """A probe that scores head i of word j by their distance and their word vectors, through one hidden layer.
 
-    The input is `v_j ⊕ v_i` and eight features: the distance of i after j and the distance of i before j, as shares of
-    the sentence's length and 0 in the other direction; an indicator of each of the distances −2…+2; and an indicator of
-    ROOT, whose vector and distances are zero. It reads no attention, and the encoder may be null.
+    The input is the two word vectors, `v_j ⊕ v_i`, and eight features: how far i is after j, and how far before j, as
+    fractions of the sentence's length (0 in the other direction); an indicator for each of the distances −2 to +2;
+    and an indicator of ROOT, whose vector and distances are zero. The probe reads no attention, so the datamodule's
+    encoder may be null.
 
-    See `HeadSelectionProbe` for the other options; `labels` need attention.
+    `HeadSelectionProbe` lists the other options; `labels` needs attention.
 
     Args:
-        hidden: number of tanh units in the hidden layer.
+        hidden: Number of tanh units in the hidden layer.
     """
 
     experiment = "distances_words"
@@ -474,11 +497,15 @@ class DistancesWordsProbe(HeadSelectionProbe):
 
 
 def distances(lengths: Tensor, n: int) -> Tensor:
-    """Return the features of the distance between every word and every candidate head; see `DistancesWordsProbe`.
+    """Return eight features of the distance between every word and every candidate head, in this order.
+
+    They are: how far the candidate is after the word, and how far before it, as fractions of the sentence's length (0
+    in the other direction); an indicator for each of the distances −2 to +2; and an indicator of ROOT, for which all
+    others are 0.
 
     Args:
-        lengths: `[batch]`, words of each sentence.
-        n: greatest length; 0 for a batch without a sentence.
+        lengths: `[batch]`, number of words of each sentence.
+        n: Greatest length; 0 for a batch without a sentence.
 
     Returns:
         float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.

@@ -20,7 +20,12 @@ Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
 
 def best_copy(probe: Probe, best: Best) -> Probe:
-    """Return a copy of an untrained probe with the best weights of a finished training, on the CPU."""
+    """Return a copy of an untrained probe with the best weights of a finished training, on the CPU.
+
+    Args:
+        probe: The untrained probe.
+        best: Best state of the training, as from `train_copy`.
+    """
     # The test around is in inference mode, and tensors that are made in it can never be trained.
     with isolate_rng(), recorded_gradients():
         fresh = deepcopy(probe)
@@ -39,18 +44,19 @@ def train_copy(
 ) -> Best:
     """Train a copy of a probe to its optimum on dev, and return its best weights.
 
-    The probe itself and the random state of the caller do not change. Validation runs after every epoch; on small data,
-    after as many epochs as make `batches` batches, and schedules of the learning rate that count epochs count these
-    checks then. Before the first check, validation also runs after 1, 2, 4, … epochs, only to keep better weights.
+    The probe itself and the random state of the caller do not change. Validation runs after every epoch, or on small
+    data after the least number of epochs with `batches` training batches. In that case, learning-rate schedules count
+    these validation checks instead of epochs. Before the first check, validation also runs after 1, 2, 4, … epochs,
+    but only to keep better weights.
 
     Args:
-        probe: the untrained probe.
-        data: a variant of the data for this training alone, because a trainer is attached to it.
-        batches: least number of training batches between two validation checks.
-        options: arguments of `train_nested`.
+        probe: The untrained probe.
+        data: A datamodule for this training only, because a trainer is attached to it.
+        batches: Least number of training batches between two validation checks.
+        options: Further arguments of `train_nested`, such as `monitor` and `max_epochs`.
 
     Raises:
-        TrainingError: nothing was monitored, or its value is not a finite number.
+        TrainingError: The monitored score was never logged, or never a finite number.
     """
     with isolate_rng(), recorded_gradients():
         data.setup("fit")
@@ -65,7 +71,12 @@ def train_copy(
 
 
 def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
-    """Return the least number of epochs with at least `batches` training batches; `data` must be set up."""
+    """Return the least number of epochs that have at least `batches` training batches together.
+
+    Args:
+        data: The datamodule, after `setup`.
+        batches: Number of training batches.
+    """
     return -(-batches // len(data.train_dataloader()))
 
 
@@ -78,19 +89,20 @@ def result_of(probe: TrainedModule[Any, Any], data: DependencyDataModule, device
 
 
 class NestedExperiment(DependencyExperiment):
-    """Base of experiments that train copies of a probe themselves; run them with `python train.py test`.
+    """Base of experiments that train copies of a probe during the test; run them with `python train.py test`.
 
-    Subclasses implement `outcome`. The copies are trained on the device of the test; other options of its trainer do
-    not apply to them.
+    Subclasses implement `outcome`. The copies are trained on the device of the test. Other options of the test's
+    trainer do not apply to them.
 
     Args:
-        probe: the probe to train, a `DependencyProbe`.
-        max_epochs: largest number of validation checks of a training.
-        patience: validation checks without improvement after which a training ends.
-        batches: least number of training batches between two validation checks. On small data a check thus comes after
-            several epochs; to keep better weights, validation also runs after 1, 2, 4, … epochs before the first.
-        seed: seed of the initialisation and of all other random draws; None for the seed of the run. The order of the
-            training batches has the seed of the datamodule.
+        probe: The probe to train, a `DependencyProbe`.
+        max_epochs: Largest number of validation checks of a training.
+        patience: Validation checks without improvement after which a training ends.
+        batches: Least number of training batches between two validation checks. On small data a check thus comes
+            after several epochs; before the first check, validation also runs after 1, 2, 4, … epochs, only to keep
+            better weights.
+        seed: Seed of the initialisation and of all other random draws; None for the seed of the run. The order of the
+            training batches depends on the datamodule's seed.
     """
 
     reads = frozenset()  # the nested trainers read batches of their own
@@ -120,7 +132,7 @@ class NestedExperiment(DependencyExperiment):
         return self._untrained[0]
 
     def setup(self, stage: str) -> None:
-        """Set up the experiment, and open the train split beside dev and test."""
+        """Set up the experiment, and load the train split in addition to dev and test."""
         super().setup(stage)
         self.data.setup("fit")
 
@@ -129,15 +141,17 @@ class NestedExperiment(DependencyExperiment):
     ) -> list[tuple[DependencyProbe, Best]]:
         """Train one copy of the probe on each datamodule.
 
-        The processes of a distributed run share the trainings. A resumed run keeps the finished trainings.
+        In a distributed run, each process does some of the trainings. A resumed run does not repeat finished
+        trainings.
 
         Args:
-            on: datamodules by the name of the training.
-            monitor: name of the logged score or loss that decides the best epoch.
+            on: Datamodules by the name of the training.
+            monitor: Name of the logged score or loss that decides the best epoch.
             mode: `min` if the best value is the lowest, else `max`.
 
         Returns:
-            For each datamodule, the copy with its weights of the best epoch, and the training's best state.
+            For each datamodule, the copy with its weights of the best epoch, and the state of the training at this
+            epoch.
         """
         limits: dict[str, Any] = {"max_epochs": self.max_epochs, "patience": self.patience, "batches": self.batches}
         options: dict[str, Any] = {"monitor": monitor, "mode": mode, "seed": self.seed, "device": self.device}
@@ -151,4 +165,4 @@ class NestedExperiment(DependencyExperiment):
         return [(best_copy(self.probe, best), best) for best in share(trainings, self.data.ranks)]
 
     def update(self, batch: AttentionBatch) -> None:
-        """Ignore the batch, because the trained copies are tested by their own trainers."""
+        """Ignore the batch: the trained copies are tested with trainers of their own."""

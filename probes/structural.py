@@ -37,8 +37,8 @@ class Pair(NamedTuple):
     """Layer and rank of one matrix of a sweep.
 
     Attributes:
-        layer: layer of the hidden states, 0 for the embeddings.
-        rank: number of rows of the matrix.
+        layer: Layer of the hidden states, 0 for the embeddings.
+        rank: Number of rows of the matrix.
     """
 
     layer: int
@@ -51,13 +51,13 @@ def sweep_pairs(
     """Return all combinations of the layers and the ranks of a sweep.
 
     Args:
-        layers: layers to sweep; None for all layers in the data.
-        ranks: ranks to sweep; None for the size of a hidden state.
-        held: layers in the data.
-        size: size of a hidden state.
+        layers: Layers to sweep; None for all layers in the data.
+        ranks: Ranks to sweep; None for the size of a hidden state.
+        held: Layers whose hidden states are in the data.
+        size: Size of a hidden state.
 
     Raises:
-        UserError: there is no layer or rank, a layer is not in the data, or a rank exceeds the size.
+        UserError: There is no layer or rank, one is repeated, a layer is not in the data, or a rank exceeds the size.
     """
     if not held:
         raise UserError(
@@ -87,26 +87,27 @@ def sweep_pairs(
 def start(pair: Pair, size: int, seed: int) -> Tensor:
     """Return the random initial matrix `[rank, size]` for one pair of layer and rank.
 
-    It depends on the pair and the seed, and not on the other pairs of the sweep.
+    The matrix depends only on the pair, the size and the seed, so it is the same in every sweep.
     """
     random = torch.Generator().manual_seed(seed * 1_000_003 + pair.layer * 65_537 + pair.rank)
     return torch.empty(pair.rank, size).uniform_(-BOUND, BOUND, generator=random)
 
 
 def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Floats, Floats], ...]:
-    """Return numerators and denominators of two scores of k probes: a share, and a mean correlation.
+    """Return numerators and denominators of two scores of k probes: a share, and a mean rank correlation.
 
-    The mean correlation is the mean over lengths of the mean correlation per length. A sentence counts with the weight
-    1 / (number of lengths × sentences of its length), which is the same in all resamples of a bootstrap, so that the
-    interval also covers samples with other lengths.
+    The share is the fraction of found edges (or roots). The mean correlation averages over the sentences of each
+    length, then over lengths. So the correlation of a sentence has the weight 1 / (number of lengths × sentences of
+    its length). These weights are the same in all resamples of a bootstrap, so that the interval also covers samples
+    with other lengths.
 
     Args:
-        rows: `total` `[sentences]`, number of things to find; `right` `[sentences, k]`, number of things found;
+        rows: `total` `[sentences]`, number of edges or roots to find; `right` `[sentences, k]`, number found;
             `correlation` `[sentences, k]`, rank correlation, nan where it is undefined.
-        words: `[sentences]`, words of each sentence.
+        words: `[sentences]`, number of words of each sentence.
 
     Returns:
-        For the share, and for the mean correlation: numerators and denominators, each `[sentences, k]`.
+        The share's numerators and denominators, then the mean correlation's, each `[sentences, k]`.
     """
     right, correlation = rows["right"], rows["correlation"]
     known = ~np.isnan(correlation)
@@ -118,16 +119,17 @@ def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Flo
 def sweep_table(
     pairs: Sequence[Pair], epochs: Sequence[int], dev: tuple[Floats, Floats], test: tuple[Floats, Floats]
 ) -> Table:
-    """Return the scores of a sweep, a row for each pair of layer and rank.
+    """Return the table of a sweep's scores, with a row for each pair of layer and rank.
 
     Args:
-        pairs: the k pairs.
-        epochs: epoch of each pair's lowest loss on dev.
-        dev: numerators and denominators of the score on dev, each `[sentences, k]`.
-        test: the same on test, for which `low` and `high` are the interval.
+        pairs: The k pairs.
+        epochs: Epoch of each pair's lowest loss on dev.
+        dev: Numerators and denominators of the score on dev, each `[sentences, k]`.
+        test: Numerators and denominators of the score on test, each `[sentences, k]`.
 
     Returns:
-        Table with columns `layer, rank, epochs, dev, test, low, high`.
+        Table with columns `layer, rank, epochs, dev, test, low, high`; `low` and `high` are the interval of the score
+        on test.
     """
     found = bootstrap_ratio(*test)
     on_dev = ratio(dev[0].sum(axis=0), dev[1].sum(axis=0))
@@ -136,12 +138,12 @@ def sweep_table(
 
 
 def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
-    """Return a heat map of the scores of a sweep on test, layers × ranks.
+    """Return a heat map, layers × ranks, of the test scores of a sweep.
 
     Args:
-        table: frame of a table of `sweep_table`.
-        chosen: row of the table that is framed.
-        score: name of the score.
+        table: Data frame of the table that `sweep_table` returns.
+        chosen: Index of the row whose cell is framed.
+        score: Name of the score.
     """
     values = table.pivot(index="layer", columns="rank", values="test")
     layers, ranks = values.index.tolist(), values.columns.tolist()
@@ -159,25 +161,27 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
 
 
 class MatrixSweep(DependencyProbe):
-    """Matrices of several layers and ranks over hidden states, trained together and independently of each other.
+    """Probe matrices for several layers and ranks, trained on the same batches but independently of each other.
 
-    All matrices see the same batches. Each starts from its own random numbers and has its own learning rate, which
-    falls tenfold after every epoch that does not lower its loss on dev. Each keeps its weights of the best epoch, and
-    stops after `patience` epochs without improvement. Training ends when all have stopped.
+    A matrix projects the hidden states of its layer to as many dimensions as its rank. Each has its own random
+    initialisation and its own learning rate, which falls tenfold after every epoch that does not lower its loss on
+    dev. The weights of its best epoch are kept, and it stops after `patience` epochs without improvement. Training
+    ends when all matrices have stopped.
 
-    Subclasses implement `states`, `predict` and `losses`.
+    Subclasses implement `states`, `predict` and `losses`. A pair is a layer and a rank; size is the size of a hidden
+    state.
 
     Args:
-        learning_rate: initial learning rate of Adam.
-        patience: consecutive epochs without improvement after which a matrix stops.
+        learning_rate: Initial learning rate of Adam.
+        patience: Consecutive epochs without improvement after which a matrix stops.
 
     Attributes:
-        pairs: layer and rank of each matrix; empty until the data are known.
-        matrices: one matrix `[rank, size]` for each pair.
-        kept: the matrices with their weights of the best epoch.
-        best_loss: float32 `[pairs]`, lowest loss on dev.
-        best_epoch: int64 `[pairs]`, its epoch, from 1.
-        stale: int64 `[pairs]`, consecutive epochs without improvement.
+        pairs: Layer and rank of each matrix; empty before `build`.
+        matrices: One matrix `[rank, size]` for each pair.
+        kept: The same matrices with their weights of the best epoch.
+        best_loss: float32 `[pairs]`, lowest loss of each matrix on dev.
+        best_epoch: int64 `[pairs]`, epoch of this loss, from 1; 0 before.
+        stale: int64 `[pairs]`, number of epochs since the last improvement.
     """
 
     reads = frozenset(("hidden",))
@@ -199,17 +203,17 @@ class MatrixSweep(DependencyProbe):
 
     @abstractmethod
     def states(self, batch: AttentionBatch) -> Tensor:
-        """Return the hidden states that the matrices project, float32 `[batch, layers', n, size]`."""
+        """Return the hidden states that the matrices project, float32 `[batch, stored layers, n, size]`."""
 
     @abstractmethod
     def predict(self, projected: Tensor) -> Tensor:
-        """Return the predictions of one matrix, from the hidden states that it has projected.
+        """Return the predictions of one matrix from the hidden states that it has projected.
 
         Args:
-            projected: `[batch, n, rank]`.
+            projected: Projected hidden states `[batch, n, rank]`.
 
         Returns:
-            `[batch, …]`: distances `[batch, n, n]` or depths `[batch, n]`.
+            Distances `[batch, n, n]` or depths `[batch, n]`.
         """
 
     @abstractmethod
@@ -217,12 +221,12 @@ class MatrixSweep(DependencyProbe):
         """Return the loss of every sentence under k matrices, `[batch, k]`.
 
         Args:
-            predicted: predictions of the matrices, `[batch, k, …]`; see `predict`.
-            batch: sentences with their gold trees.
+            predicted: Predictions of the matrices: distances `[batch, k, n, n]` or depths `[batch, k, n]`.
+            batch: Sentences with their gold trees.
         """
 
     def build(self, sizes: Sizes) -> None:
-        """Create two matrices for every pair of layer and rank: one to train, and one for its best weights."""
+        """Create two matrices for every pair of layer and rank: one to train, and one to keep its best weights."""
         pairs = self.pairs = tuple(Pair(*pair) for pair in sizes.pairs)
         layers = dict.fromkeys(pair.layer for pair in pairs)
         self._places = self._places or {layer: place for place, layer in enumerate(layers)}
@@ -246,7 +250,11 @@ class MatrixSweep(DependencyProbe):
         )
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        """Return the predictions of every matrix, with its weights of the best epoch, `[batch, pairs, …]`."""
+        """Return the predictions of every matrix, each with the weights of its best epoch.
+
+        Returns:
+            Distances `[batch, pairs, n, n]` or depths `[batch, pairs, n]`.
+        """
         self.on_validation_start()
         untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
         if untrained:
@@ -257,11 +265,14 @@ class MatrixSweep(DependencyProbe):
         return self._predictions(batch, self.kept, range(len(self.pairs)))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with a parameter group, and so a learning rate, for the matrix of every pair."""
+        """Return Adam with one parameter group for the matrix of each pair, so that each has its own learning rate."""
         return torch.optim.Adam([{"params": [matrix]} for matrix in self.matrices], self.learning_rate, fused=True)
 
     def on_train_start(self) -> None:
-        """Select the matrices that are still trained: those whose pair has not stopped early."""
+        """Select the matrices to train: those that have not stopped early.
+
+        All are trained in a distributed run, and if all had stopped before the run was resumed.
+        """
         stopped = (self.stale >= self.patience).tolist()
         # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
         everything = self.trainer.world_size > 1 or all(stopped)
@@ -270,14 +281,17 @@ class MatrixSweep(DependencyProbe):
     on_train_epoch_start = on_train_start  # a run that is resumed within an epoch calls the first alone
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch: the mean over sentences, summed over the matrices that are still trained."""
+        """Return the loss of a batch: the mean over sentences, summed over the matrices that have not stopped."""
         losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
         self._loss.update(losses.detach().mean(1).sum(), len(losses))
         loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
         return over_devices([loss], self)[0].value
 
     def on_train_epoch_end(self) -> None:
-        """Log `train_loss`, the mean over sentences, summed over matrices; without dev, keep the last weights."""
+        """Log `train_loss`: the mean loss over sentences, summed over matrices.
+
+        In a training without validation, the current weights are kept as the best ones.
+        """
         self.log("train_loss", self._loss.take())
         if not self.trainer.enable_validation:
             for pair in range(len(self.pairs)):
@@ -290,19 +304,22 @@ class MatrixSweep(DependencyProbe):
         self.best_epoch[pair] = self.current_epoch + 1
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
-        """Collect the losses of a batch of dev.
+        """Collect the losses of all matrices on a batch of dev.
 
-        During training the matrices have their current weights, otherwise their weights of the best epochs.
+        During training they are computed with the current weights of the matrices, otherwise with the weights of
+        their best epochs.
         """
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         predicted = self._predictions(batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
         self._val.update(index=batch.index, losses=self.losses(predicted, batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Keep improved weights, lower the learning rates of the other pairs, and stop when all pairs have stopped.
+        """Keep the weights of improved matrices, lower the learning rate of the others, and stop if all have stopped.
 
-        Logs the loss of each of several pairs, and as `val_loss` the mean over the pairs of their lowest losses, so
-        that a checkpoint that monitors it is the first with the best weights of all pairs.
+        If there are several pairs of layer and rank, the dev loss of each is logged. In training, `val_loss` is the
+        lowest loss of each pair so far, averaged over pairs. It falls whenever a pair improves, so the checkpoint
+        with the lowest `val_loss` holds the best matrix of every pair. Outside training, `val_loss` is the mean of
+        the current losses.
         """
         losses = torch.from_numpy(self._val.take()["losses"].mean(axis=0)).float().to(self.device)
         if len(self.pairs) > 1:
@@ -332,21 +349,25 @@ class MatrixSweep(DependencyProbe):
 
 
 class StructuralProbe(MatrixSweep):
-    """A matrix B for every layer and rank, under which squared norms are distances or depths in the tree.
+    """Structural probe (Hewitt & Manning 2019): a matrix B under which squared norms are tree distances or depths.
 
-    `MatrixSweep` trains the matrices; the result reports the pair of layer and rank with the best score on dev. The
-    paper's recipe is Adam at 1e-3, batches of 20 sentences and at most 40 epochs. Here one absolute threshold, a gain
-    of 1e-4, decides both when the rate falls and when to stop; torch's own schedule would take it as relative.
+    There is a matrix for every layer and rank, trained as in `MatrixSweep`. The result reports the pair of layer and
+    rank with the best score on dev.
+
+    The paper trains with Adam at 1e-3, batches of 20 sentences and at most 40 epochs. Here an epoch is an improvement
+    if it lowers the loss on dev by more than 1e-4. This absolute threshold decides both when the learning rate falls
+    and when training stops; torch's own schedule would take it as relative.
 
     Args:
-        layers: layers of the hidden states, 0 for the embeddings, k for layer k; None for all layers in the data.
-        ranks: numbers of rows of B; None for the size of the hidden states.
-        learning_rate: initial learning rate of Adam.
-        patience: consecutive epochs without improvement after which a matrix stops.
+        layers: Layers of the hidden states, 0 for the embeddings, k for layer k; None for all layers in the data.
+        ranks: Numbers of rows of B; None for the size of the hidden states.
+        learning_rate: Initial learning rate of Adam.
+        patience: Consecutive epochs without improvement after which a matrix stops.
 
     Attributes:
-        share: name of the score that is a share, and the columns of its numerator and its denominator.
-        correlation: name of the score that is a rank correlation.
+        share: Name of the score for found edges or roots, a fraction, and names of the columns with its numerator and
+            its denominator.
+        correlation: Name of the score that is a rank correlation.
     """
 
     share: ClassVar[tuple[str, str, str]]
@@ -364,15 +385,15 @@ class StructuralProbe(MatrixSweep):
 
     @abstractmethod
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the predictions of k matrices find of the gold trees.
+        """Return how many gold edges (or roots) the predictions of k matrices find, and their rank correlations.
 
         Args:
-            predicted: distances `[batch, k, n, n]`, or depths `[batch, k, n]`.
-            batch: sentences with their gold trees.
+            predicted: Distances `[batch, k, n, n]`, or depths `[batch, k, n]`.
+            batch: Sentences with their gold trees.
 
         Returns:
-            For each sentence, the number of things to find `[batch]`, the number found `[batch, k]`, and the rank
-            correlation `[batch, k]`.
+            For each sentence, the number of edges or roots to find `[batch]`, the number found `[batch, k]`, and the
+            rank correlation with the gold tree `[batch, k]`.
         """
 
     def prepare(self) -> None:
@@ -391,20 +412,20 @@ class StructuralProbe(MatrixSweep):
         *,
         options: Options | None = None,
     ) -> list[xr.DataArray]:
-        """Return the predicted distances between the words of new sentences, or their depths; no Trainer is needed.
+        """Return predicted tree distances, or depths, of the words of new sentences, without a Trainer.
 
         Args:
-            sentences: sentences, each a string that is split at white space, or a sequence of words.
-            encoder: the encoder of the training; None for the encoder that the checkpoint names.
-            options: policy for long sentences; None for the policy of the training.
+            sentences: Sentences, each a string that is split at white space, or a sequence of words.
+            encoder: The encoder of the training; None for the encoder that the checkpoint names.
+            options: Treatment of long sentences; None for the treatment of the training.
 
         Returns:
-            Array of each sentence: squared distances `[probe, from, to]`, or depths `[probe, word]`. The coordinates
-            `layer` and `rank` tell the probes apart.
+            One array per sentence: distances `[probe, from, to]`, or depths `[probe, word]`. A probe is one matrix,
+            with its `layer` and `rank` as coordinates.
 
         Raises:
-            TrainingError: the probe is not trained, or was trained on another encoder.
-            UserError: there is no sentence, or one has no words.
+            TrainingError: The probe is not trained, or was trained on another encoder.
+            UserError: There is no sentence, or one has no words.
         """
         layers = tuple(sorted({pair.layer for pair in self.pairs}))
         found: dict[int, xr.DataArray] = {}
@@ -474,12 +495,12 @@ def _labelled(predicted: NDArray[np.float32], words: Sequence[str], pairs: Seque
 
 
 class StructuralDistanceProbe(StructuralProbe):
-    """A probe of distances in the tree as squared distances of projected states, `d(i, j) = ‖B(h_i − h_j)‖²` (§2).
+    """A probe of tree distances: squared distances of projected hidden states, `d(i, j) = ‖B(h_i − h_j)‖²`.
 
-    `uuas` is the share of gold edges in the minimum spanning tree of the predicted distances, without punctuation.
-    `spearman_distance` is the rank correlation of a word's predicted distances and its tree distances to all words of
-    the sentence, itself included. It is averaged over the words of a sentence, then over the sentences of each length,
-    then over lengths from 5 to 50.
+    See Hewitt & Manning (2019, §2). The score `uuas` is the share of gold edges in the minimum spanning tree of the
+    predicted distances, without punctuation. `spearman_distance` is the rank correlation of a word's predicted
+    distances and its tree distances to all words of the sentence, itself included. The correlation is averaged over
+    the words of a sentence, then over the sentences of each length, then over lengths from 5 to 50.
     """
 
     experiment = "structural_distance"
@@ -488,15 +509,15 @@ class StructuralDistanceProbe(StructuralProbe):
     correlation = "spearman_distance"
 
     def states(self, batch: AttentionBatch) -> Tensor:
-        """Return the hidden states minus their mean over the sentence, float32 `[batch, layers', n, size]`.
+        """Return the hidden states minus their mean over the sentence, float32 `[batch, stored layers, n, size]`.
 
-        Distances stay the same, and numbers of similar size do not cancel.
+        This leaves distances unchanged, but reduces the rounding errors of differences between large numbers.
         """
         states = batch.hidden.float()
         return states - (states.sum(2) / batch.lengths[:, None, None])[:, :, None]
 
     def predict(self, projected: Tensor) -> Tensor:
-        """Return squared distances `[batch, n, n]` between the projected hidden states, `[batch, n, rank]`.
+        """Return the squared distances `[batch, n, n]` between projected hidden states `[batch, n, rank]`.
 
         They are computed from inner products, without a tensor `[batch, n, n, rank]`.
         """
@@ -508,11 +529,15 @@ class StructuralDistanceProbe(StructuralProbe):
         return trees.distance_losses(predicted, trees.tree_distances(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the edges that distances of k matrices, `[batch, k, n, n]`, find, and their correlations.
+        """Return how many gold edges the spanning trees of predicted distances have, and the rank correlations.
+
+        Args:
+            predicted: Distances predicted by k matrices, `[batch, k, n, n]`.
+            batch: Sentences with their gold trees.
 
         Returns:
             For each sentence, the number of gold edges without punctuation `[batch]`, the number of them in the
-            spanning trees `[batch, k]`, and the mean rank correlation over its words `[batch, k]`.
+            minimum spanning trees `[batch, k]`, and the rank correlation, averaged over words, `[batch, k]`.
         """
         drawn = trees.gold_in_trees(
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths
@@ -527,12 +552,12 @@ class StructuralDistanceProbe(StructuralProbe):
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """Return −ln p(gold head | word) over the n + 1 candidate heads, nats `[batch, n]`; 0 in the padding.
 
-        This code is a definition of this package. Distances do not rank ROOT and the word itself, which get 1/(n+1)
-        each, as in the uniform code; the other words share the rest by `p(j|i) ∝ exp(−d(i, j))`. Equal distances give
-        the uniform code, so that all compression is due to the probe.
+        This package defines the probability as follows. ROOT and the word itself, about which distances say nothing,
+        have the probability 1/(n+1) each, as in the uniform code. The other words share the rest in proportion to
+        exp(−d(i, j)). Equal distances give the uniform code, so all compression is due to the probe.
 
         Raises:
-            UserError: there are several pairs of layer and rank, which would have a code each.
+            UserError: There are several pairs of layer and rank, each of which would have its own code.
         """
         if len(self.pairs) != 1:
             raise UserError(
@@ -551,11 +576,11 @@ class StructuralDistanceProbe(StructuralProbe):
 
 
 class StructuralDepthProbe(StructuralProbe):
-    """A probe of depths in the tree as squared norms of projected hidden states, `‖B h_i‖²` (§2).
+    """A probe of tree depths: squared norms of projected hidden states, `‖B h_i‖²`.
 
-    `root_accuracy` is the share of sentences whose root is the word of least predicted depth, without punctuation.
-    `spearman_depth` is the rank correlation of predicted and gold depths over the words of a sentence, averaged over
-    the sentences of each length, then over lengths from 5 to 50.
+    See Hewitt & Manning (2019, §2). The score `root_accuracy` is the share of sentences in which the word of least
+    predicted depth is a root; punctuation is left out. `spearman_depth` is the rank correlation of predicted and gold
+    depths over the words of a sentence, averaged over the sentences of each length, then over lengths from 5 to 50.
     """
 
     experiment = "structural_depth"
@@ -567,18 +592,22 @@ class StructuralDepthProbe(StructuralProbe):
         return batch.hidden.float()
 
     def predict(self, projected: Tensor) -> Tensor:
-        """Return depths `[batch, n]`, the squared norms of the projected hidden states, `[batch, n, rank]`."""
+        """Return depths `[batch, n]`: the squared norms of projected hidden states `[batch, n, rank]`."""
         return projected.square().sum(-1)
 
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
         return trees.depth_losses(predicted, trees.tree_depths(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the roots that depths of k matrices, `[batch, k, n]`, find, and their correlations.
+        """Return in which sentences the word of least predicted depth is a root, and the rank correlations.
+
+        Args:
+            predicted: Depths predicted by k matrices, `[batch, k, n]`.
+            batch: Sentences with their gold trees.
 
         Returns:
-            Bool `[batch]`, True if the sentence has a word other than punctuation; bool `[batch, k]`, True if the word
-            of least depth among these is a root; and the rank correlations `[batch, k]`.
+            For each sentence: bool `[batch]`, True if it has a word other than punctuation; bool `[batch, k]`, True
+            if the word of least depth among these words is a root; and the rank correlation of depths `[batch, k]`.
         """
         plain = batch.mask & ~batch.punctuation
         some = plain.any(1)
