@@ -31,19 +31,24 @@ from results import UserError
 OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, analysis.Analysis)
 """What a command line makes: experiments, models and their parts, data, tests."""
 ROOMS = (analysis, datamodules, fidelity, heads, interventions, models, probes)
-PARTS = {"encoder": models.NoEncoder(), "attention": models.DotAttention()}
-REQUIRED: dict[str, dict[str, Any]] = {
-    "AttentionClassifier": PARTS,
-    "HierarchicalClassifier": {**PARTS, **{f"sentence_{name}": part for name, part in PARTS.items()}},
-    "Fidelity": {"checkpoints": ["a.ckpt"], "tests": [fidelity.Perturbation()]},
-    "Atlas": {"analyses": [analysis.Surface()]},
-    "Pruning": {"checkpoint": __file__},  # any file: it is not read yet
-    "AttentionDrawing": {"head": "1-1", "sentence": "s"},
-    "read_treebank": {"path": Path("a.conllu")},
-    "read_labelled": {"path": Path("a.tsv")},
-    **{name: {"probe": probes.AttentionOnlyProbe()} for name in ("CausalCheck", "ControlTask", "DescriptionLength")},
+REQUIRED: dict[str, Any] = {
+    **{name: models.NoEncoder() for name in ("encoder", "sentence_encoder")},
+    **{name: models.DotAttention() for name in ("attention", "sentence_attention")},
+    "checkpoints": ["a.ckpt"],
+    "tests": [fidelity.Perturbation()],
+    "analyses": [analysis.Surface()],
+    "probe": probes.AttentionOnlyProbe(),
+    "checkpoint": __file__,  # any file: it is not read yet
+    "head": "1-1",
+    "sentence": "s",
+    "path": Path("a.conllu"),
 }
-"""What a class cannot be made without."""
+"""Values for arguments that a class cannot be made without, by name."""
+
+
+def required(kind: Callable[..., Any]) -> dict[str, Any]:
+    own = inspect.signature(kind).parameters.items()
+    return {name: REQUIRED[name] for name, one in own if one.default is one.empty and name in REQUIRED}
 
 
 def classes() -> Iterator[type]:
@@ -99,7 +104,7 @@ def test_numbers_are_found() -> None:
 @pytest.mark.parametrize(("kind", "name", "number"), CASES, ids=lambda one: getattr(one, "__name__", one))
 def test_no_number_below_zero_is_taken(kind: type, name: str, number: type) -> None:
     with pytest.raises(UserError, match=name):
-        kind(**REQUIRED.get(kind.__name__, {}), **{name: number(-1)})
+        kind(**{**required(kind), name: number(-1)})
 
 
 OTHERS: tuple[Callable[..., Any], ...] = (
@@ -127,7 +132,7 @@ def test_no_choice_is_taken_that_there_is_not(
 ) -> None:
     """Those that there are are named, unless they depend on the labels, as scores do."""
     wrong = f"{known[0]}x"
-    given = {**REQUIRED.get(getattr(kind, "__name__", ""), {}), name: [wrong] if several else wrong}
+    given = {**required(kind), name: [wrong] if several else wrong}
     with pytest.raises(UserError, match=name) as error:
         kind(**given)
     assert wrong in str(error.value)

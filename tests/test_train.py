@@ -17,9 +17,11 @@ import yaml
 from pytorch_lightning import Callback
 from pytorch_lightning.utilities import rank_zero_only
 
+import models
 import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
+from models.regularizers import Regularizer
 from reports.writer import ResultWriter
 from results.errors import UserError
 from tests.glue import write as write_glue
@@ -102,7 +104,7 @@ def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Giv
     for name in [name for name in scores if f"{name}.low" in scores]:
         bottom = -1 if name.startswith("spearman") else 0
         assert bottom <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
-    main, columns, names = EXPERIMENTS[found["experiment"]]
+    main, columns, names = EXPERIMENTS.get(found["experiment"], PROBE)
     table = pd.read_csv(folder / found["tables"][main])
     assert {*columns} <= {*table}
     assert {*names} <= scores.keys()
@@ -112,15 +114,12 @@ def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Giv
             assert {f"{prefix}{score}.low" for score in ("uas", "uuas", "uas_with_punctuation")} <= scores.keys()
 
 
-_RELATIONS = ("relations", ["relation", "n", "probe", "offset", "best_offset"])
-_ARCS = ["uas.low", "uuas.low", "uas_with_punctuation.low", "tree.uas.low"]
 _SWEEP = ("sweep", ["layer", "rank", "epochs", "dev", "test", "low", "high"])
 _HEADS = ["relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p"]
-# Of each experiment the main table, columns of it, and scores.
+_RELATIONS = ("relations", ["relation", "n", "probe", "offset", "best_offset"])
+# The main table of an experiment, columns of it, and scores.
+PROBE = (*_RELATIONS, ["uas.low", "uuas.low", "uas_with_punctuation.low", "tree.uas.low"])
 EXPERIMENTS: dict[str, tuple[str, list[str], list[str]]] = {
-    "attention_only": (*_RELATIONS, _ARCS),
-    "attention_words": (*_RELATIONS, _ARCS),
-    "distances_words": (*_RELATIONS, _ARCS),
     "baselines": (*_RELATIONS, []),
     "heads": ("best_heads", _HEADS, ["heads.uas.low", "heads.uuas.low", "random_init.uas.low"]),
     "structural_distance": (*_SWEEP, ["uuas.low", "spearman_distance.low"]),
@@ -159,8 +158,9 @@ def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path
     scores = found["scores"]
     for name in ("accuracy", "f1", "auroc", "dev.f1"):
         assert 0 <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
-    term = {"tying": "tying", "mlm": "mlm"}.get(config.stem if config.parent.name == "tutek2020" else "")
-    names = {"cross_entropy", *([term] if term else [])}
+    given = yaml.safe_load(YAMLS[config])["model"]["init_args"].get("regularizers", [])
+    used = [getattr(models, one["class_path"]) for one in given]
+    names = {"cross_entropy", *(one.name for one in used if one.term is not Regularizer.term)}
     assert {name.removeprefix("loss.") for name in scores if name.startswith("loss.")} == names
     assert scores["loss"] == pytest.approx(sum(scores[f"loss.{name}"] for name in names))
     items = pd.read_parquet(folder / found["items"])
