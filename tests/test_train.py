@@ -672,10 +672,10 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
-        (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(.*: 2 × 1\)"),
+        (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(2 devices × 1 nodes\)"),
         (slurm(2, NNODES="2"), [], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
         # No number of devices gives this on each of the nodes.
-        (slurm(3, NNODES="2"), [], r"1 × 1\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
+        (slurm(3, NNODES="2"), [], r"1 nodes\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
         (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
         (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
@@ -750,10 +750,10 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --mod"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
-    with pytest.raises(UserError, match=r"trained with --model\.init_args\.decay 0\.5, which is 0\.7 here"):
+    with pytest.raises(UserError, match=r"trained with --model\.init_args\.decay 0\.5, but here it is 0\.7"):
         train.main(["fit", *command, f"--ckpt_path={copy}"])
     # Without such parameters: what its configuration says, which the state of the optimiser would hide in a training.
-    with pytest.raises(UserError, match=r"learning_rate 0\.04, which is 9\.0 here"):
+    with pytest.raises(UserError, match=r"learning_rate 0\.04, but here it is 9\.0"):
         train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
     words = ["test", *of_config("clark2019/distances_glove.yaml", runs=runs)[1:]]
     with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, and --model is Distances"):
@@ -775,7 +775,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
         ("validate", HEADS, "--seed_everything=0", r"SingleHeads cannot validate\. Run it with `python train"),
         ("test", HEADS, "--trainer.accelerator=tpu", r"Leave out --trainer\.accelerator tpu, or give"),
         ("test", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be met: .*devices"),
-        ("test", HEADS, "--data.init_args.options.layers=[0]", r"layers: \[0\]\. Give --data\.init_"),
+        ("test", HEADS, "--data.init_args.options.layers=[0]", r"layers is \[0\], but must be distinct"),
         ("test", HEADS, "--trainer.default_root_dir={checkpoint}", r"\.ckpt/SingleHeads: no folder"),
     ],
 )

@@ -96,7 +96,7 @@ def test_best_heads_are_named(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"sequences": 1}, "sequences is 1, but must be at least 2"),
-        ({"length": 40}, "make an input of 80 tokens, and .* takes 64"),
+        ({"length": 40}, "make an input of 80 tokens, but .* at most 64"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_word_without_a_piece_and_no_unknown_token_is_an_error() -> None:
     backend.pre_tokenizer = Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
     assert split_words(tokenizer, [("a", "aa")])[0].positions.tolist() == [1, 2, 2]
-    with pytest.raises(AlignmentError, match=r"word 'é' yields no piece.*no unknown token.*Remove the word"):
+    with pytest.raises(AlignmentError, match=r"no piece for the word 'é'.*no unknown token.*Remove the word"):
         split_words(tokenizer, [("a", "é")])
 
 

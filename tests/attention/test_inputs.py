@@ -56,5 +56,5 @@ def test_a_text_without_a_piece_becomes_the_unknown_one(bert: Path) -> None:
 def test_a_text_without_a_piece_is_named_where_nothing_can_stand_for_it(bert: Path) -> None:
     own = tokenizer(bert)
     own._tokenizer.unk_token = None
-    with pytest.raises(EncoderError, match=r"the text '\\u200d' yields no piece.*Remove the text"):
+    with pytest.raises(EncoderError, match=r"no piece for the text '\\u200d'.*Remove the text"):
         own.split(["fox", "\u200d"], [None, None])

@@ -52,7 +52,7 @@ def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("no_such_corpus", r"no_such_corpus: neither .*a corpus of the registry: .*ud_english_ewt.*\{split\}"),
+        ("no_such_corpus", r"no_such_corpus: this is neither .*a corpus of the registry: .*ud_english_ewt.*\{split\}"),
         ({"training": "a"}, r"unknown splits \['training'\]\. The splits are train, dev, test"),
         ("absent/{split}", r"absent/(dev|train)\."),
     ],

@@ -95,7 +95,7 @@ def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(s
         module.setup("test")
     assert str(caught.value) == (
         f"{tmp_path / 'dev.conllu'}: no word has a tag in column XPOS, by which punctuation is recognised. "
-        f"set --data.init_args.punctuation_by relation."
+        "Fill the column, or set --data.init_args.punctuation_by relation."
     )
     assert len(list(tmp_path.rglob("manifest.json"))) == 2 * stored  # nothing was made before
     with pytest.raises(UserError, match="punctuation_by is 'upos', but must be one of relation, xpos"):

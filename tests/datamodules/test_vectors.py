@@ -376,7 +376,7 @@ def test_a_file_is_converted_once_for_each_vocabulary(files: Files, text: str, c
     assert len(conversions) == 3
     write(moved, b"the 1 2\nfox 1\n")
     kept = files.kept
-    with pytest.raises(UserError, match=r"moved\.txt:2: 'fox 1' is not a word"):
+    with pytest.raises(UserError, match=r"moved\.txt:2: .* begins 'fox 1'"):
         files.load(str(moved))
     assert files.kept == kept  # a malformed file leaves nothing behind
     write(moved, TEXT + b"new 1 1 1\n")

@@ -160,7 +160,7 @@ def test_items_of_one_name_are_a_fault(tmp_path: Path) -> None:
     records = {one.key: record(tmp_path, one.key, {"uas": 1.0}, 1.0, twins) for one in (run(0), run(1))}
     (fault,) = told(made(tmp_path, [row], records)[0], "faults")
     assert fault.startswith("row `a` has no interval: ")
-    assert "items.parquet: 1 item with the id of another item" in fault
+    assert "items.parquet: 1 item has the same id as another item" in fault
 
 
 def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:

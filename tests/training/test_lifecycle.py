@@ -115,7 +115,7 @@ def test_parameters_that_were_trained_on_something_else_are_refused(trained: tup
     line.bind(Width(3), {"name": "sums"})
     with pytest.raises(TrainingError, match=r"is not a checkpoint of Other\. Give --ckpt_path a file from check"):
         Other.load_from_checkpoint(path)
-    with pytest.raises(TrainingError, match="does not say of which class it is: load it with that class"):
+    with pytest.raises(TrainingError, match="does not name its class"):
         TrainedModule.load_from_checkpoint(path)
 
 

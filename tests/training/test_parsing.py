@@ -113,7 +113,7 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
 
     runs = f"--trainer.default_root_dir={tmp_path / 'runs'}"
     assert train.run(["test", QUICK, f"--model.init_args.checkpoints=[{path}]", runs, CPU]) == 1
-    with pytest.raises(TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "does not say what") as told:
+    with pytest.raises(TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "not name its data") as told:
         load()
     assert str(told.value).startswith(f"{path}: ")
     assert "\n" not in str(told.value)
@@ -233,7 +233,7 @@ def test_a_config_imports_and_permits_nothing(
         command.insert(2, f"--{allow}=false")
         assert f"add --{allow} true." in told()
         command.pop(2)
-        assert "x.kv: no such file of word vectors" in told(f"--{allow}=true")
+        assert "x.kv: there is no such file of word vectors" in told(f"--{allow}=true")
 
 
 @pytest.mark.slow
