@@ -206,9 +206,13 @@ class _Capture:
 
 
 _ACTIVE: ContextVar[_Capture | None] = ContextVar("active capture", default=None)
-_OUTPUTS: ContextVar[Callable[[nn.Module, Mixture], Tensor]] = ContextVar(
-    "outputs of the heads", default=lambda module, mixture: mixture.outputs
-)
+
+
+def _unchanged(module: nn.Module, mixture: Mixture) -> Tensor:
+    return mixture.outputs
+
+
+_OUTPUTS: ContextVar[Callable[[nn.Module, Mixture], Tensor]] = ContextVar("outputs of the heads", default=_unchanged)
 
 
 def attend(
@@ -343,7 +347,15 @@ def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
     """Within the block, compute the head outputs of every layer by `replace` instead of by attention.
 
     The block must run exactly one forward pass, whose layers are counted from `first`.
+
+    Raises:
+        RuntimeError: The block lies within another `replacing` or within `intervening`, which would have no effect.
     """
+    if _OUTPUTS.get() is not _unchanged:
+        raise RuntimeError(
+            "replacing() within intervening() or replacing() would drop the outer change. Put intervening() inside, or "
+            "run two forward passes."
+        )
     layers = count(first)
     token = _OUTPUTS.set(lambda module, mixture: replace(next(layers), module, mixture))
     try:

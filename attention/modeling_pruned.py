@@ -115,13 +115,19 @@ def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # no
         heads: 0-based (layer, head) pairs.
 
     Raises:
-        ValueError: `is_prunable` is False.
+        ValueError: `is_prunable` is False, or a head does not exist.
     """
     if not is_prunable(model):
         raise ValueError(f"{type(model).__name__}: no heads can be removed from this model.")
+    layers = _layers(model)
+    there = {(number, head) for number, layer in enumerate(layers) for head in range(layer.heads[0])}
+    if strange := sorted(set(heads) - there):
+        name = "-".join(str(number + 1) for number in strange[0])
+        size = f"{len(layers)} layers of {layers[0].heads[0]} heads"
+        raise ValueError(f"{type(model).__name__} has no head {name}; it has {size}, counted from 1.")
     counts: Counter[str] = Counter()
     model.config.kept_heads = []
-    for number, layer in enumerate(_layers(model)):
+    for number, layer in enumerate(layers):
         queries, keys = layer.heads
         unwanted = {head for of, head in heads if of == number}
         kept = _kept(queries, keys, unwanted)

@@ -23,6 +23,7 @@ Record = tuple[int, Mapping[str, object]]
 """Number of the record's first line, and its values by the fields of `Columns`."""
 
 _SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
+_LONGEST = 2**31 - 1  # characters of a CSV field; csv's own limit, 131,072, is less than a long document
 _SHOWN = 40  # characters of a foreign column name in a message
 _SEPARATED = {
     "tsv": "Separate fields by exactly one tab; replace tabs and line breaks inside a text by spaces",
@@ -34,8 +35,6 @@ _KINDS: Mapping[type, str] = {
     **{dict: "an object", list: "a list", type(None): "null", bool: "true or false"},
     **{int: "a number", float: "a number", str: "a string"},
 }
-
-csv.field_size_limit(2**31 - 1)  # the library's own limit of 131,072 characters is less than a long document
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +186,19 @@ def separated_rows(
 def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file, each with its first line; a row may go over several lines."""
     rows, start = csv.reader((f"{line}\n" for _, line in numbered_lines(path)), strict=True), 1
-    try:
-        for row in rows:
-            yield start, row
-            start = rows.line_num + 1
-    except csv.Error as error:
-        wrong = f"the row that starts here is not valid CSV ({error})"
-        raise CorpusError.at(path, start, wrong, _SEPARATED["csv"]) from None
+    while True:
+        before = csv.field_size_limit(_LONGEST)  # of all readers of the process
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            wrong = f"the row that starts here is not valid CSV ({error})"
+            raise CorpusError.at(path, start, wrong, _SEPARATED["csv"]) from None
+        finally:
+            csv.field_size_limit(before)
+        if row is None:
+            return
+        yield start, row
+        start = rows.line_num + 1
 
 
 class LabelledFile:

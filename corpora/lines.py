@@ -17,6 +17,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         CorpusError: The file is missing or cannot be read, or a line is not UTF-8 or holds a NUL byte.
     """
+    if "\0" in str(path):
+        raise CorpusError.at(repr(str(path)), None, "a path cannot contain a NUL character", "Check the path")
     try:
         # Read as bytes: an error then has a line number, and only \n ends a line.
         with path.open("rb") as lines:

@@ -375,6 +375,14 @@ class AttentionDataModule(CorpusDataModule[Item]):
     def read(self, path: Path) -> Treebank | Documents:
         """Parse a corpus file; return its sentences or documents."""
 
+    def accept(self, path: Path, store: Store) -> None:
+        """Check an existing store of a corpus file as `read` checks the file; by default do nothing.
+
+        Args:
+            path: The corpus file, for messages.
+            store: Its store.
+        """
+
     @abstractmethod
     def items(self, extraction: Extraction, corpus: Any, encoder: Encoder | None) -> Items:  # noqa: ANN401
         """Cut a parsed corpus into items, each an input of the encoder.
@@ -451,7 +459,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
     def _stores(
         self, paths: Iterable[Path], source: EncoderSource | None, encoder: Callable[[], Encoder] | None
     ) -> dict[Path, Store]:
-        """Return the stores of these files. All files without one are parsed before the first is extracted."""
+        """Return the stores of these files. All files and stores are checked before the first file is extracted."""
         digests = Digests(self.cache)
         stores: dict[Path, Store] = {}
         parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
@@ -462,6 +470,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             if (store := open_store(extraction, self.cache, digests)) is None:
                 parsed[path] = extraction, self.read(path)
             else:
+                self.accept(path, store)
                 stores[path] = store
         for path in list(parsed):
             loaded = None if encoder is None else encoder()

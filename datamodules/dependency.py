@@ -238,6 +238,10 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
         return treebank
 
+    def accept(self, path: Path, store: Store) -> None:
+        if self.punctuation_by == "xpos":
+            require_tags(path, labels_of(store, "xpos"))
+
     def items(self, extraction: Extraction, corpus: Treebank, encoder: Encoder | None) -> Items:
         return cut_sentences(extraction, corpus, encoder)
 
@@ -258,9 +262,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and assign ids to the relations of all of them together."""
         super().setup(stage)
-        if self.punctuation_by == "xpos":  # a store that existed before was not parsed
-            for split, store in self.stores.items():
-                require_tags(self.files()[split], labels_of(store, "xpos"))
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(
                 f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "

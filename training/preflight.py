@@ -5,6 +5,7 @@ import os
 import platform
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -156,11 +157,14 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
     name = run_name() or f"{platform.node()}-{os.getpid()}"  # without a name this process is alone
     signs = [folder / f".preflight-{name}-{rank}" for rank in range(ranks.world)]
     own = signs[ranks.rank]
+    heard: dict[int, tuple[str, list[str]]] = {}  # node and faults of each task
 
-    def take(sign: Path) -> tuple[str, list[str]] | None:
-        said = json.loads(sign.read_text(encoding="utf-8")) if sign.exists() else None
-        sign.unlink(missing_ok=True)
-        return said
+    def hear(rank: int) -> tuple[str, list[str]] | None:
+        for other, sign in enumerate(signs):
+            if sign.exists():
+                heard[other] = json.loads(sign.read_text(encoding="utf-8"))
+                sign.unlink()
+        return heard.get(rank)
 
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(own, json.dumps([node, faults]))
@@ -169,17 +173,21 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
             ranks.wait_for(lambda: not own.exists() or None, 0, own)
             faults.clear()
             return ""
-        heard = [ranks.wait_for(partial(take, sign), rank, sign) for rank, sign in enumerate(signs)]
+        for rank, sign in enumerate(signs):
+            ranks.wait_for(partial(hear, rank), rank, sign)
+        told = [heard[rank] for rank in range(ranks.world)]
     except LostRank as lost:
+        silent = set() if ranks.rank else nodes_of_step() - {name for name, _ in heard.values()}
+        other = f"task {lost.rank}" + (f" on node {' or '.join(sorted(silent))}" if silent else "")
         raise UserError(
-            f"{folder}: node {node} and task {lost.rank} do not see each other's files (within {ranks.patience:.0f} "
-            f"s, --data.init_args.rank_timeout). Give --data.init_args.cache a folder that all nodes share, and start "
+            f"{folder}: node {node} and {other} do not see each other's files (within {ranks.patience:.0f} s, "
+            f"--data.init_args.rank_timeout). Give --data.init_args.cache a folder that all nodes share, and start "
             f"all {ranks.world} tasks with srun."
         ) from None
     finally:
         own.unlink(missing_ok=True)
-    faults += [f"node {name}: {fault}" for name, others in heard for fault in others if fault not in faults]
-    seen = f", seen by {ranks.world} tasks on {', '.join(sorted({name for name, _ in heard}))}"
+    faults += [f"node {name}: {fault}" for name, others in told for fault in others if fault not in faults]
+    seen = f", seen by {ranks.world} tasks on {', '.join(sorted({name for name, _ in told}))}"
     return f"{folder}{seen if ranks.world > 1 else ''}"
 
 
@@ -305,6 +313,15 @@ def started_tasks() -> tuple[int, int]:
     detected = TorchElasticEnvironment.detect() or (SLURMEnvironment.detect() and "SLURM_PROCID" in os.environ)
     rank, world = (int(os.environ[name]) for name in names) if detected else (0, 1)
     return rank, world
+
+
+def nodes_of_step() -> set[str]:
+    """Return the names of the nodes of this step of SLURM; empty if they are not known."""
+    listed = os.environ.get("SLURM_STEP_NODELIST", "")
+    if not listed or shutil.which("scontrol") is None:
+        return set()
+    command = ["scontrol", "show", "hostnames", listed]
+    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
 
 
 def was_requeued() -> bool:

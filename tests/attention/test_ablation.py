@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs
-from attention.capture import NAME, Head, Heads, Intervene, intervening, named_heads
+from attention.capture import NAME, Head, Heads, named_heads
 from results.errors import UserError
 from tests.attention.architectures import DIM, HEADS, build, projections
 
@@ -161,25 +161,62 @@ def test_what_is_kept_fits_into_memory(bytes_of_a_text: float) -> None:
     assert reference.texts == 5
 
 
-def spreading(off: Heads) -> Intervene:
-    """Make some heads attend alike to all positions that they give any weight to."""
-
-    def spread(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
-        heads = [head for of, head in off if of == layer]
-        seen = (weights[:, heads] > 0).float()
-        weights[:, heads] = seen / seen.sum(-1, keepdim=True)
-        return weights, None
-
-    return spread
+VALUES = {
+    "bert": "attention.self.value",
+    "gpt2": "attn.c_attn",
+    "llama": "self_attn.v_proj",
+    "gemma2": "self_attn.v_proj",
+}
+"""Modules of the values; the joint module of GPT-2 gives queries, keys and values."""
+WINDOW = 4
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2"])
-def test_uniform_attention_goes_to_all_that_has_weight_also_before_a_position_or_in_a_window(name: str) -> None:
-    model, inputs = made(name), texts()
+def allowed_by_hand(name: str, layer: int, length: int) -> Tensor:
+    """What each position may attend to, bool `[from, to]`; every other layer of Gemma, from the first, has a window."""
+    rows = []
+    for one in range(length):
+        first = max(one - WINDOW + 1, 0) if name == "gemma2" and layer % 2 == 0 else 0
+        last = length - 1 if name == "bert" else one
+        rows.append([first <= other <= last for other in range(length)])
+    return torch.tensor(rows)
+
+
+def uniform_by_hand(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor], off: Heads) -> Tensor:
+    """What `measure_of` says of one text if the projections read, of some heads, means of the values of this pass."""
+    values: list[Tensor] = []  # of each layer [length, heads, dim]
+
+    def keep(_: nn.Module, args: object, output: Tensor) -> None:
+        own = output[0][:, -HEADS * DIM if name == "gpt2" else 0 :].reshape(len(output[0]), -1, DIM)
+        values.append(own.repeat_interleave(HEADS // own.size(1), 1))
+
+    def mix(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+        def hook(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            read, own = args[0].clone(), values[layer]
+            for head in (head for of, head in off if of == layer):
+                means = [own[seen, head].mean(0) for seen in allowed_by_hand(name, layer, len(own))]
+                read[0, :, DIM * head : DIM * (head + 1)] = torch.stack(means)
+            return (read, *args[1:])
+
+        return hook
+
+    modules = [module for path, module in model.named_modules() if path.endswith(VALUES[name])]
+    hooks = [module.register_forward_hook(keep) for module in modules]
+    hooks += [one.register_forward_pre_hook(mix(layer)) for layer, one in enumerate(projections(model, name))]
+    with torch.no_grad():
+        found = measure_of(model)(inputs)[0]
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_uniform_attention_is_the_mean_of_all_values_of_those_before_a_position_or_of_those_in_a_window(
+    name: str,
+) -> None:
+    model, eager, inputs = made(name), build(name, 1), texts()
     found = AblatedModel(model, 3, HEADS).run(measure_of(model), inputs, Ablation("uniform"), SETS)
     for (place, heads), row in product(enumerate(SETS), range(len(LENGTHS))):
-        with torch.no_grad(), intervening(spreading(heads)):
-            expected = measure_of(model)(alone(inputs, row))[0]
+        expected = uniform_by_hand(eager, name, alone(inputs, row), heads)
         torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
 
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Barrier
 from typing import Any, NoReturn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention import Encoder
-from attention.capture import NAME, States, attend, capture_attention, intervening
+from attention.capture import NAME, States, attend, capture_attention, intervening, replacing
 from attention.encoder import EncoderSpec, resolve
 from results.errors import UserError
 from tests import tiny
@@ -155,7 +156,7 @@ def test_dropout_in_training_acts_on_the_values_and_not_on_what_is_captured(name
     assert not torch.allclose(eager, undropped.last_hidden_state)  # something was dropped
 
 
-def fail(number: int, *_: Tensor) -> NoReturn:
+def fail(number: int, *_: object) -> NoReturn:
     raise RuntimeError(f"no room for {number}")
 
 
@@ -179,6 +180,14 @@ def test_a_receiver_or_an_intervention_that_fails_leaves_nothing_behind(
         attempt(model)
     assert torch.equal(run(model, (9,)).last_hidden_state, whole)
     assert torch.equal(captured(model, (9,), states=(2,))["state.2"], state)
+
+
+@pytest.mark.parametrize("outer", [intervening(fail), replacing(fail)], ids=["intervening", "replacing"])
+def test_outputs_are_not_replaced_within_an_intervention_or_a_replacement(outer: AbstractContextManager[None]) -> None:
+    with outer, pytest.raises(RuntimeError, match="would drop the outer change"), replacing(fail):
+        pass
+    with replacing(fail), intervening(fail):  # which acts before the outputs are replaced
+        pass
 
 
 @only_bert

@@ -274,6 +274,21 @@ def test_a_disk_that_fills_up_is_explained_and_leaves_nothing_half_written(
     assert extraction.files() == undisturbed
 
 
+def test_hidden_states_lie_in_a_store_of_their_own_beside_the_same_attention(
+    bert: Path, tmp_path: Path, extraction: Extraction
+) -> None:
+    with_states = Extraction(tmp_path / "states", bert, hidden=(0, 2))
+    plain, store = extraction.prepare(), with_states.prepare()
+    assert store.folder.name != plain.folder.name
+    assert [(one.manifest.hidden.layers, one.manifest.hidden.size) for one in (plain, store)] == [((), 0), ((0, 2), 32)]
+    for item, sentence in enumerate(with_states.treebank.sentences):
+        states = store.read("hidden", item)
+        assert (states.shape, states.dtype) == ((2, len(sentence), 32), torch.float16)
+        assert bool(states.isfinite().all())
+        assert bool(states.any(-1).all())
+        assert torch.equal(store.read("attention", item), plain.read("attention", item))
+
+
 def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:
     extraction = Extraction(tmp_path, None)
     store = extraction.prepare()

@@ -124,6 +124,9 @@ def test_what_cannot_be_pruned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="AlbertModel: no heads can be removed"):
         prune(build("albert"), of_layer(0, 1))
     bert = whole("bert")
+    for heads, name in ((of_layer(0, 1, HEADS), "1-5"), (of_layer(LAYERS, 0), "4-1"), (of_layer(1, -1), "2-0")):
+        with pytest.raises(ValueError, match=f"BertModel has no head {name}; it has 3 layers of 4 heads, counted from"):
+            prune(bert, heads)
     prune(bert, of_layer(0, 1))
     with pytest.raises(ValueError, match="BertModel: no heads"):  # they were removed before
         prune(bert, of_layer(0, 1))

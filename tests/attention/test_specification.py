@@ -193,6 +193,15 @@ def test_without_an_encoder_every_sentence_is_kept() -> None:
     assert items.delimiters == {"start": False, "end": False}
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "end"),
+    [("bert", True, True), ("roberta", True, True), ("gpt2", False, False), ("llama", True, False)],
+)
+def test_delimiters_are_what_the_tokenizer_writes(name: str, start: bool, end: bool, folders: dict[str, Path]) -> None:
+    items = items_of(treebank(SHORT), Encoder(resolve(EncoderSpec(str(folders[name])))))
+    assert items.delimiters == {"start": start, "end": end}
+
+
 @pytest.mark.parametrize("policy", ["error", "skip", "window"])
 def test_a_sentence_that_just_fits_is_one_part(policy: str, encoder: Encoder) -> None:
     items = items_of(treebank(SHORT, EXACT), encoder, Options(too_long=policy))  # type: ignore[arg-type]

@@ -248,32 +248,57 @@ def change(manifest: Manifest, **fields: object) -> bytes:
 
 
 DEEP = b"[" * 200_000
-FORGED: dict[str, Callable[[Manifest], bytes]] = {
-    "deep": lambda _: DEEP,
-    "deep within": lambda manifest: manifest.dump().replace(b'"audit": {', b'"audit": {"x": ' + DEEP + b", "),
-    "text for layers": lambda manifest: change(manifest, layers="01"),
-    "texts for heads": lambda manifest: change(manifest, heads=["0", "1"]),
-    "true for items": lambda manifest: change(manifest, items=True),
-    "too many items": lambda manifest: change(manifest, items=manifest.items + 1),
-    "too few layers": lambda manifest: change(manifest, layers=list(manifest.layers[1:])),
-    "a list for the audit": lambda manifest: change(manifest, audit=[]),
-    "no delimiters": lambda manifest: change(manifest, delimiters={}),
-    "a nameless encoder": lambda manifest: change(manifest, encoder={}),
-    "another identity": lambda manifest: change(manifest, identity={"options": {}}),
-    "a number for the identity": lambda manifest: change(manifest, identity=4),
-    "no items": lambda manifest: change(manifest, items=None),
-    "an unknown field": lambda manifest: change(manifest, x=1),
-    "names for shards": lambda manifest: change(manifest, shards=[part.file for part in manifest.shards]),
-    "a shard without its length": lambda manifest: change(manifest, shards=[{"file": "00000-2.safetensors"}]),
-    "no last shard": lambda manifest: change(manifest, shards=json.loads(manifest.dump())["shards"][:-1]),
-    "no shards": lambda manifest: change(manifest, shards=[]),
-    "no labels": lambda manifest: change(manifest, labels=None),
+FORGED: dict[str, tuple[Callable[[Manifest], bytes], str]] = {
+    "deep": (lambda _: DEEP, "its JSON is nested too deeply"),
+    "deep within": (
+        lambda manifest: manifest.dump().replace(b'"audit": {', b'"audit": {"x": ' + DEEP + b", "),
+        "its JSON is nested too deeply",
+    ),
+    "text for layers": (lambda manifest: change(manifest, layers="01"), "layers is of the wrong type, str"),
+    "texts for heads": (lambda manifest: change(manifest, heads=["0", "1"]), "heads[0] is of the wrong type, str"),
+    "true for items": (lambda manifest: change(manifest, items=True), "items is of the wrong type, bool"),
+    "too many items": (lambda manifest: change(manifest, items=11), "it lists 11 items, but the labels file has 10"),
+    "too few layers": (
+        lambda manifest: change(manifest, layers=[1]),
+        "tensor attention.0 has layers × heads (2, 4), the manifest (1, 4)",
+    ),
+    "a list for the audit": (lambda manifest: change(manifest, audit=[]), "audit is of the wrong type, list"),
+    "no delimiters": (
+        lambda manifest: change(manifest, delimiters={}),
+        "the name of the encoder or the delimiters are missing",
+    ),
+    "a nameless encoder": (
+        lambda manifest: change(manifest, encoder={}),
+        "the name of the encoder or the delimiters are missing",
+    ),
+    "another identity": (
+        lambda manifest: change(manifest, identity={"options": {}}),
+        "its key does not match its `identity`",
+    ),
+    "a number for the identity": (lambda manifest: change(manifest, identity=4), "identity is of the wrong type, int"),
+    "no items": (lambda manifest: change(manifest, items=None), "required positional argument: 'items'"),
+    "an unknown field": (lambda manifest: change(manifest, x=1), "unexpected keyword argument 'x'"),
+    "names for shards": (
+        lambda manifest: change(manifest, shards=[part.file for part in manifest.shards]),
+        "shards[0] is of the wrong type, str",
+    ),
+    "a shard without its length": (
+        lambda manifest: change(manifest, shards=[{"file": "00000-2.safetensors"}]),
+        "shards[0]: Part.__init__() missing 2 required positional arguments: 'bytes' and 'sha256'",
+    ),
+    "no last shard": (
+        lambda manifest: change(manifest, shards=json.loads(manifest.dump())["shards"][:-1]),
+        "the shard with attention.",
+    ),
+    "no shards": (lambda manifest: change(manifest, shards=[]), "the shard with attention.0 is missing"),
+    "no labels": (lambda manifest: change(manifest, labels=None), "required positional argument: 'labels'"),
 }
+"""Forged manifests, and what the message says is wrong: it names the field."""
 
 
-@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+@pytest.mark.parametrize(("forge", "wrong"), FORGED.values(), ids=FORGED)
 def test_a_forged_manifest_with_a_right_digest_is_named_and_rebuilt(
-    forge: Callable[[Manifest], bytes], extraction: Extraction, caplog: pytest.LogCaptureFixture
+    forge: Callable[[Manifest], bytes], wrong: str, extraction: Extraction, caplog: pytest.LogCaptureFixture
 ) -> None:
     extraction.prepare()
     before, path = extraction.files(), extraction.folder / MANIFEST
@@ -282,8 +307,9 @@ def test_a_forged_manifest_with_a_right_digest_is_named_and_rebuilt(
     assert extraction.files() == before
     assert all(store.read("attention", item).any() for item in range(len(LENGTHS)))
     [record] = caplog.records
-    assert record.getMessage().startswith(f"{path}: damaged or truncated (")
-    assert record.getMessage().endswith("; it is rebuilt")
+    message = record.getMessage().removeprefix(f"{path}: damaged or truncated (").removesuffix("; it is rebuilt")
+    assert wrong in message
+    assert len(message) < len(record.getMessage()) - len("; it is rebuilt")
 
 
 def test_a_damaged_link_is_removed_and_its_target_is_not(

@@ -82,7 +82,9 @@ def test_punctuation_by_relation_or_tag(
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(stored: bool, tmp_path: Path) -> None:
+def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(
+    stored: bool, bert: Path, tmp_path: Path
+) -> None:
     for split in ("dev", "test"):
         tag = "." if split == "test" else "_"
         row = f"1\tfox\t_\tX\t{tag}\t_\t0\troot\t_\t_\n\n"
@@ -97,7 +99,17 @@ def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(s
         f"{tmp_path / 'dev.conllu'}: no word has a tag in column XPOS, by which punctuation is recognised. "
         "Fill the column, or set --data.init_args.punctuation_by relation."
     )
-    assert len(list(tmp_path.rglob("manifest.json"))) == 2 * stored  # nothing was made before
+    if stored:  # nor is anything else extracted: neither by the encoder nor by the random one
+        assert len(list(tmp_path.rglob("manifest.json"))) == 2
+        made = DependencyDataModule(
+            punctuation_by="xpos", **{**options, "encoder": EncoderSpec(str(bert)), "random_init": True}
+        )
+        DependencyDataModule(punctuation=(), **{**options, "encoder": made.encoder}).setup("test")
+        before = {path: path.stat() for path in tmp_path.rglob("*.safetensors")}
+        with pytest.raises(CorpusError, match="no word has a tag"):
+            made.setup("test")
+        assert {path: path.stat() for path in tmp_path.rglob("*.safetensors")} == before
+    assert len(list(tmp_path.rglob("manifest.json"))) == 4 * stored  # nothing was made before
     with pytest.raises(UserError, match="punctuation_by is 'upos', but must be one of relation, xpos"):
         DependencyDataModule(punctuation_by=cast(Any, "upos"), **options)
 

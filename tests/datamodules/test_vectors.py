@@ -347,6 +347,12 @@ def test_low_coverage_is_refused_and_the_bound_is_still_allowed(name: str, files
     assert files.load(chosen, min_coverage=0.7).audit["coverage"] == 0.7
 
 
+@pytest.mark.parametrize("bound", [-0.1, 1.1, float("nan")])
+def test_a_bound_that_is_no_share_is_refused(bound: float) -> None:
+    with pytest.raises(UserError, match=r"VectorSpec: min_coverage is .*, but must be .*at least 0 and at most 1\."):
+        VectorSpec(min_coverage=bound)
+
+
 def test_identity_tells_files_apart_and_not_corpora(files: Files, text: str, conversions: list[str]) -> None:
     first = files.load(text).identity
     assert set(first) == {"file", "sha256", "lowercase"}

@@ -462,6 +462,12 @@ def test_a_level_that_there_is_not_is_refused(folder: Path) -> None:
         model.decide(model(batch()), {"word": rows()})
 
 
+@pytest.mark.parametrize("warmup", [-0.1, 1.0])
+def test_a_warmup_that_is_no_share_is_refused(warmup: float) -> None:
+    with pytest.raises(UserError, match=r"warmup is .*, but must be at least 0 and below 1\."):
+        TransformerClassifier(warmup=warmup)
+
+
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25])
 def test_the_rate_is_that_of_a_linear_schedule_with_warmup(warmup: float, folder: Path) -> None:
     model = TransformerClassifier(learning_rate=0.5, warmup=warmup)

@@ -225,7 +225,9 @@ def test_the_first_task_tells_what_the_others_find(meet: Callable[..., list[Met]
     assert not list(folder.iterdir())
 
 
-def test_a_task_that_sees_another_folder_is_named(meet: Callable[..., list[Met]], tmp_path: Path) -> None:
+def test_a_task_that_sees_another_folder_is_named_with_its_node(
+    meet: Callable[..., list[Met]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
     own.mkdir()
     first, second, third = meet([shared, shared, own], {}, patience=1.0)
@@ -233,6 +235,12 @@ def test_a_task_that_sees_another_folder_is_named(meet: Callable[..., list[Met]]
     assert second == ("", [])
     assert f"{own}: node n2 and task 0 do not see each other's files" in third.said
     assert not left(tmp_path)
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[0-3]")
+    (scontrol := tmp_path / "scontrol").write_text('#!/bin/sh\n[ "$3" = "n[0-3]" ] && printf "n0\\nn1\\nn2\\nn3\\n"\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    first, *_ = meet([shared, own, shared, shared], {}, patience=1.0)
+    assert f"{shared}: node n0 and task 1 on node n1 do not see each other's files (within 1 s" in first.said
 
 
 def test_a_node_that_cannot_write_the_folder_says_so_itself(meet: Callable[..., list[Met]], tmp_path: Path) -> None:
