@@ -1,25 +1,21 @@
-"""Capture and replacement of attention in a forward pass, and capture of hidden states.
+"""Capture and replacement of attention in a forward pass.
 
 transformers looks up the attention function by name at every layer. The function of this module is registered under
 `NAME`, together with the mask of eager attention, without which decoders would silently stop being causal. It computes
-the weights explicitly and passes them to a callback. transformers returns hidden states only at the end of a pass. Here
-a first pass finds the module that each hidden state enters or leaves; a hook at this module then captures it, and the
-pass may stop there.
+the weights explicitly and passes them to a callback.
 """
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import Context, ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import count, product
+from itertools import count
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
@@ -28,7 +24,6 @@ from results.errors import UserError
 NAME = "probing"
 
 _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
-_TOLERANCE = 1e-5  # for hidden states, relative to their largest number
 
 Receive = Callable[[int, Tensor], None]
 """Called with a 0-based layer and its weights `[batch, heads, from, to]`, float32, rows summing to one; or with the
@@ -165,43 +160,23 @@ def uniform_attention(allowed: Tensor, dtype: torch.dtype = torch.float64) -> Te
 Replace = Callable[[int, nn.Module, Mixture], Tensor]
 """Called with a 0-based layer, its attention module and its mixture; returns the outputs to use instead."""
 
-Place = tuple[nn.Module, bool]
-"""A module, and True for its input, False for its output."""
-
 
 class _Finished(Exception):
-    """Ends a forward pass after the last wanted tensor."""
+    """Ends a forward pass after the last wanted layer."""
 
 
 @dataclass
 class _Capture:
     receive: Receive
     layers: frozenset[int]
-    receive_state: Receive | None
-    states: frozenset[int]
+    last: int | None  # the pass ends after the attention of this layer; None for a whole pass
     seen: int = 0
-    calls: Counter[Place] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self._missing = len(self.layers) + len(self.states)
 
     def weights(self, weights: Tensor) -> None:
         layer, self.seen = self.seen, self.seen + 1
         if layer in self.layers:
             self.receive(layer, weights)
-            self._received()
-
-    def state(self, place: Place, numbers: Mapping[int, int], state: Tensor | None) -> None:
-        """Receive a state; `numbers` maps calls of the module, from 0 in every pass, to numbers of hidden states."""
-        number = numbers.get(self.calls[place])
-        self.calls[place] += 1
-        if self.receive_state and state is not None and number is not None and number in self.states:
-            self.receive_state(number, state)
-            self._received()
-
-    def _received(self) -> None:
-        self._missing -= 1
-        if not self._missing:
+        if layer == self.last:
             raise _Finished
 
 
@@ -276,27 +251,33 @@ def capture_attention(
     receive_state: Receive | None = None,
     states: frozenset[int] = frozenset(),
 ) -> int:
-    """Run `model` once, pass the wanted weights and hidden states to callbacks, and stop after the last of them.
+    """Run `model` once, and pass the wanted weights and hidden states to callbacks.
+
+    Without hidden states, the pass stops after the attention of the last wanted layer.
 
     Args:
-        model: Model with `attn_implementation=NAME`, in eval mode; hidden states need a `States` of this model.
+        model: Model with `attn_implementation=NAME`, in eval mode.
         inputs: Arguments of its forward, `input_ids` and `attention_mask` `[batch, pieces]`.
         receive: Called with a 0-based layer and its weights, which are valid during the call only.
         layers: Wanted 0-based layers.
-        receive_state: Called with the index of a hidden state and the state, which is valid during the call only.
+        receive_state: Called at the end of the pass with the index of a hidden state and the state. The last state
+            includes the final normalisation of the model, as in transformers.
         states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
 
     Returns:
         Number of layers that called the attention function; fewer than wanted if the architecture bypasses it.
     """
-    capture = _Capture(receive, layers, receive_state, states)
+    capture = _Capture(receive, layers, None if states else max(layers, default=None))
     token = _ACTIVE.set(capture)
     try:
-        model(**inputs)
+        output = model(**inputs, output_hidden_states=bool(states))
     except _Finished:
-        pass
+        return capture.seen
     finally:
         _ACTIVE.reset(token)
+    if receive_state is not None:
+        for number in sorted(states):
+            receive_state(number, output.hidden_states[number])
     return capture.seen
 
 
@@ -364,97 +345,24 @@ def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
         _OUTPUTS.reset(token)
 
 
-class States:
-    """Hidden states of a model, indexed as in transformers: 0 for the embeddings, k for layer k.
+def state_size(model: PreTrainedModel, layers: int, name: str) -> int:
+    """Return the size of the hidden states of a model.
 
-    The last state includes the final normalisation of the model, as in transformers. The constructor registers hooks in
-    the model, which act only during a capture.
-
-    Attributes:
-        count: Number of states, one more than layers.
-        size: Size of each state.
+    Args:
+        model: The model.
+        layers: Number of its layers.
+        name: Name of the model, for messages.
 
     Raises:
-        UserError: The states differ in size, are not one for each layer, or pass no module.
+        UserError: The states differ in size, or are not one for each layer and one for the embeddings.
     """
-
-    def __init__(self, model: PreTrainedModel, layers: int, name: str) -> None:
-        inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
-        passed, own = _record(model, inputs)
-        shapes = {tuple(state.shape) for state in own}
-        if len(own) != layers + 1 or len(shapes) > 1 or own[0].shape[:2] != inputs["input_ids"].shape:
-            raise UserError(
-                f"{name} has {len(own)} hidden states of shapes {shapes} to its {layers} layers. Only one of each "
-                f"layer and one of the embeddings, all of one size, can be kept."
-            )
-        self.count, self.size = len(own), own[0].size(2)
-        _hook([passed.get(_memory(state)) for state in own])
-        found: dict[int, Tensor] = {}
-        capture_attention(model, inputs, lambda *_: None, frozenset(), found.__setitem__, frozenset(range(self.count)))
-        for number, state in enumerate(own):
-            gap = float((found[number] - state).abs().max()) if number in found else float("nan")
-            if not gap <= _TOLERANCE * max(1.0, float(state.abs().max())):
-                raise UserError(
-                    f"{name}: captured hidden state {number} differs from output_hidden_states by {gap:.1e}. Choose "
-                    f"another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
-                )
-
-
-def _record(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor]
-) -> tuple[dict[tuple[object, ...], tuple[Place, int]], tuple[Tensor, ...]]:
-    """Run a model; return place and call at which each tensor first appeared, by its memory, and the hidden states."""
-    first: dict[tuple[object, ...], tuple[Place, int]] = {}
-    calls: Counter[Place] = Counter()
-    alive: list[Tensor] = []  # no memory is reused
-
-    def see(place: Place, tensor: Tensor | None) -> None:
-        if tensor is not None:
-            alive.append(tensor)
-            first.setdefault(_memory(tensor), (place, calls[place]))
-        calls[place] += 1
-
-    with torch.inference_mode(), ExitStack() as hooks:
-        for place in product(model.modules(), (True, False)):
-            hooks.enter_context(_watch(place, see))
-        own = model(**inputs, output_hidden_states=True).hidden_states
-    return first, tuple(own or ())
-
-
-def _memory(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that a tensor shares only with its views of the same shape."""
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-def _watch(place: Place, see: Callable[[Place, Tensor | None], None]) -> RemovableHandle:
-    """Call `see` with the first tensor at the place, at every call of the module."""
-    module, entering = place
-
-    def show(values: Iterable[object]) -> None:
-        see(place, next((value for value in values if isinstance(value, Tensor)), None))
-
-    def enter(_: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        show((*args, *kwargs.values()))
-
-    def leave(_: nn.Module, args: tuple[object, ...], output: object) -> None:
-        show(output if isinstance(output, tuple) else (output,))
-
-    if entering:
-        return module.register_forward_pre_hook(enter, with_kwargs=True)
-    return module.register_forward_hook(leave)
-
-
-def _hook(places: list[tuple[Place, int] | None]) -> None:
-    """Register a hook for each hidden state at its place; a module shared by layers is called several times."""
-    numbers: defaultdict[Place, dict[int, int]] = defaultdict(dict)
-    for number, found in enumerate(places):
-        if found is not None:
-            place, call = found
-            numbers[place][call] = number
-
-    def see(place: Place, state: Tensor | None) -> None:
-        if (capture := _ACTIVE.get()) is not None:
-            capture.state(place, numbers[place], state)
-
-    for place in numbers:
-        _watch(place, see)
+    inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
+    with torch.inference_mode():
+        states: tuple[Tensor, ...] = model(**inputs, output_hidden_states=True).hidden_states or ()
+    shapes = {tuple(state.shape) for state in states}
+    if len(states) != layers + 1 or len(shapes) > 1 or states[0].shape[:2] != inputs["input_ids"].shape:
+        raise UserError(
+            f"{name} has {len(states)} hidden states of shapes {shapes} to its {layers} layers. Only one of each layer "
+            f"and one of the embeddings, all of one size, can be kept."
+        )
+    return int(states[0].size(2))

@@ -39,7 +39,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from attention import modeling_pruned
 from attention.alignment import split_words
-from attention.capture import NAME, AttentionMasks, Receive, States, allowed_by_layer, capture_attention
+from attention.capture import NAME, AttentionMasks, Receive, allowed_by_layer, capture_attention, state_size
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted
 
@@ -346,9 +346,9 @@ class LoadedEncoder:
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
     @cached_property
-    def states(self) -> States:
-        """Hidden states of the encoder, for capture; a UserError if they cannot be captured."""
-        return States(self.model, self.layers, f"{self.source.spec.name} ({type(self.model).__name__})")
+    def state_size(self) -> int:
+        """Size of a hidden state; a UserError if the states cannot be kept."""
+        return state_size(self.model, self.layers, f"{self.source.spec.name} ({type(self.model).__name__})")
 
     @cached_property
     def language_model(self) -> PreTrainedModel | None:
@@ -401,12 +401,7 @@ class LoadedEncoder:
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
     ) -> None:
-        """Run the model up to the last wanted layer, and pass weights and hidden states to callbacks.
-
-        See `attention.capture.capture_attention` for the arguments.
-        """
-        if states:
-            _ = self.states  # registers their hooks
+        """Run the model, and pass weights and hidden states to callbacks; see `attention.capture.capture_attention`."""
         capture_attention(self.model, inputs, receive, layers, receive_state, states)
 
 

@@ -152,7 +152,7 @@ class Extraction:
                 f"--data.init_args.hidden is {list(self.hidden)}, but must be distinct layers in ascending order, from "
                 f"0 (the embeddings) to {encoder.layers} (the last layer)."
             )
-        return layers, heads, HiddenLayers(self.hidden, encoder.states.size)
+        return layers, heads, HiddenLayers(self.hidden, encoder.state_size)
 
 
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
