@@ -71,6 +71,7 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
     return frozenset(found)
 
 
+@dataclass(eq=False)
 class Mixture:
     """The attention of one layer in a forward pass: weights, values and outputs, each computed on first use.
 
@@ -80,37 +81,32 @@ class Mixture:
         groups: Number of query heads for each key head.
         mask: Mask of the layer, added to the scores; None without.
         drop: Function that applies dropout to weights.
+        undropped: Weights without dropout, a mask broadcast to the weights; None for none.
     """
 
+    scores: Callable[[], Tensor]
+    value: Tensor
+    groups: int
+    mask: Tensor | None
+    drop: Callable[[Tensor], Tensor]
     undropped: Tensor | None = None
-    """Weights without dropout, a mask broadcast to the weights."""
-
-    def __init__(
-        self,
-        scores: Callable[[], Tensor],
-        value: Tensor,
-        groups: int,
-        mask: Tensor | None,
-        drop: Callable[[Tensor], Tensor],
-    ) -> None:
-        self._scores, self._value, self._groups, self._mask, self._drop = scores, value, groups, mask, drop
 
     @cached_property
     def weights(self) -> Tensor:
         """Attention weights before dropout, float32 `[batch, heads, from, to]`."""
-        scores = self._scores()
+        scores = self.scores()
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     @cached_property
     def values(self) -> Tensor:
         """Values `[batch, heads, to, dim]`; grouped key heads are repeated for each query head."""
-        return self._value if self._groups == 1 else self._value.repeat_interleave(self._groups, dim=1)
+        return self.value if self.groups == 1 else self.value.repeat_interleave(self.groups, dim=1)
 
     @cached_property
     def outputs(self) -> Tensor:
         """Outputs of the heads `[batch, heads, from, dim]`: values averaged with the weights, before the projection."""
         weights = self.weights.to(self.values.dtype)
-        dropped = self._drop(weights)
+        dropped = self.drop(weights)
         if self.undropped is not None:
             dropped = dropped.where(~self.undropped, weights)
         return dropped @ self.values
@@ -125,9 +121,9 @@ class Mixture:
             real: bool `[batch, to]`, True for real positions.
         """
         seen = real[:, None, None, :]
-        if self._mask is None:
+        if self.mask is None:
             return seen.expand(-1, -1, real.size(1), -1)
-        return seen & (self._mask > torch.finfo(self._mask.dtype).min / 2)
+        return seen & (self.mask > torch.finfo(self.mask.dtype).min / 2)
 
 
 class AttentionMasks(NamedTuple):

@@ -27,6 +27,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attention.alignment import AlignedPieces, most_central, reduce, reduction
 from attention.encoder import LoadedEncoder
@@ -185,12 +186,9 @@ def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Ten
     Returns:
         `input_ids` and `attention_mask`, int64 `[batch, pieces]`.
     """
-    ids = torch.full((len(parts), max(map(len, parts))), encoder.pad_id)
-    mask = torch.zeros_like(ids)
-    for index, part in enumerate(parts):
-        ids[index, : len(part)] = torch.from_numpy(part.ids)
-        mask[index, : len(part)] = 1
-    return {"input_ids": ids.to(encoder.device), "attention_mask": mask.to(encoder.device)}
+    ids = pad_sequence([torch.from_numpy(part.ids).long() for part in parts], True, encoder.pad_id)
+    mask = torch.arange(ids.size(1)) < torch.tensor(list(map(len, parts)))[:, None]
+    return {"input_ids": ids.to(encoder.device), "attention_mask": mask.long().to(encoder.device)}
 
 
 def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items) -> tuple[Tensor, Tensor]:

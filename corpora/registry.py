@@ -50,24 +50,13 @@ class RemoteFile:
         path: Path under the data root.
         url: Address from which it is downloaded.
         sha256: SHA-256 of its bytes, in hexadecimal.
+        read: Function that returns (label, text) pairs by split from the path of an archive; None for other files.
     """
 
     path: str
     url: str | None = None
     sha256: str | None = None
-
-
-@dataclass(frozen=True)
-class Archive:
-    """An archive with the texts of a corpus.
-
-    Attributes:
-        file: The archive itself.
-        read: Function that returns (label, text) pairs by split from the path of the archive.
-    """
-
-    file: RemoteFile
-    read: Callable[[Path], Mapping[str, list[Row]]]
+    read: Callable[[Path], Mapping[str, list[Row]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +89,7 @@ class Corpus:
     homepage: str
     beside: tuple[RemoteFile, ...] = ()
     recipe: str = ""
-    archive: Archive | None = None
+    archive: RemoteFile | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     header: bool = True
     labels: tuple[str, ...] = ()
@@ -209,8 +198,8 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
     splits = {split: RemoteFile(**file) for split, file in entry["splits"].items()}
     beside = tuple(RemoteFile(**file) for file in entry.get("beside", ()))
     archive = None
-    if file := dict(entry.get("archive", {})):
-        archive = Archive(read=_READERS[file.pop("read")], file=RemoteFile(**file))
+    if file := entry.get("archive"):
+        archive = RemoteFile(**file | {"read": _READERS[file["read"]]})
     flags = {"header": entry.get("header") != "none", "regression": entry.get("regression") == "true"}
     several = {option: tuple(entry.get(option, ())) for option in ("labels", "skip")}
     return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive, **flags, **several})
@@ -295,8 +284,9 @@ def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
     if corpus.archive is None:
         _download(corpus, corpus.files, base)
     elif absent := [split for split, path in paths.items() if not path.is_file()]:
-        _download(corpus, (corpus.archive.file,), base)
-        texts = corpus.archive.read(base / corpus.archive.file.path)
+        _download(corpus, (corpus.archive,), base)
+        assert corpus.archive.read is not None
+        texts = corpus.archive.read(base / corpus.archive.path)
         for split in absent:
             try:
                 rows = "".join(f"{label}\t{text}\n" for label, text in texts[split])

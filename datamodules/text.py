@@ -119,7 +119,8 @@ class _Corpus:
     """A source with its name, its file, and the options that the registry knows filled in."""
 
     def __init__(self, source: TextSource, root: str | Path | None, cache: Path) -> None:
-        self.source, self.known = source, CORPORA.get(source.corpus)
+        self.given = self.source = source
+        self.known = CORPORA.get(source.corpus)
         if self.known is not None:
             self.path = data_root(root) / self._file(self.known)
             columns = replace(Columns(label=None), **self.known.columns) if self.known.columns else Columns()
@@ -386,8 +387,6 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         rank_timeout: Seconds without a sign of life after which another device is given up.
 
     Attributes:
-        sources: The corpora as they were given.
-        names: Names of the corpora, in order, as in the batches.
         encoders: The encoders by role, after `setup`.
         audits: Counts of the last pass, by corpus.
 
@@ -414,9 +413,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         rank_timeout: float = 120.0,
     ) -> None:
         super().__init__("", root, cache, rank_timeout=rank_timeout)
-        self.sources = read_sources(corpora)
-        self._corpora = tuple(_Corpus(source, root, self.cache) for source in self.sources)
-        self.names = tuple(corpus.name for corpus in self._corpora)
+        self._corpora = tuple(_Corpus(source, root, self.cache) for source in read_sources(corpora))
         if len(set(self.names)) < max(len(self.names), 1):
             raise CorpusError(
                 f"--data.init_args.corpora is {', '.join(self.names) or 'empty'}. Name one corpus or more, and give "
@@ -427,6 +424,16 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         self.before, self._max_cells = before, max_cells
         self.encoders: dict[EncoderOf, Encoder] = {}
         self.audits: dict[str, Counter[str]] = {}
+
+    @property
+    def sources(self) -> tuple[TextSource, ...]:
+        """The corpora as they were given."""
+        return tuple(corpus.given for corpus in self._corpora)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the corpora, in order, as in the batches."""
+        return tuple(corpus.name for corpus in self._corpora)
 
     @property
     def max_cells(self) -> int:
@@ -533,10 +540,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def only(self, names: Collection[str]) -> "TextDataModule":
         """Return a copy of the datamodule with the named corpora alone."""
         chosen = copy(self)
-        both = zip(self.sources, self._corpora, strict=True)
-        kept = [(source, corpus) for source, corpus in both if corpus.name in names]
-        chosen.sources, chosen._corpora = tuple(source for source, _ in kept), tuple(corpus for _, corpus in kept)
-        chosen.names = tuple(corpus.name for corpus in chosen._corpora)
+        chosen._corpora = tuple(corpus for corpus in self._corpora if corpus.name in names)
         return chosen
 
     def passages(self) -> Iterator[Text]:

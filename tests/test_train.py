@@ -45,6 +45,9 @@ CONFIGS = [path for path in YAMLS if "class_path: DependencyData" in YAMLS[path]
 CLASSIFIERS = [path for path in YAMLS if "class_path: ClassificationDataModule" in YAMLS[path]]
 
 
+QUICK = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--figures.draw=false")
+
+
 def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> list[str]:
     """The command line of a shipped config on the tiny treebank, the tiny encoder, and vectors for its words."""
     vectors = Path(cache) / "vectors.txt"
@@ -62,9 +65,7 @@ def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> 
         f"--data.init_args.corpus={corpus}",
         f"--data.init_args.cache={cache}",
         f"--trainer.default_root_dir={runs}",
-        "--trainer.enable_progress_bar=false",
-        "--trainer.accelerator=cpu",
-        "--figures.draw=false",
+        *QUICK,
         *([f"--data.init_args.encoder.{encoder[0]}={encoder[1]}"] if encoder else []),
         *(["--trainer.max_epochs=2"] if trains else []),
         *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
@@ -140,10 +141,8 @@ def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) ->
         *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
         *([f"--data.init_args.tokenizer.name={bert}"] if "tokenizer:" in text else []),
         f"--trainer.default_root_dir={folder / 'runs'}",
-        "--trainer.enable_progress_bar=false",
-        "--trainer.accelerator=cpu",
+        *QUICK,
         "--trainer.max_epochs=2",
-        "--figures.draw=false",
         *extra,
     ]
 
@@ -176,12 +175,10 @@ def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
     task: str, bert: Path, tmp_path: Path
 ) -> None:
     write_glue(tmp_path, task, rows=12)
-    arguments = ["--trainer.max_epochs=2", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
-    arguments.append("--figures.draw=false")
     options = {"corpus": task, "root": tmp_path, "cache": tmp_path / "cache", "tokenizer.name": bert}
+    arguments = [f"--config={ROOT / 'configs' / 'kovaleva2019' / 'finetuning.yaml'}", "--trainer.max_epochs=2", *QUICK]
     arguments += [f"--data.init_args.{name}={value}" for name, value in options.items()]
-    config = f"--config={ROOT / 'configs' / 'kovaleva2019' / 'finetuning.yaml'}"
-    arguments = [config, *arguments, f"--trainer.default_root_dir={tmp_path / 'runs'}", "--checkpoint.monitor=null"]
+    arguments += [f"--trainer.default_root_dir={tmp_path / 'runs'}", "--checkpoint.monitor=null"]
     train.main(["fit", *arguments])
     folder, found = results(tmp_path / "runs")
     scores, items = found["scores"], pd.read_parquet(folder / found["items"])

@@ -15,7 +15,6 @@ from corpora import registry
 from corpora.labelled import read_labelled
 from corpora.registry import (
     CORPORA,
-    Archive,
     Corpus,
     RemoteFile,
     Split,
@@ -60,7 +59,7 @@ def sha256(text: str) -> str:
 
 def test_entries_are_pinned_and_have_their_own_places() -> None:
     files = [remote for corpus in CORPORA.values() for remote in corpus.files]
-    archives = [corpus.archive.file for corpus in CORPORA.values() if corpus.archive]
+    archives = [corpus.archive for corpus in CORPORA.values() if corpus.archive]
     pinned = [corpus for name, corpus in CORPORA.items() if not corpus.archive and name not in UNPINNED]
     hashes = [remote.sha256 for remote in (*archives, *(remote for corpus in pinned for remote in corpus.files))]
     assert [len(bytes.fromhex(digest or "")) for digest in set(hashes)] == [32] * len(hashes)
@@ -360,8 +359,8 @@ def imdb(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     entry = CORPORA["imdb"]
     assert entry.archive is not None
     digest = hashlib.sha256(content).hexdigest()
-    file = replace(entry.archive.file, url=f"{address}/aclImdb_v1.tar.gz", sha256=digest)
-    monkeypatch.setattr(registry, "CORPORA", {"imdb": replace(entry, archive=Archive(file, entry.archive.read))})
+    file = replace(entry.archive, url=f"{address}/aclImdb_v1.tar.gz", sha256=digest)
+    monkeypatch.setattr(registry, "CORPORA", {"imdb": replace(entry, archive=file)})
 
 
 @pytest.mark.usefixtures("imdb")

@@ -186,11 +186,7 @@ def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
     probe: Command, signalled: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = probe(tmp_path)
-
-    def refuse(_: object) -> None:
-        raise UserError("the data do not fit")
-
-    monkeypatch.setattr(AttentionOnlyProbe, "on_fit_start", refuse)
+    monkeypatch.setattr(AttentionOnlyProbe, "on_fit_start", Mock(side_effect=UserError("the data do not fit")))
     assert train.run(command) == 1
     assert not (tmp_path / "AttentionOnlyProbe").exists()
     with monkeypatch.context() as patched:
@@ -308,12 +304,8 @@ def test_a_state_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: pyte
     content = io.BytesIO()
     torch.save({"resume": {"best": {}, "log": "step\n1\n"}}, content)
     keep(state.training, content.getbuffer())
-
-    def fail(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", fail)
+        patch.setattr(Path, "open", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
         with pytest.raises(PermissionError):
             state.tidy()
     state.tidy()
@@ -469,12 +461,8 @@ def test_a_run_killed_while_it_draws_is_completed(
     config: str, corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = [*arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path), "--figures.draw=true"]
-
-    def killed(*_: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patched:
-        patched.setattr("reports.writer._save_figure", killed)
+        patched.setattr("reports.writer._save_figure", Mock(side_effect=Killed))
         patched.setattr("training.resume.Resume.on_exception", lambda *_: None)
         with pytest.raises(Killed):
             train.run(command)
@@ -499,12 +487,8 @@ def test_the_state_outlives_the_loss_of_another_process(
     probe: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = probe(tmp_path)
-
-    def lost(_: object) -> None:
-        raise LostRank("rank 1")
-
     with monkeypatch.context() as patched:
-        patched.setattr(AttentionOnlyProbe, "on_train_epoch_end", lost)
+        patched.setattr(AttentionOnlyProbe, "on_train_epoch_end", Mock(side_effect=LostRank("rank 1")))
         assert train.run(command) == 1
     assert list(tmp_path.rglob("state-*"))
     assert train.run(command) == 0
@@ -529,8 +513,6 @@ SCRIPT = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts in the background
 from processes import preemption
-from processes.jobs import results_of
-from processes.ranks import LostRank
 preemption.install()
 preemption.share({marker!r}, None)
 print("ready", flush=True)
@@ -596,8 +578,6 @@ from pathlib import Path
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from processes import preemption
-from processes.jobs import results_of
-from processes.ranks import LostRank
 from training.lightning_private import ignore_signals
 from training.resume import Resume
 from training.run import RunState
@@ -664,12 +644,10 @@ def test_a_lost_connection_is_an_interruption_where_another_process_was_asked_to
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def main(*_: object) -> None:
-        raise RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
-
+    lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(rank_zero_only, "rank", rank)
-    monkeypatch.setattr("training.cli.main", main)
+    monkeypatch.setattr("training.cli.main", Mock(side_effect=lost))
     with pytest.raises(RuntimeError):
         train.run([])  # there are no other processes
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
