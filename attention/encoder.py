@@ -573,7 +573,10 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise EncoderError(f"{source.spec.name}: its config.json describes no encoder: {_named(error)}") from error
+        raise EncoderError(
+            f"{source.spec.name}: transformers cannot build an encoder from its config.json ({_named(error)}). Choose "
+            "another encoder."
+        ) from error
     return model.get_encoder() if config.is_encoder_decoder else model
 
 

@@ -139,7 +139,9 @@ def read_labelled(
         if not found.text or found.pair == "":
             if empty == "error":
                 wrong = f"the {file.named('pair' if found.text else 'text')} is empty"
-                remedy = f"Fill the row or remove it, or leave out rows without text with `{file.option}.empty skip`"
+                remedy = (
+                    f"Fill the field or remove the row, or leave out rows without text with `{file.option}.empty skip`"
+                )
                 raise CorpusError.at(path, found.line, wrong, remedy)
             audit["empty"] += 1
             continue

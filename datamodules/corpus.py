@@ -224,7 +224,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             raise CorpusError(
                 f"{self.corpus}: this is neither `sample` nor a corpus of the "
                 f"registry{near(self.corpus, ('sample', *CORPORA))}: {', '.join(CORPORA)}. For your own files give a "
-                f"path that contains {{split}}, or a mapping: {self._mapping}."
+                f"path with `{{split}}` in it, or a mapping: {self._mapping}."
             )
         return locate(self.corpus, self.root)
 

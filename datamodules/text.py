@@ -128,8 +128,8 @@ class _Corpus:
             self.source = replace(source, columns=source.columns or columns, header=header)
         elif source.split is not None and "{split}" not in source.corpus:
             raise CorpusError(
-                f"{source.corpus}: only corpora of the registry, and paths with {{split}} in them, have splits. Leave "
-                f"`{OPTION}.split` out."
+                f"{source.corpus}: only corpora of the registry, and paths with `{{split}}` in them, have splits. "
+                f"Leave `{OPTION}.split` out."
             )
         elif source.corpus == "sample":
             file = "sample-test.conllu" if source.format == "conllu" else "sample.txt"
@@ -212,10 +212,10 @@ class Segments:
         self._max_length = max_length
         self._pairs = corpus.source.packing == "pairs"
         passages = 2 if self._pairs else 1
-        if self._room(passages) < 2 * passages:
+        if (lacking := 2 * passages - self._room(passages)) > 0:
             raise CorpusError(
-                f"--data.init_args.max_length is {max_length}, which leaves no room for two words. Give a larger "
-                "number."
+                f"--data.init_args.max_length is {max_length}, too few tokens for two words of each text and the "
+                f"delimiters. Give {max_length + lacking} or more."
             )
 
     def read(self, audit: Counter[str]) -> Iterator[TextSegment]:
@@ -569,8 +569,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for source in self.sources:
             if split is not None and source.corpus not in CORPORA and "{split}" not in source.corpus:
                 raise CorpusError(
-                    f"{source.corpus} is one file, but the {split} split is needed. Give {OPTION} a path that contains "
-                    f"{{split}}, or a corpus of the registry ({', '.join(CORPORA)})."
+                    f"{source.corpus} is one file, but the {split} split is needed. Give {OPTION} a path with "
+                    f"`{{split}}` in it, for instance `my/{{split}}.txt`, or a corpus of the registry "
+                    f"({', '.join(CORPORA)})."
                 )
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)

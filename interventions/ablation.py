@@ -159,8 +159,8 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         assert isinstance(self.task, LanguageModelling)
         there = data.has_split(split)
         if not there:
-            self.references = f"the test, as there is no {split} split"
-            rank_zero_warn(f"Head outputs are replaced by outputs for texts of the split {self.references}.")
+            self.references = f"the test split, as there is no {split} split"
+            rank_zero_warn(f"Replacements of head outputs come from {self.references}.")
         return self.task.drawn(data, split if there else None, most, self.seed)
 
     def on_test_start(self) -> None:

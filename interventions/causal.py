@@ -379,8 +379,8 @@ class CausalCheck(NestedExperiment):
         layers = len(data.layers)
         if not 1 <= self.upper < layers:
             raise UserError(
-                f"--model.init_args.upper is {self.upper}, but the probe can read 1 to {layers - 1} of the {layers} "
-                f"layers."
+                f"--model.init_args.upper is {self.upper}, but must be from 1 to {layers - 1}, as the encoder "
+                f"has {layers} layers."
             )
         if self.heads > (below := (layers - self.upper) * len(data.heads)):
             raise UserError(
@@ -463,7 +463,7 @@ class CausalCheck(NestedExperiment):
             if name in measures:
                 found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
                 rows[-1] |= found
-                rank_zero_info(f"{one.relation}: measured the {name} with {len(one.sets) - 1} sets of ablated heads.")
+                rank_zero_info(f"{one.relation}: scored the {name} with {len(one.sets) - 1} sets of ablated heads.")
         frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
         frame["n"] = frame["n"].astype("Int64")
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))

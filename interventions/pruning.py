@@ -168,8 +168,9 @@ class Pruning(TaskExperiment):
             model = self.task.classifier.model
             if not is_prunable(model):
                 raise UserError(
-                    f"{type(model).__name__}: heads can be removed from {', '.join(sorted(LAYOUTS))} without "
-                    f"cross-attention, not from {model.config.model_type}. Choose one of these, or run HeadAblation."
+                    f"--model.init_args.save: heads cannot be removed from this {type(model).__name__}, only from "
+                    f"models of the types {', '.join(sorted(LAYOUTS))} without cross-attention. Leave out save and "
+                    "share to get the pruning curve alone."
                 )
             refuse_existing(self.folder)
 
@@ -195,7 +196,8 @@ class Pruning(TaskExperiment):
         }
         self._orders = {name: orders[name] for name in self.rankings}
         self._sets = list(dict.fromkeys(one for name in self._orders for sets in self._off(name) for one in sets))
-        rank_zero_info(f"Pruning curve: {counted(len(self._sets), 'set')} out of {counted(total, 'head')}.")
+        removed = counted(len(self._sets), "set")
+        rank_zero_info(f"Pruning curve: scoring the model with {removed} of its {counted(total, 'head')} ablated.")
         return {Ablation("zero"): self._sets}
 
     def _off(self, name: Ranking) -> list[list[Heads]]:

@@ -274,9 +274,9 @@ def _open_store(folder: Path) -> Store:
         )
     store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
     if store is None:
-        raise UserError(f"{folder}: the store is damaged; the next run that reads it rebuilds it.")
+        raise UserError(f"{folder}: the store is damaged. Repeat the command that made it, which rebuilds it.")
     if store.manifest.identity.get("format") != FORMAT:
-        raise UserError(f"{folder}: the store has another format than {FORMAT}; run the command that made it again.")
+        raise UserError(f"{folder}: the store has another format than {FORMAT}. Repeat the command that made it.")
     return store
 
 

@@ -260,7 +260,7 @@ def test_the_samples_are_written_once_and_read(make: Make) -> None:
         ("", {}, r"text\.txt: no segment of the file has two words\. .*nothing was read"),
         ("one\n\ntwo\n", {}, r"no segment of the file has two words\. .*empty_lines 1, passages 2, too_short 2"),
         ("a b\n".encode("utf-16"), {}, r"text\.txt:1: byte 0xff .*UTF-16"),
-        ("a b\n", {"max_length": 3}, r"max_length is 3, which leaves no room for two words"),
+        ("a b\n", {"max_length": 3}, r"max_length is 3, too few tokens .* Give 4 or more"),
     ],
 )
 def test_a_text_that_cannot_be_used(
@@ -340,7 +340,7 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
         assert sum(len(batch.index) for batch in chosen.drawn("train", 99, 0)) == most
     plain = make(str(write(tmp_path / "plain.txt")))
     with pytest.raises(
-        CorpusError, match=r"is one file, but the train split is needed\. Give .* a path that contains \{split\}"
+        CorpusError, match=r"is one file, but the train split is needed\. Give .* a path with `\{split\}` in it"
     ):
         next(iter(plain.drawn("train", 5, 0)))
 
