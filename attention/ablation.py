@@ -36,7 +36,7 @@ _TOLERANCE = 1e-4  # for a pass that starts from a layer, relative to the larges
 
 
 def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 0) -> int:
-    """Return the largest number of pieces, padding included, that one forward pass may have.
+    """Return the largest number of pieces, summed over a batch with its padding, that a forward pass may process.
 
     Args:
         device: Device of the pass.
@@ -51,11 +51,15 @@ def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 
 class ReferenceOutputs:
     """Outputs of every attention head on reference texts, which replace the outputs of ablated heads.
 
+    The ablation `mean` uses their mean over all reference texts, `resample` the outputs in some of the texts, which
+    are kept.
+
     Attributes:
-        mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that have it. The last entry
-            is the mean over all positions, for positions beyond the longest text.
+        mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that have it. The last
+            entry is the mean over all positions, for positions beyond the longest text.
         texts: Number of texts in the mean.
-        outputs: `[kept texts, layers, heads, longest, dim]`; undefined behind the end of a text.
+        outputs: Outputs in the kept texts, `[kept texts, layers, heads, longest, dim]`; undefined after the end of a
+            text.
         lengths: Number of pieces of each kept text, int64 `[kept texts]`, ascending.
         numbers: Index of each kept text among the ablated texts, int64 `[kept texts]`; an ablated text with the same
             index is the same text. None if no kept text is ablated.
@@ -74,11 +78,11 @@ class ReferenceOutputs:
         """Run a model on batches of reference texts and return the outputs of every attention head.
 
         Args:
-            run: Runs the model.
-            batches: Inputs of the model, each with an `attention_mask`. If the texts are ablated later, also with
-                `index`, int64 `[batch]`, the indices of the texts.
+            run: Function that runs the model on the inputs of a batch.
+            batches: Inputs of the model, each with an `attention_mask`. If the same texts are ablated later, each
+                batch also has `index`, int64 `[batch]`, the indices of the texts.
             keep: Number of texts, evenly spread, whose outputs are stored for `resample`.
-            most: Upper bound of the stored outputs in bytes; fewer than `keep` texts are stored if they would exceed
+            most: Largest size of the stored outputs in bytes; fewer than `keep` texts are stored if they would exceed
                 it.
         """
         found: list[Tensor] = []  # by layer
@@ -118,15 +122,15 @@ class ReferenceOutputs:
         return cls(mean, seen, torch.stack(padded), lengths[places], numbers)
 
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Draw a kept reference text, and a position in it, for every position of a batch of texts.
+        """Draw, for every position of a batch of texts, a kept reference text and a position in it.
 
-        The other kept texts are put into a random order that depends on the seed and the text's index alone. Position i
-        of the text gets position i of the first kept text in this order that is long enough; if none is, the last
-        position of the longest.
+        For each text, the kept texts other than itself are put into a random order that depends only on the seed and
+        the text's index. Position i gets position i of the first kept text in this order that is long enough. If none
+        is, it gets the last position of the longest kept text.
 
         Args:
             index: Index of each text of the batch.
-            time: Number of positions.
+            time: Number of positions of each text, padding included.
             seed: Seed of the random orders.
 
         Returns:
@@ -153,9 +157,12 @@ class Ablation:
     """Replacement of the outputs of ablated attention heads.
 
     Args:
-        kind: Kind of replacement.
-        reference: Outputs on reference texts, for `mean` and `resample`; `resample` needs at least two kept texts.
-        seed: Seed of `resample`.
+        kind: `zero` replaces the outputs by zeros, `uniform` by the mean of the values that a position may attend to,
+            `mean` by the head's mean output over reference texts, `resample` by its outputs in another reference
+            text.
+        reference: Outputs on reference texts, for `mean` and `resample`; `resample` needs the outputs of at least two
+            texts.
+        seed: Seed of the draws of `resample`.
     """
 
     kind: Kind
@@ -169,11 +176,11 @@ class Ablation:
         """Return the replacement outputs of some heads of a layer, `[batch, heads, pieces, dim]` or broadcastable.
 
         Args:
-            layer: 0-based.
-            heads: 0-based, int64 `[heads]`.
-            drawn: For every position the kept reference text and the position in it, each int64 `[batch, pieces]`, from
-                `ReferenceOutputs.positions`; used by `resample` alone.
-            uniform: Outputs of all heads of the layer with uniform attention; used by `uniform` alone.
+            layer: 0-based index of the layer.
+            heads: 0-based indices of the heads, int64 `[heads]`.
+            drawn: Reference text, and position in it, for every position, each int64 `[batch, pieces]`, from
+                `ReferenceOutputs.positions`; used only by `resample`.
+            uniform: Outputs of all heads of the layer with uniform attention; used only by `uniform`.
         """
         texts, positions = drawn
         if self.kind == "zero":
@@ -192,7 +199,7 @@ def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
 
     Args:
         mixture: Attention of one layer in a forward pass.
-        mask: bool `[batch, pieces]`, True for real positions.
+        mask: Bool `[batch, pieces]`, True for real positions.
 
     Returns:
         Outputs `[batch, heads, from, dim]`; rows of padding are undefined.
@@ -221,10 +228,11 @@ class _Batch:
 
 
 class AblatedModel:
-    """A model whose attention heads can be ablated; it must be in eval mode and have the registered attention function.
+    """A model whose attention heads can be ablated, several sets of heads at a time.
 
-    The constructor tests if the model can start from any layer. If not, for instance because all layers share one
-    module, every ablation is a pass through the whole model.
+    The model must be in eval mode and use the attention function of `attention.capture`. The constructor tests
+    whether a forward pass can start from any layer. If it cannot, for instance because all layers share one module,
+    every ablation is a pass through the whole model.
 
     Args:
         model: Model called with `input_ids` and `attention_mask`; the first of its outputs is a tensor.
@@ -259,13 +267,13 @@ class AblatedModel:
     ) -> Tensor:
         """Return the output of the model with each set of attention heads ablated, `[sets, batch, …]`.
 
-        The empty set gives the same bits as the intact model.
+        For the empty set, the output equals that of the intact model bit for bit.
 
         Args:
-            run: Runs the model.
+            run: Function that runs the model on inputs, and returns its output `[batch, …]`.
             inputs: Inputs of the model, each `[batch, …]`, with an `attention_mask`.
-            ablation: Replacement of the outputs.
-            sets: Sets of heads.
+            ablation: Replacement of the outputs of the ablated heads.
+            sets: Sets of 0-based (layer, head) pairs to ablate together.
             index: Index of every text, on which the draws of `resample` depend; by default its position in the batch.
         """
         mask = inputs["attention_mask"]

@@ -115,7 +115,7 @@ def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
 
 
 def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
-    """Join the pieces of several sentences to one input, without the delimiters between two sentences."""
+    """Join the pieces of several sentences into one input, without the delimiters between the sentences."""
     ids, positions, words = [], [], 0
     for place, sentence in enumerate(sentences):
         kept = sentence.inside
@@ -161,7 +161,7 @@ def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
 def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64]:
     """For each word of a sentence cut into overlapping parts, return the index of its most central part.
 
-    This is the part in which the word is farthest from both edges, the first of several equal ones.
+    This is the part in which the word is farthest from both edges, on a tie the first such part.
 
     Args:
         found: The parts, as from `overlapping`.
@@ -179,6 +179,8 @@ def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the two factors that reduce attention over pieces to attention over words, for a padded batch.
+
+    The positions of a sentence are its start delimiter, its words and its end delimiter.
 
     Args:
         batch: Pieces of each sentence or part.
@@ -201,7 +203,7 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
 
 
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Reduce attention over pieces to attention over words.
+    """Reduce attention over pieces to attention over words, with the two factors from `reduction`.
 
     Args:
         weights: Attention over pieces, `[batch, heads, from, to]`.

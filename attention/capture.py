@@ -118,7 +118,7 @@ class Mixture:
         undefined.
 
         Args:
-            real: bool `[batch, to]`, True for real positions.
+            real: Bool `[batch, to]`, True for real positions.
         """
         seen = real[:, None, None, :]
         if self.mask is None:
@@ -131,14 +131,14 @@ class AttentionMasks(NamedTuple):
 
     Attributes:
         masks: Distinct masks, bool `[batch, masks, from, to]`.
-        of_layers: Index of each layer's mask, int64 `[layers]`.
+        of_layers: Index of each layer's mask among the distinct masks, int64 `[layers]`.
     """
 
     masks: Tensor
     of_layers: Tensor
 
     def at(self, layer: int) -> Tensor:
-        """Return the mask of a 0-based layer, bool `[batch, 1, from, to]`, True where attention is allowed."""
+        """Return the mask of a layer, counted from 0, bool `[batch, 1, from, to]`, True where attention is allowed."""
         return self.masks[:, self.of_layers[layer, None]]
 
 
@@ -146,7 +146,7 @@ def uniform_attention(allowed: Tensor, dtype: torch.dtype = torch.float64) -> Te
     """Return attention with equal weights on all allowed positions, `[…, from, to]`.
 
     Args:
-        allowed: bool `[…, from, to]`, True for allowed positions.
+        allowed: Bool `[…, from, to]`, True for allowed positions.
         dtype: Type of the weights.
     """
     weights = allowed.to(dtype)
@@ -199,18 +199,21 @@ def attend(
     position_bias: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Compute softmax attention for transformers; apply the active capture, intervention and replacement.
+    """Compute softmax attention in place of the attention function of transformers.
+
+    Within the contexts of this module it also captures the weights (`capture_attention`), changes them
+    (`intervening`), or replaces the outputs (`replacing`).
 
     Args:
         module: The calling attention module; dropout applies in its training mode.
         query: `[batch, heads, from, dim]`.
-        key: `[batch, key heads, to, dim]`; with grouped heads one key head serves `heads / key heads` queries.
-        value: As `key`.
+        key: `[batch, key heads, to, dim]`; with grouped heads, one key head serves `heads / key heads` query heads.
+        value: `[batch, key heads, to, dim]`.
         attention_mask: Mask added to the scores, `[batch, 1, from, to]`.
         scaling: Factor of the dot product; by default `dim ** -0.5`.
-        dropout: Probability.
-        softcap: Gemma's bound on the scores.
-        position_bias: T5's addition to the scores, `[batch, heads, from, to]`.
+        dropout: Dropout probability of the weights.
+        softcap: Bound on the scores, as in Gemma; None for no bound.
+        position_bias: Addition to the scores, as in T5, `[batch, heads, from, to]`.
 
     Returns:
         Outputs of the heads `[batch, from, heads, dim]`, and None instead of the weights.
@@ -279,10 +282,14 @@ def capture_attention(
 
 @torch.inference_mode()
 def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
-    """Return the positions that each position may attend to in an input of `pieces`, bool `[layers, from, to]`.
+    """Return, for each layer, a mask of the positions that each position may attend to, bool `[layers, from, to]`.
 
-    transformers makes the masks in a pass, with windows that may differ by layer. They are read in the attention
-    function, not inferred from the architecture.
+    The masks come from a forward pass over an input of `pieces` pieces, and are not inferred from the architecture.
+    They may differ by layer, for instance in the width of a window.
+
+    Args:
+        model: Model that uses the attention function of this module.
+        pieces: Number of pieces of the input.
     """
     found: list[Tensor] = []
     tokens = torch.arange(pieces, device=model.device)[None] % 6 + 1
@@ -302,9 +309,9 @@ def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
 
 @contextmanager
 def intervening(intervene: Intervene) -> Iterator[None]:
-    """Within the block, let `intervene` read and change the attention weights of every layer.
+    """Within the block, call `intervene` in every layer to read and change the attention weights.
 
-    The block must run exactly one forward pass. Gradients flow through the returned weights.
+    The block must run exactly one forward pass. Gradients flow through the weights that `intervene` returns.
     """
     layers, outer = count(), _OUTPUTS.get()
 

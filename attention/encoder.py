@@ -94,7 +94,7 @@ class EncoderSource:
     """The files of an encoder.
 
     Attributes:
-        spec: Name and weights that were asked for.
+        spec: Requested name and kind of weights.
         folder: Folder with the files.
         origin: Local `folder`, `bundle` for the installed default encoder, or `hub`.
     """
@@ -112,7 +112,8 @@ class EncoderSource:
         """Return the values that determine the attention weights: hashes of the encoder's files, kind of weights, seed.
 
         Raises:
-            EncoderError: The folder has no weights, or the installed bundle is not the pinned one.
+            EncoderError: The folder has no weights, or the weights of the installed default encoder have another hash
+                than expected.
         """
         if not (weights := self.weights):
             raise EncoderError(
@@ -134,7 +135,12 @@ class EncoderSource:
         } | ({"seed": self.spec.seed} if self.spec.weights == "random" else {})
 
     def embeddings_identity(self, digests: Digests) -> dict[str, object]:
-        """Return the values that determine the encoder's input embeddings of words; raises as `identity`."""
+        """Return the values that determine the encoder's input embeddings of words.
+
+        Raises:
+            EncoderError: The folder has no weights, or the weights of the installed default encoder have another hash
+                than expected.
+        """
         return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
 
 
@@ -145,10 +151,10 @@ def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
 
 
 def resolve(spec: EncoderSpec) -> EncoderSource:
-    """Find the files of an encoder in a local folder, in the installed bundle (default encoder only), or on the hub.
+    """Find the files of an encoder in a local folder, in the package of the default encoder, or on the hub.
 
     Raises:
-        EncoderError: It is in none of the three.
+        EncoderError: The encoder is in none of these places, or the folder has no config.json.
     """
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
@@ -182,7 +188,7 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Within the block, let `resolve` find only encoders on this machine, without a request to the hub."""
+    """Within the block, restrict `resolve` to encoders on this machine; no request goes to the hub."""
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
     try:
         yield
@@ -202,7 +208,11 @@ def _snapshot(spec: EncoderSpec) -> Path:
 
 
 def usable_device(name: torch.device | str) -> torch.device:
-    """Return the PyTorch device of that name; a UserError if PyTorch cannot use it on this machine."""
+    """Return the PyTorch device called `name`.
+
+    Raises:
+        UserError: PyTorch cannot use the device on this machine.
+    """
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -215,15 +225,17 @@ def usable_device(name: torch.device | str) -> torch.device:
 class LoadedEncoder:
     """A pretrained transformer whose captured attention equals the attention of transformers' eager implementation.
 
-    `from_model` makes one from a model and a tokenizer in memory. Encoders and decoders work whose attention is square
-    and goes through transformers' attention interface. An encoder-decoder is reduced to its encoder.
+    `from_model` constructs one from a model and a tokenizer in memory. The model must be an encoder or decoder whose
+    attention is `[pieces, pieces]` and is computed through transformers' attention interface. Of an encoder-decoder,
+    only the encoder is loaded.
 
     Args:
         source: Name of an encoder (see `EncoderSpec`), an `EncoderSpec`, or the result of `resolve`.
         device: Device that runs the model.
 
     Attributes:
-        model: The model, in eval mode, without gradients of parameters, with the registered attention function.
+        model: The model, in eval mode, without gradients of parameters, with the attention function of
+            `attention.capture`.
         tokenizer: Fast tokenizer.
         layers: Number of layers.
         heads: Number of heads in each layer.
@@ -261,17 +273,19 @@ class LoadedEncoder:
     ) -> Self:
         """Return an encoder of the current weights of a model in memory; the model and the tokenizer stay unchanged.
 
-        Both are saved to a temporary folder, which is deleted with the encoder. Until then, datamodules accept
-        `encoder.source.spec`. Stores are shared with the same model in another folder.
+        Model and tokenizer are saved to a temporary folder, which is deleted with the encoder. Until then,
+        datamodules accept `encoder.source.spec` as the encoder. Stores of attention are identified by the contents of
+        these files, so the same model saved elsewhere uses the same stores.
 
         Args:
             model: Model of transformers; a language modelling head is kept.
             tokenizer: Tokenizer of the model.
-            device: By default the device of the model.
+            device: Device that runs the encoder; by default the device of the model.
             name: Name in reports; by default the class of the model.
 
         Raises:
-            EncoderError: As for a folder; or the model or the tokenizer cannot be saved.
+            EncoderError: The attention cannot be captured, the tokenizer is not a fast one, it has pieces without an
+                embedding, or the model or the tokenizer cannot be saved.
             UserError: PyTorch cannot use the device.
         """
         with ExitStack() as kept:
@@ -299,7 +313,7 @@ class LoadedEncoder:
 
     @property
     def description(self) -> dict[str, object]:
-        """Name, origin, architecture and sizes of the encoder, for manifests and reports."""
+        """Name, origin, architecture, kind of weights and sizes of the encoder, for manifests and reports."""
         return {
             # Without the path on this machine: equal inputs give equal manifests.
             "name": self.source.folder.resolve().name if self.source.origin == "folder" else self.source.spec.name,
@@ -327,11 +341,12 @@ class LoadedEncoder:
     def allowed(self, real: Tensor) -> AttentionMasks:
         """Return, for each layer, a mask of the positions that each position may attend to.
 
-        These are the real positions that the masks of the model allow. The masks are read in one pass over an input,
-        and are stored for all inputs up to its length, which is `_AHEAD` pieces more than needed now.
+        A position may attend to the real positions that the model's own mask (causal, sliding window, …) does not
+        hide. The masks of the model are found with one forward pass and cached. An input longer than the cached masks
+        renews them, with `_AHEAD` spare pieces (at most `max_length`), so that few later inputs need a new pass.
 
         Args:
-            real: bool `[batch, pieces]`, False for padding on the right.
+            real: Bool `[batch, pieces]`, False for padding on the right.
         """
         pieces = real.size(1)
         if pieces > self._masks.size(1):
@@ -341,7 +356,10 @@ class LoadedEncoder:
 
     @property
     def reentrant(self) -> bool:
-        """True if two threads may run the encoder at once: no pass changes the frequencies of rotary positions."""
+        """True if two threads may run the encoder at once.
+
+        They may not if a forward pass changes the frequencies of rotary positions (dynamic scaling, LongRoPE).
+        """
         kinds = [str(getattr(module, "rope_type", "")) for module in self.model.modules()]
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
@@ -354,7 +372,8 @@ class LoadedEncoder:
     def language_model(self) -> PreTrainedModel | None:
         """This encoder with its language modelling head, masked or causal; None if the files have no such head.
 
-        It uses the same attention function and shares the weights of the encoder; its parameters have no gradients.
+        The model uses the same attention function as the encoder and shares its weights. Its parameters have no
+        gradients.
         """
         config = load_config(self.source)
         kind = AutoModelForCausalLM if self.causal else AutoModelForMaskedLM
@@ -374,19 +393,23 @@ class LoadedEncoder:
     def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Run the encoder and return its last hidden states `[batch, pieces, size]`.
 
-        Gradients reach the attention through them.
+        Gradients can flow from them to the attention.
         """
         hidden: Tensor = self.model(**inputs).last_hidden_state
         return hidden
 
     @property
     def ordinary(self) -> NDArray[np.int64]:
-        """Ids of the vocabulary that are no special tokens, int64, ascending."""
+        """Ids of all vocabulary entries except special tokens, int64, ascending."""
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids)
 
     @property
     def embeddings(self) -> Tensor:
-        """Table of input embeddings, float32 `[vocabulary, size]`; an EncoderError if the embedding is not a table."""
+        """Table of input embeddings, float32 `[vocabulary, size]`.
+
+        Raises:
+            EncoderError: The input embedding of the model is not a table.
+        """
         table = self.model.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             found = f"its input embeddings are a {type(table).__name__}, not a table of vectors"
@@ -406,21 +429,21 @@ class LoadedEncoder:
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Return True if the model was trained on two segments.
+    """Return True if the model was trained on pairs of segments with different segment ids, as BERT was.
 
-    A RoBERTa may have embeddings for two, but was trained on one.
+    RoBERTa was not, even if its configuration has two segment embeddings.
     """
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
-    """Register this package's attention function in a model with eager attention.
+    """Make a model with eager attention use this package's attention function, and check its weights.
 
     Returns:
         The model's numbers of layers and of heads in each layer.
 
     Raises:
-        EncoderError: The attention cannot be captured, or differs from the eager attention.
+        EncoderError: The attention cannot be captured, or differs from the attention that the eager model returns.
     """
     name = f"{name} ({type(model).__name__})"
     inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
@@ -467,7 +490,7 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
     """Return the largest number of pieces that one input of a model may have, delimiters included.
 
-    The model may be on the meta device.
+    Only the configuration and the sizes of the embeddings are read, so the model may be on the meta device.
     """
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config, "max_position_embeddings", None)
@@ -526,7 +549,7 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     """Return the config of an encoder.
 
     Raises:
-        EncoderError: It cannot be read, or belongs to a model of images or to one with layers without attention heads.
+        EncoderError: The config cannot be read, or describes a model of other input than text, or a pruned model.
     """
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
@@ -567,7 +590,13 @@ def _named(error: Exception) -> str:
 
 
 def architecture(source: EncoderSource) -> PreTrainedModel:
-    """Build the encoder on the meta device, from its config alone; an EncoderError if the config does not allow it."""
+    """Build the encoder without weights, on the meta device, from its config alone.
+
+    Of an encoder-decoder, the encoder is returned.
+
+    Raises:
+        EncoderError: The config cannot be read, or does not describe an encoder.
+    """
     config = load_config(source)
     try:
         with torch.device("meta"):
@@ -653,7 +682,8 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
 def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
     """Load a sequence classifier with eager attention, in eval mode.
 
-    A classification head in the files is kept. With `weights: random` the head is random too.
+    A classification head in the files is loaded; otherwise the head is initialised at random. With `weights: random`
+    the head is always random.
 
     Args:
         source: Files of the classifier or of an encoder.
@@ -663,7 +693,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
         The classifier, and the names of its parameters that were initialised at random.
 
     Raises:
-        EncoderError: It cannot be loaded, is an encoder-decoder, or has a head of another number of classes.
+        EncoderError: The model cannot be loaded, is an encoder-decoder, or has a head for another number of classes.
     """
     config = load_config(source)
     config.num_labels = classes
@@ -707,12 +737,12 @@ def refuse_existing(folder: Path) -> None:
 def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:
     """Write a model and its tokenizer to a new folder, as plain files of transformers.
 
-    A model whose attention heads were removed comes with the classes that load it. The folder appears whole or not at
-    all.
+    For a model whose attention heads were removed, the file `modeling_pruned.py` is added, with the classes that load
+    it. The folder appears complete or not at all.
 
     Args:
         model: The model.
-        source: Source of the tokenizer.
+        source: Files of the encoder, from which the tokenizer is copied.
         folder: The new folder.
         labels: Names of the classes of a classifier, in order.
 
@@ -758,9 +788,10 @@ class WordEmbeddings:
     """Input embeddings of single words.
 
     Attributes:
-        vectors: Mean of the embeddings of each word's pieces, float32 `[words, size]`; zeros for a word without pieces.
+        vectors: Mean of the embeddings of each word's pieces, float32 `[words, size]`; zeros for a word without
+            pieces.
         pieces: Number of each word's pieces, int64 `[words]`.
-        unknown: bool `[words]`, True for a word with pieces that are all the unknown token.
+        unknown: Bool `[words]`, True for a word that has pieces, all of which are the unknown token.
     """
 
     vectors: NDArray[np.float32]
@@ -769,7 +800,7 @@ class WordEmbeddings:
 
 
 def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
-    """Return the mean of the input embeddings of each word's pieces; every word is cut as if it were a sentence.
+    """Return, for each word, the mean of the input embeddings of its pieces; each word is tokenized on its own.
 
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.

@@ -73,7 +73,9 @@ console = Console(stderr=True)
 
 
 def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in a shard, by its name `<quantity>.<item>`, in the order of the file.
+    """Return the shape of every tensor of a shard by its name, `<quantity>.<item>`, in the order of the file.
+
+    A shard is one file of tensors of a store.
 
     Args:
         items: The items of the store.
@@ -89,10 +91,18 @@ def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
 def extract(
     encoder: LoadedEncoder, items: Items, shards: Iterable[int]
 ) -> Generator[tuple[int, str, Tensor], None, None]:
-    """Run the encoder over some shards; yield (shard, name, tensor) for all their tensors, in the order of `shapes`.
+    """Run the encoder over some shards, and yield the tensors to store, in the order of `shapes`.
+
+    Args:
+        encoder: The encoder.
+        items: The items of the store.
+        shards: 0-based indices of the shards.
+
+    Yields:
+        Index of the shard, name of the tensor, and the tensor.
 
     Raises:
-        UserError: A row does not sum to one, or a hidden state is too large for the precision.
+        UserError: A row of attention does not sum to one, or a hidden state is too large for the precision.
     """
     jobs = ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type))
     allowance = Allowance()
@@ -115,12 +125,15 @@ def extract(
 
 
 def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Generator[tuple[Pass, Kept], None, None]:
-    """Run forward passes; yield each, in order, with the tensors to store of its inputs, on the CPU.
+    """Run forward passes; yield each pass, in the given order, with the tensors to store for its inputs.
+
+    The tensors are on the CPU.
 
     Args:
         encoder: The encoder.
         items: The items of the store.
-        jobs: Shard of each pass, and the (item, part) pairs that it reads.
+        jobs: For each pass, the index of its shard and its inputs as (item, part) pairs, both 0-based; a short
+            sentence has only part 0.
     """
     on_gpu = encoder.device.type == "cuda"
 
@@ -155,7 +168,10 @@ def _bytes(items: Items, pieces: int, longest: int) -> int:
 
 
 def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
-    """Yield the inputs of each forward pass over a shard, as (item, part) pairs, within the bounds of a kind of device.
+    """Yield, for each forward pass over a shard, its inputs as (item, part) pairs, both 0-based.
+
+    A long sentence may be cut into several parts, each an input. The size of a pass is bounded by limits for the kind
+    of device.
 
     Args:
         items: The items of the store.
@@ -192,11 +208,12 @@ def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Ten
 
 
 def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items) -> tuple[Tensor, Tensor]:
-    """Run one forward pass on the encoder's device; reduce the attention of each layer to words while the pass runs.
+    """Run one forward pass, and reduce the attention of each layer to words while the pass runs.
 
     Returns:
         Attention `[batch, layers, heads, positions, positions]`, packed by `attention.store.pack_weights`, and hidden
-        states `[batch, layers', words, size]`, undefined behind the words of a shorter input.
+        states `[batch, hidden layers, words, size]`, undefined after the words of a shorter input. Both are on the
+        encoder's device.
     """
     options, states = items.extraction.options, items.hidden
     rows, columns = reduction(parts, options.from_pieces, encoder.device)
@@ -263,8 +280,9 @@ def in_order(
 ) -> Generator[tuple[Job, Result], None, None]:
     """Call a function on every job in parallel threads, and yield the (job, result) pairs in the order of the jobs.
 
-    Each thread gets an equal share of PyTorch's threads: one forward pass on each core keeps a CPU busier than one pass
-    on all cores. At most `workers` results exist or are being computed while the caller handles one.
+    Each thread gets an equal share of PyTorch's threads: one forward pass on each core keeps a CPU busier than one
+    pass on all cores. While the caller handles one result, at most `workers` further results exist or are being
+    computed.
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)
@@ -284,14 +302,17 @@ def in_order(
 
 
 def return_free_memory() -> None:
-    """Return the allocators' free memory to the system; with batches of varying shapes it would grow."""
+    """Return the free memory of the allocators to the system.
+
+    Otherwise it would grow with batches of varying shapes.
+    """
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)  # glibc's; other C libraries keep less
 
 
 class Allowance:
-    """Watches the memory of the process, and returns free memory to the system whenever it has grown by `growth` bytes.
+    """Monitor of the memory of the process, which returns free memory to the system after growth by `growth` bytes.
 
     Returning memory after every batch would cost the next batch a page fault for each of its pages.
     """
@@ -300,7 +321,10 @@ class Allowance:
         self._growth, self._before = growth, _anonymous_bytes()
 
     def check(self) -> None:
-        """Return free memory to the system if the process has grown beyond the bound since the last time."""
+        """Give free memory back to the system if the process has grown by more than `growth` bytes.
+
+        Growth is measured since memory was last given back, or since the start.
+        """
         if _anonymous_bytes() - self._before > self._growth:
             return_free_memory()
             self._before = _anonymous_bytes()
@@ -316,7 +340,7 @@ def _anonymous_bytes() -> int:
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
-    """Open the complete store of an extraction in the folder `cache`; None if it is missing, incomplete or damaged.
+    """Open the store of an extraction in the folder `cache`; return None if it is missing, incomplete or damaged.
 
     Raises:
         UserError: A damaged file cannot be removed.
@@ -329,15 +353,15 @@ def make_store(
 ) -> Store:
     """Make, resume or repair the store of a corpus, and return it open.
 
-    Rank r makes the shards r, r+world, …; then each rank waits for the others by watching the folder, because a
-    collective barrier would time out on a large corpus.
+    Of W ranks, rank r makes the shards r, r + W, …. Each rank then waits for the others by watching the folder,
+    because a collective barrier would time out on a large corpus.
 
     Args:
-        items: Items of the corpus, cut for the encoder.
+        items: Items of the corpus, cut into the encoder's pieces.
         cache: Folder of all stores.
         digests: Gives the SHA-256 of files.
         encoder: The encoder; None makes a store of labels alone.
-        ranks: This process among the processes of the run; None for a single one.
+        ranks: Rank of this process, and number of processes of the run; None for a single process.
 
     Raises:
         LostRank: Another rank gives no sign of life.
@@ -370,7 +394,7 @@ def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
 
 
 def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
-    """Return the indices of the shards that are missing in the folder of a store; delete damaged ones."""
+    """Return the indices of the shards that a store's folder lacks; damaged shards are deleted and count as missing."""
     return [s for s in range(len(items.shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
 
 

@@ -122,7 +122,8 @@ class WordPieces:
 
     Attributes:
         ids: Ids of the pieces, int64 `[pieces]`.
-        ends: Boundaries of the words, int64 `[words + 1]`; word i has the pieces `ends[i]:ends[i+1]`, at least one.
+        ends: Boundaries of the words, int64 `[words + 1]`; word i has the pieces `ids[ends[i]:ends[i+1]]`, at least
+            one.
     """
 
     ids: Ids
@@ -133,7 +134,7 @@ class WordPieces:
 
     @property
     def words(self) -> int:
-        """Number of words."""
+        """Number of words that the pieces belong to."""
         return len(self.ends) - 1
 
     def between(self, first: int, last: int) -> "WordPieces":
@@ -142,7 +143,7 @@ class WordPieces:
         return WordPieces(self.ids[ends[0] : ends[-1]], ends - ends[0])
 
     def shortened(self, room: int) -> tuple["WordPieces", int]:
-        """Truncate every word longer than `room` pieces to its first `room // 2` pieces.
+        """Truncate every word of more than `room` pieces to its first `room // 2` pieces, and at least to one.
 
         Returns:
             The pieces of all words, and the number of truncated words.
@@ -157,6 +158,8 @@ class WordPieces:
     def stretches(self, room: int) -> list[tuple[int, int]]:
         """Divide the words into consecutive groups, each with as many whole words as fit in `room` pieces.
 
+        A word longer than `room` pieces is a group of its own.
+
         Returns:
             (First word, last word + 1) of each group, 0-based.
         """
@@ -170,14 +173,14 @@ class WordPieces:
 
 @dataclass(frozen=True)
 class Segment:
-    """One or two passages as an input of an encoder; every array is `[tokens]`.
+    """One or two passages with their delimiters, as one input of an encoder; every array is `[tokens]`.
 
     Attributes:
         ids: Ids of the tokens, int64.
         segments: int64, 0 in the first passage and its delimiters, 1 in the second passage and its end delimiter.
-        start: bool, True for the delimiters before the first word.
-        end: bool, True for the delimiters behind each passage.
-        punctuation: bool, True for the tokens `.` and `,`.
+        start: Bool, True for the delimiters before the first word.
+        end: Bool, True for the delimiters after each passage.
+        punctuation: Bool, True for the tokens `.` and `,`.
         words: 0-based index of each token's word, int64; -1 for delimiters.
         unknown: Number of words whose pieces include the unknown token.
     """
@@ -195,9 +198,9 @@ class Segment:
 
 
 class Segmenter:
-    """Cuts words into pieces, and adds the tokenizer's delimiters around passages.
+    """Tokenizer of passages: cuts words into pieces, and adds the delimiters of the encoder around passages.
 
-    The delimiters do not depend on the texts, and are read once from a sample text.
+    The delimiters do not depend on the texts, so they are read only once, from a sample text.
     """
 
     def __init__(self, encoder: LoadedEncoder) -> None:
@@ -209,7 +212,7 @@ class Segmenter:
         """Return the number of delimiter tokens that the tokenizer adds to a segment of one or two passages.
 
         Raises:
-            EncoderError: There are two passages, and the tokenizer writes no delimiter behind a passage.
+            EncoderError: There are two passages, and the tokenizer writes no delimiter after a passage.
         """
         if passages == 2 and not all(map(len, (self._single[-1], *self._double[1:]))):
             raise EncoderError(
@@ -240,7 +243,11 @@ class Segmenter:
         return found
 
     def write(self, passages: Sequence[WordPieces]) -> Segment:
-        """Return the segment of one or two passages: their pieces with delimiters; raises as `delimiters`."""
+        """Return the segment of one or two passages: their pieces with delimiters.
+
+        Raises:
+            EncoderError: There are two passages, and the tokenizer writes no delimiter after a passage.
+        """
         self.delimiters(len(passages))
         around = self._single if len(passages) == 1 else self._double
         parts, words, segments, before = [around[0]], [np.full(len(around[0]), -1)], [0] * len(around[0]), 0

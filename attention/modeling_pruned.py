@@ -21,16 +21,16 @@ from transformers.pytorch_utils import Conv1D
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of the modules and attributes that hold the heads of an architecture.
+    """Names of the modules and attributes of an architecture that hold its attention heads.
 
     Args:
-        layers: List of layers in the base model.
+        layers: List of the layers in the base model.
         attention: Attention module in a layer.
         output: Output projection in a layer.
         projections: Projections of queries, keys and values in the attention module; one name for one joint module.
-        head_size: Attribute of the attention module, size of a head.
-        heads: Attribute of the attention module, number of heads; None where it has no such attribute.
-        width: Attribute of the attention module, heads times head size; None where it has no such attribute.
+        head_size: Attribute of the attention module that holds the size of a head.
+        heads: Attribute of the attention module that holds the number of heads; None if it has no such attribute.
+        width: Attribute of the attention module that holds heads times head size; None if it has no such attribute.
     """
 
     layers: str
@@ -84,8 +84,8 @@ class RemovedHeads:
     """Counts of the heads removed from a model.
 
     Attributes:
-        removed: Query heads removed with their rows of the projections.
-        zeroed: Query heads that stay with zeros as their columns of the output projection.
+        removed: Query heads removed together with their rows of the projections.
+        zeroed: Query heads that stay in the model, with zeros in their columns of the output projection.
         key_heads: Key and value heads removed.
     """
 
@@ -95,7 +95,10 @@ class RemovedHeads:
 
 
 def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
-    """Return True if attention heads can be removed from a model: its class has a `Layout`, and none were removed."""
+    """Return True if attention heads can be removed from a model.
+
+    Its architecture must have a `Layout` and no cross-attention, and no heads may have been removed before.
+    """
     config = model.config
     return config.model_type in LAYOUTS and not (
         getattr(config, "add_cross_attention", False) or hasattr(config, "kept_heads")
@@ -140,7 +143,11 @@ def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # no
 
 
 def auto_map(model_type: str) -> dict[str, str]:
-    """Return, by auto class of transformers, the class of this file that config.json of a pruned model names."""
+    """Return the entry `auto_map` for config.json of a pruned model: class names of this file by auto class.
+
+    Args:
+        model_type: Type of the unpruned model, as in its config.
+    """
     known = {auto: names[model_type] for auto, names in _AUTO_CLASSES.items() if model_type in names}
     return {auto: f"modeling_pruned.Pruned{name}" for auto, name in known.items()}
 

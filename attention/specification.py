@@ -85,16 +85,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Extraction:
-    """One corpus file to be read by one encoder: everything that determines the bytes of a store.
+    """One corpus file and one encoder, with all settings that determine the contents of a store of attention.
 
     Args:
         corpus: The corpus file.
         reader: Name and version of the parser, and its options.
         encoder: The encoder; None stores the labels alone.
-        options: Layers, heads, precision and treatment of pieces.
-        hidden: Layers whose hidden states are stored beside the attention, in ascending order: 0 for the output of the
-            embeddings, k for the output of layer k. The pieces of a word are reduced to one state by `from_pieces`,
-            like rows of attention.
+        options: Layers, heads, precision and treatment of long sentences and of pieces.
+        hidden: Layers whose hidden states are stored beside the attention, in ascending order: 0 for the output of
+            the embeddings, k for the output of layer k. The pieces of a word are reduced to one state by
+            `from_pieces`, like rows of attention.
         candidates: None stores all attention within each item. `mentions` stores attention between the head words of
             mentions, `words` attention between head words and all words.
         companion: Second file that the parser reads.
@@ -109,7 +109,7 @@ class Extraction:
     companion: Path | None = None
 
     def identity(self, digests: Digests) -> dict[str, object]:
-        """Return the values that determine the store of this extraction, as plain JSON; its hash is the store's key.
+        """Return the values that determine the store of this extraction, as plain JSON; their hash is the store's key.
 
         Args:
             digests: Gives the SHA-256 of files.
@@ -136,7 +136,7 @@ class Extraction:
         return identity
 
     def chosen(self, encoder: LoadedEncoder | None) -> tuple[tuple[int, ...], tuple[int, ...], HiddenLayers]:
-        """Return the layers to store (0-based), the heads to store (0-based), and the hidden layers to store.
+        """Return the layers and the heads to store, both 0-based, and the layers whose hidden states are stored.
 
         Raises:
             UserError: The encoder lacks one of them.
@@ -167,14 +167,15 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Items of a corpus as inputs of the encoder, and the tensors to store of each.
+    """Items of a corpus (sentences, or windows of documents) as inputs of the encoder, and the tensors to store.
 
     Attributes:
-        extraction: Specification of the extraction.
-        unit: Noun for the items, in the plural.
+        extraction: Corpus, encoder and settings.
+        unit: Name of the items in messages, `sentences` or `windows`.
         labels: Table with one row per item: its words, tree or mentions.
-        audit: Counts of what was found, dropped, cut or replaced.
-        inputs: Pieces of each item, in several parts if a long sentence is cut. Empty without an encoder.
+        audit: Counts of what was found, dropped, cut or replaced in the corpus.
+        inputs: Parts of each item, as pieces: one part, or several if a long sentence is cut. Empty without an
+            encoder.
         head_words: 0-based head words of the mentions of each item, if the extraction has candidates.
         layers: 0-based layers to store.
         heads: 0-based heads to store of each layer.
@@ -199,7 +200,8 @@ class Items:
     def shards(self) -> list[list[int]]:
         """Indices of the items of each shard, longest first; all shards have about the same number of pieces.
 
-        A forward pass reads items of one shard. They have similar lengths, so its padding is small.
+        The items of a shard have similar lengths. A forward pass reads items of one shard only, so it has little
+        padding.
         """
         if not self.inputs:
             return []
@@ -216,7 +218,10 @@ class Items:
         return last.first + last.words
 
     def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each stored quantity of an item, by name of the quantity; `Store.read` names the axes."""
+        """Return the shape of each stored quantity of an item, by name of the quantity.
+
+        `Store.read` lists the quantities and their axes.
+        """
         words, size = self.words(item), (len(self.layers), len(self.heads))
         if self.extraction.candidates is not None:
             between = len(self.head_words[item])
@@ -228,12 +233,15 @@ class Items:
         return shapes
 
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
-        """Return, for each input of a forward pass, the attention to store, on the CPU.
+        """Return the attention to store for each input of a forward pass, on the CPU.
 
         Args:
             batch: (Item, part of the item) of each input.
-            reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the longest, on any
-                device.
+            reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the longest
+                input, on any device.
+
+        Returns:
+            One tensor per input, with the axes of `Store.read`.
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]
@@ -256,10 +264,10 @@ class Items:
     def manifest(
         self, identity: Mapping[str, object], encoder: LoadedEncoder | None, labels: Part, *shards: Part
     ) -> Manifest:
-        """Return the manifest of the store of these items.
+        """Return the manifest, the list of contents, of the store of these items.
 
         Args:
-            identity: Content of the store's key; see `Extraction.identity`.
+            identity: Values whose hash is the store's key, from `Extraction.identity`.
             encoder: The encoder; None if the store holds labels alone.
             labels: File of the labels.
             shards: Files of the tensors, in order.
@@ -280,7 +288,7 @@ class Items:
 
     @property
     def delimiters(self) -> dict[str, bool]:
-        """For `start` and `end`, True if the tokenizer writes a delimiter there."""
+        """Mapping of `start` and `end` to True if the tokenizer writes a delimiter there, else to False."""
         if not self.inputs:
             return {"start": False, "end": False}
         first = self.inputs[0][0]
@@ -290,7 +298,7 @@ class Items:
 def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEncoder | None) -> Items:
     """Cut every sentence of a treebank into pieces aligned with its words, and return the items of an extraction.
 
-    Sentences beyond the encoder's limit are treated as `too_long` of the options says.
+    Sentences beyond the encoder's limit are treated according to the option `too_long`.
 
     Raises:
         AlignmentError: A sentence is beyond the limit and `too_long` is `error`, or one word alone is beyond it.

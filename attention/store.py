@@ -46,8 +46,8 @@ class Part:
     """One file of a store.
 
     Attributes:
-        file: Name in the folder of the store.
-        bytes: Length.
+        file: Name of the file in the folder of the store.
+        bytes: Size in bytes.
         sha256: SHA-256, in hexadecimal.
     """
 
@@ -74,20 +74,23 @@ NO_HIDDEN = HiddenLayers()
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of a store, without time and location: equal inputs on one device give equal manifests.
+    """List of the contents of a store: extraction settings, layers and heads, and files with their hashes.
+
+    It holds no time and no location, so equal inputs on one device give equal manifests.
 
     Attributes:
         key: Name of the folder, a hash of `identity`.
-        identity: Content of the key, see `Extraction.identity`.
+        identity: Values that the key is a hash of, from `Extraction.identity`.
         encoder: Description of the encoder; empty without an encoder.
-        layers: 0-based layers.
-        heads: 0-based heads of each layer.
-        delimiters: True for `start` and `end` if the tokenizer writes this delimiter; else its rows and columns are 0.
+        layers: Stored layers, 0-based.
+        heads: Stored heads of each layer, 0-based.
+        delimiters: True for `start` and `end` if the tokenizer writes this delimiter; else its rows and columns are
+            0.
         items: Number of items.
-        audit: Counts of what was dropped, cut or replaced.
+        audit: Counts of what was found, dropped, cut or replaced in the corpus.
         labels: The Parquet file with one row per item.
         shards: The files of tensors, in order.
-        hidden: Hidden states beside the attention.
+        hidden: Hidden states stored beside the attention.
     """
 
     key: str
@@ -110,7 +113,7 @@ class Manifest:
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of the quantities that the store holds, as for `Store.read`; none without an encoder."""
+        """Names of the quantities that the store holds, such as `attention` and `hidden`; none without an encoder."""
         held = self.identity.get("quantities", ())
         assert isinstance(held, Iterable)
         return tuple(held)
@@ -161,7 +164,7 @@ def _typed(kind: Any, value: Any, at: str) -> object:  # noqa: ANN401 # a type h
 
 
 def store_key(identity: Mapping[str, object]) -> str:
-    """Return the key of a store, a hash of the identity of its extraction; it is the name of the store's folder."""
+    """Return the key of a store, which is also the name of its folder: a hash of `Extraction.identity`."""
     return digest(json.dumps(identity, sort_keys=True).encode())[:24]
 
 
@@ -170,14 +173,24 @@ def _own(body: Mapping[str, object]) -> str:
 
 
 def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Digests) -> None:
-    """Rename a finished file to `<stem>-<beginning of its SHA-256><suffix>`; see `results.files.commit`."""
+    """Rename a finished file of a store to `<stem>-<beginning of its SHA-256><suffix>`, and remember its hash.
+
+    The file is flushed to disk first. If the renaming fails, it is deleted.
+
+    Args:
+        partial: The finished file.
+        sha256: Its SHA-256, in hexadecimal.
+        stem: Beginning of the new name.
+        suffix: End of the new name.
+        digests: Known hashes of files, to which this one is added.
+    """
     digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
-    """Find the file `<stem>-<hash><suffix>` whose hash is right; return None if there is none.
+    """Find a file `<stem>-<hash><suffix>` whose contents have this hash; return None if there is none.
 
-    Damaged files are logged and deleted.
+    Files with other contents are damaged; they are deleted, with a warning in the log.
 
     Raises:
         UserError: A damaged file cannot be deleted.
@@ -202,7 +215,7 @@ def _rebuilt(manifest: Path, error: ValueError) -> None:
 class Store:
     """A complete store of attention, opened for reading; `labels` is a table with one row per item.
 
-    It can be shared with forked or spawned workers.
+    A store can be shared with forked or spawned workers.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -293,15 +306,16 @@ class Store:
         return self.__dict__ | {"_open": {}, "_views": {}}
 
     def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
-        """Return a quantity of an item of the store, or the part of it that `at` indexes.
+        """Return a quantity of an item of the store, or only the part that the index `at` selects.
 
-        Weights are a float32 copy. Hidden states are a view of the mapped file, in the precision of the store.
+        Attention weights are returned as a float32 copy, hidden states as a view of the memory-mapped file in the
+        precision of the store.
 
         - `attention` of an item of n words is `[layers, heads, n+2, n+2]`, axes from and to.
         - `hidden` is `[layers, n, size]`, for the layers of `manifest.hidden`.
         - `antecedent` of an item with U distinct head words of mentions is `[layers, heads, U, U]`, axes from and to.
-          With all words as candidates it is `[2, layers, heads, U, n]`: from head words to all words, and to head words
-          from all words.
+          With all words as candidates it is `[2, layers, heads, U, n]`: from head words to all words, and to head
+          words from all words.
 
         Raises:
             UserError: The store does not hold the quantity.
@@ -310,15 +324,15 @@ class Store:
         return stored if quantity == "hidden" else unpack_weights(stored)
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
-        """Copy a quantity of several items into a padded batch; attention weights in float32.
+        """Copy a quantity of several items into a padded batch; attention weights are converted to float32.
 
-        Each item fills the beginning of its row's axes.
+        Along each axis of its row, an item fills the first entries; the rest keeps its zeros.
 
         Args:
-            quantity: As for `read`.
+            quantity: `attention`, `hidden` or `antecedent`, as for `read`.
             items: Index of the item for each row.
             batch: Zeros `[items, layers, …]`, as large as the largest item; receives the values.
-            lowest: Position of the first layer to read.
+            lowest: Index, among the stored layers, of the first layer to read.
         """
         for row, item in zip(batch, items, strict=True):
             stored = self._view(quantity, item)[lowest:]
@@ -389,12 +403,12 @@ def write_shard(
 
 
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert attention weights, float32 in [0, 1], to the format of a store of this precision.
+    """Convert attention weights, float32 in [0, 1], to the format of a store with the precision `dtype`.
 
-    Half precision has eleven bits for numbers between 6.1e-5 and 65,504, and rounds numbers below 3e-8 to zero; a sharp
-    head gives most words smaller weights. Weights need no sign, so it is used for the range: a weight w is stored as
-    2¹⁵w or, if it is at most 2⁻²⁹, as −2⁴⁴w. This keeps eleven bits above 2⁻⁵⁸ (3.5e-18), and fewer bits down to 2⁻⁶⁸.
-    Scaling by powers of two is exact. Single precision stores weights unchanged.
+    Half precision has eleven bits for numbers between 6.1e-5 and 65,504, and rounds numbers below 3e-8 to zero; a
+    sharp head gives most words smaller weights. Weights need no sign, so the sign bit extends the range: a weight w
+    is stored as 2¹⁵w or, if it is at most 2⁻²⁹, as −2⁴⁴w. This keeps eleven bits above 2⁻⁵⁸ (3.5e-18), and fewer bits
+    down to 2⁻⁶⁸. Scaling by powers of two is exact. Single precision stores weights unchanged.
     """
     if dtype != torch.float16:
         return weights
@@ -404,19 +418,23 @@ def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unpack_weights(stored: Tensor) -> Tensor:
-    """Return attention weights in float32 from the output of `pack_weights`; no zero has a sign."""
+    """Return the attention weights, in float32, that `pack_weights` has packed; zeros are positive."""
     return stored.clone() if stored.dtype != torch.float16 else unpack_half_(stored.float())
 
 
 def unpack_half_(weights: Tensor) -> Tensor:
-    """Convert a float32 copy of weights that `pack_weights` has packed in half precision back to weights, in place."""
+    """Restore, in place, attention weights that `pack_weights` has packed in half precision.
+
+    Args:
+        weights: Packed weights, converted to float32.
+    """
     leaky_relu_(weights, -1 / _RAISE)
     # Zeros are negative now; scaling by an addition to zero makes them positive, and costs no more than `mul_`.
     return torch.add(torch.zeros(()), weights, alpha=1 / _SCALE, out=weights)
 
 
 def tensor_name(quantity: str, item: int) -> str:
-    """Return the name, in its shard, of the tensor with a quantity of an item."""
+    """Return the name under which a shard holds a quantity of an item, `<quantity>.<item>`."""
     return f"{quantity}.{item}"
 
 

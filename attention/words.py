@@ -27,9 +27,10 @@ Over = Literal["words", "pieces"]
 class WordAttention(Sequence[xr.DataArray]):
     """Attention of several sentences: a sequence with one array for each sentence, in the given order.
 
-    An array is float32 `[layer, head, from, to]`, with rows that sum to one. Its coordinates are layers and heads from
-    1, and the forms of words or pieces, with the tokenizer's delimiters. `from_word` and `to_word` are the numbers of
-    the words from 1, also for pieces; delimiters have the numbers 0 and n + 1.
+    An array is float32 `[layer, head, from, to]`, with rows that sum to one. Its coordinates are layers and heads
+    from 1, and the forms of words or pieces, with the tokenizer's delimiters. The coordinates `from_word` and
+    `to_word` give the number of the word at each position, from 1, also over pieces; delimiters have the numbers 0
+    and n + 1.
 
     Attributes:
         encoder: Description of the encoder: name, architecture, weights, layers, heads.
@@ -69,7 +70,7 @@ class WordAttention(Sequence[xr.DataArray]):
         """Return the 0-based index of a sentence, which is given by its index, text or words.
 
         Raises:
-            IndexError: The sentence is not there.
+            IndexError: There is no such sentence.
         """
         if isinstance(sentence, int):
             if not -len(self) <= sentence < len(self):
@@ -89,9 +90,9 @@ class WordAttention(Sequence[xr.DataArray]):
         """Return a figure of one head in one sentence: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
 
         Args:
-            sentence: 0-based index, text or words.
-            layer: Counted from 1.
-            head: Counted from 1.
+            sentence: 0-based index, text or words of the sentence.
+            layer: Number of the layer, from 1.
+            head: Number of the head in the layer, from 1.
             arcs: Pairs of 0-based positions on the axes, drawn in colour.
         """
         array = self[self.place(sentence)]
@@ -120,16 +121,17 @@ class WordAttention(Sequence[xr.DataArray]):
         Words are numbered from 1, as in a treebank.
 
         Args:
-            sentence: 0-based index, text or words.
+            sentence: 0-based index, text or words of the sentence.
             title: Title of the page; by default the sentence.
             arcs: Labelled arcs (from, to, label) over the words; gold dependencies go from the dependent to its head.
             clusters: Mentions of each cluster as (first word, last word + 1).
-            saliency: Number for each word, by the name of the saliency.
+            saliency: Saliency of each word, by name of the saliency measure.
             pieces: Attention of the same sentences over pieces, which the page shows on demand.
             notes: Sentences below the figure.
 
         Raises:
-            UserError: Arcs, clusters or saliency name a word that is not there, or are given for an array over pieces.
+            UserError: Arcs, clusters or saliency name a word that is not there, or are given for an array over
+                pieces.
         """
         place = self.place(sentence)
         array, words = self[place], self.sentences[place]
@@ -159,7 +161,7 @@ class WordAttention(Sequence[xr.DataArray]):
         )
 
     def between(self, sentence: int, first: int) -> PieceValues:
-        """Return the attention of a sentence between pieces, for a `View` over words.
+        """Return the attention between the pieces of a sentence, for a `View` over its words.
 
         Args:
             sentence: 0-based index of the sentence.

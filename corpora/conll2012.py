@@ -53,25 +53,29 @@ class _Text:
 def read_documents(path: Path, parses: Path | None = None) -> Documents:
     """Read the documents of a CoNLL-2011 or CoNLL-2012 file, with the head and the type of every mention.
 
-    Accepted: columns separated by one tab each or by blanks; 12 columns or more, equally many in a sentence; `-`, `_`
-    or nothing in the last for "no coreference"; mentions that nest or cross, also within a cluster; one span in several
-    clusters; a document without a mention; comments; CRLF line ends; a byte-order mark.
+    Accepted are columns separated by one tab each or by blanks; 12 columns or more, equally many in a sentence;
+    `-`, `_` or nothing in the last column for "no coreference"; mentions that nest or cross, also within a cluster;
+    one span in several clusters; a document without a mention; comments; CRLF line ends; a byte-order mark.
 
-    The audit counts, beside documents, sentences, words, mentions and clusters: clusters of one mention (`singletons`);
-    pairs of spans that overlap without nesting (`crossing`); spans in two clusters or more (`spans_in_two_clusters`);
-    mentions dropped because span and cluster repeat an earlier one (`repeated_mentions`); mentions by the method that
-    found their head (`heads_by_…`); mentions with several candidates for the head in the dependency tree
-    (`several_heads`); and mentions whose type comes from a heuristic.
+    Besides `documents`, `sentences`, `words`, `mentions` and `clusters`, the audit counts:
+
+    - `documents_without_mentions`, and `singletons`: clusters of one mention.
+    - `crossing`: pairs of spans that overlap without nesting.
+    - `spans_in_two_clusters`: spans in two clusters or more.
+    - `repeated_mentions`: mentions dropped because an earlier one has the same span and cluster.
+    - `heads_by_…`: mentions by the method that found their head.
+    - `several_heads`: mentions with several candidates for the head in the dependency tree.
+    - `types_by_heuristic`: mentions whose type comes from a heuristic.
 
     Args:
         path: The file, in UTF-8.
         parses: CoNLL-U treebank of the same sentences, word for word, from which the heads are read. None for a
-            `.conllu` file of the same name in the same folder. Without a treebank, heads come from the parse column,
-            the parts of speech, or a heuristic (see `corpora.mentions`).
+            `.conllu` file of the same name in the same folder, if there is one. Without a treebank, heads come from
+            the parse column, the parts of speech, or a heuristic (see `corpora.mentions`).
 
     Raises:
-        CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs from
-            the documents; the message names file, line and remedy.
+        CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs
+            from the documents; the message names file, line and remedy.
     """
     path = Path(path)
     texts = list(_Reader(path).texts())

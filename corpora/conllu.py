@@ -45,9 +45,9 @@ _NUMBERS = {str(number): number for number in range(512)}
 def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     """Read the sentences of a CoNLL-U or CoNLL-X file, and count dropped rows and irregularities.
 
-    Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Accepted, although the formats forbid it:
-    several roots (counted), a missing last blank line, CRLF line ends, a byte-order mark. A sentence without `sent_id`
-    is named `<stem>-<ordinal>`; a repeated name gets a suffix `.2`, `.3`, … (counted).
+    Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Some violations of the formats are
+    accepted: several roots (counted), a missing last blank line, CRLF line ends, a byte-order mark. A sentence
+    without `sent_id` is named `<stem>-<ordinal>`; a repeated `sent_id` gets a suffix `.2`, `.3`, … (counted).
 
     Args:
         path: The file, in UTF-8.
@@ -70,15 +70,18 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
 def sentences_with_rows(
     path: Path, audit: Counter[str], *, format: Format | None = None
 ) -> Iterator[tuple[Sentence, Block]]:
-    """Yield each sentence of a CoNLL-U or CoNLL-X file with its block of rows, one sentence at a time.
+    """Yield each sentence of a CoNLL-U or CoNLL-X file with its block of rows, without storing the whole file.
 
-    Unlike in `read_treebank`, a name may come twice, and a file may have no sentence. Arguments and errors are as
-    there.
+    Unlike `read_treebank`, it allows repeated `sent_id`s, which get no suffix, and a file without sentences.
 
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts of dropped rows (`range_rows`, `empty_rows`) and of sentences with `multiple_roots`.
+        audit: Receives the counts of dropped rows (`range_rows` for multiword tokens, `empty_rows` for empty nodes)
+            and of sentences with `multiple_roots`.
         format: `conllu` or `conllx`; None takes it from the suffix.
+
+    Raises:
+        CorpusError: The file is missing, in another encoding, or breaks the format.
     """
     reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False)
     for found in reader.with_rows():
@@ -92,7 +95,8 @@ def blocks(path: Path) -> Iterator[Block]:
     """Yield the blocks of consecutive non-blank lines of a file, as (line number, line) pairs without line ends.
 
     Raises:
-        CorpusError: As `numbered_lines`; or a row has a control character, which a tokenizer would drop.
+        CorpusError: The file cannot be read as UTF-8 text, or a row has a control character, which a tokenizer
+            would drop.
     """
     block: Block = []
     for number, line in numbered_lines(path):

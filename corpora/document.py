@@ -33,15 +33,15 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A span of words in a cluster; a span in two clusters is two mentions.
+    """Mention of a cluster: a span of words. A span in two clusters is two mentions.
 
     Attributes:
-        sentence: 0-based index of its sentence in the document.
-        start: 0-based index of its first word in the sentence.
-        end: Index of its last word + 1.
-        head: 0-based index of its head word in the sentence, `start <= head < end`.
+        sentence: 0-based index of the mention's sentence in the document.
+        start: 0-based index of the first word in the sentence.
+        end: Index of the last word + 1.
+        head: 0-based index of the head word in the sentence, `start <= head < end`.
         type: Pronoun, proper or nominal, according to the head word.
-        cluster: 0-based number of its cluster in the document.
+        cluster: 0-based number of the cluster in the document.
     """
 
     sentence: int
@@ -57,11 +57,12 @@ class Document:
     """One document, or one part of a document that the corpus divides.
 
     Attributes:
-        id: Unique within the corpus: name of the document, with its part if there are several.
-        genre: Genre according to the name; empty if the name has none.
+        id: Name of the document, with the number of its part if there are several; unique within the corpus.
+        genre: Genre, taken from the name; empty if the name has none.
         sentences: Words of each sentence; at least one sentence, and one word in each.
-        tags: Part-of-speech tag of every word in the corpus, shaped as `sentences`; `_` for none.
-        mentions: Mentions in the order of `(sentence, start, -end, cluster)`; singletons are clusters of one mention.
+        tags: Part-of-speech tag of every word as in the corpus, shaped like `sentences`; `_` for none.
+        mentions: Mentions in the order of `(sentence, start, -end, cluster)`; singletons are clusters of one
+            mention.
     """
 
     id: str
@@ -94,9 +95,10 @@ class Window:
     Attributes:
         number: 0-based index of the document in its corpus.
         first: 0-based index of the window's first sentence in the document.
-        lost: Number of mentions whose cluster has an earlier mention in the document, but none in the window.
-        text: The sentences of the window as a document. Its mentions count sentences from 0 in the window; its clusters
-            keep their numbers.
+        lost: Number of mentions in the window whose cluster has an earlier mention in the document, but none in the
+            window.
+        text: The sentences of the window as a document. The `sentence` of its mentions counts from 0 in the window;
+            clusters keep their numbers.
     """
 
     number: int
@@ -120,7 +122,7 @@ class Window:
 
     @property
     def head_words(self) -> tuple[int, ...]:
-        """Positions of all distinct head words of mentions among the words of the window, ascending."""
+        """0-based positions of all distinct head words of mentions among the words of the window, ascending."""
         return tuple(sorted(set(self.mention_heads)))
 
 
@@ -140,7 +142,7 @@ def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
 
 
 def cut(number: int, document: Document, start: int, stop: int) -> Window:
-    """Return a window of a document: its sentences `start` to `stop - 1`, with the mentions in them.
+    """Return the window of a document with its sentences `start` to `stop - 1` and the mentions in them.
 
     Args:
         number: 0-based index of the document in its corpus.
@@ -157,7 +159,7 @@ def cut(number: int, document: Document, start: int, stop: int) -> Window:
 
 
 def windows_to_table(windows: Iterable[Window]) -> pa.Table:
-    """Convert windows to an Arrow table: one row for each window, with the columns of `SCHEMA`."""
+    """Return an Arrow table with one row for each window, and the columns of `SCHEMA`."""
     return pa.Table.from_pylist([_row(window) for window in windows], schema=SCHEMA)
 
 

@@ -46,9 +46,9 @@ class LabelledText:
         text: The text, not empty, without white space at its ends.
         label: The label, not empty; an empty string in a file without labels.
         line: Line of the file at which the record starts, counted from 1.
-        pair: The second sentence of a pair; None in a file without pairs.
-        rationale: 0-based positions of the words that explain the label, ascending; `text` is split at white space.
-            Empty if the annotators marked no word; None without annotation.
+        pair: Second sentence of a pair; None in a file without pairs.
+        rationale: 0-based positions, ascending, of the words that explain the label; words are separated by white
+            space. Empty if the annotators marked no word; None if the text is not annotated.
     """
 
     id: str
@@ -63,11 +63,17 @@ class LabelledText:
 class LabelledTexts:
     """The labelled texts of one file, and the counts of its reader.
 
+    The entries of `audit` are:
+
+    - `texts`: texts kept.
+    - `duplicates`: texts kept that repeat the text and pair of an earlier record.
+    - `conflicting`: duplicates with another label than the first record.
+    - `empty` and `malformed`: records skipped because the text or pair is empty, or because the number of fields is
+      wrong.
+
     Attributes:
         texts: Texts in the order of the file, at least one.
-        audit: Counts of kept `texts`, of `duplicates` of the text and pair of an earlier record, of `conflicting`
-            duplicates with another label than the first, and of skipped records: `empty`, and `malformed` if these are
-            skipped.
+        audit: Counts by name, as listed above.
     """
 
     texts: tuple[LabelledText, ...]
@@ -79,7 +85,9 @@ class LabelledTexts:
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns to read; in a file without a header, their numbers from 1. None for a column that is absent.
+    """Columns of a file of labelled texts: their names or, in a file without a header, their numbers from 1.
+
+    None stands for a column that the file does not have.
 
     Attributes:
         text: Column of the text, or of the first sentence of a pair.
@@ -111,21 +119,21 @@ def read_labelled(
     """Read the labelled texts of a TSV, CSV or JSONL file, and count skipped and repeated ones.
 
     Blank lines between records are skipped. White space at the ends of texts, pairs, labels and ids is dropped. In
-    JSONL a label or an id may be a string, an integer or, for a label, true or false; a rationale may be a list of
-    integers, or null for a text without annotation. Accepted: CRLF line ends, a byte-order mark.
+    JSONL a label may be a string, an integer, true or false; an id may be a string or an integer; a rationale may
+    be a list of integers, or null for a text without annotation. CRLF line ends and a byte-order mark are accepted.
 
     Args:
         path: The file, in UTF-8.
         columns: Columns to read; others are ignored.
-        format: None takes it from the suffix.
+        format: `tsv`, `csv` or `jsonl`; None takes it from the suffix.
         header: True if the first record of a TSV or CSV file names the columns; else `columns` has their numbers.
-        empty: Raise an error for a record whose text or pair is empty, or skip it.
-        malformed: Raise an error for a record of a TSV or CSV file with more or fewer fields than the first, or skip
-            it.
+        empty: `error` raises an error for a record whose text or pair is empty, `skip` skips it.
+        malformed: `error` raises an error for a record of a TSV or CSV file with more or fewer fields than the
+            first, `skip` skips it.
 
     Raises:
-        CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty label,
-            a repeated id, or a rationale outside its text; the message names file, line and remedy.
+        CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty
+            label, a repeated id, or a rationale outside its text; the message names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
     check_values(read_labelled, format=format, empty=empty, malformed=malformed)
@@ -162,13 +170,13 @@ def read_labelled(
 def separated_rows(
     path: Path, form: Literal["tsv", "csv"], left_out: Counter[str] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of each record of a TSV or CSV file, the header included.
+    """Yield the line number and the fields of each record of a TSV or CSV file, the header included.
 
     Args:
         path: The file, in UTF-8.
         form: `tsv` or `csv`.
-        left_out: Receives the count of skipped records with more or fewer fields than the first, as `malformed`. With
-            None such a record raises CorpusError.
+        left_out: Counter of skipped records: a record with more or fewer fields than the first is skipped and
+            counted as `malformed`. None raises CorpusError for such a record.
     """
     width = 0
     rows = _comma_rows(path) if form == "csv" else ((number, line.split("\t")) for number, line in numbered_lines(path))
@@ -206,8 +214,12 @@ def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 class LabelledFile:
     """A TSV, CSV or JSONL file of labelled texts, read record by record.
 
-    The arguments are those of `read_labelled`; `option`, for messages, is the command-line option that holds `columns`,
-    `format` and `header`.
+    Args:
+        path: The file, in UTF-8.
+        columns: Columns to read; others are ignored.
+        format: `tsv`, `csv` or `jsonl`; None takes it from the suffix.
+        header: True if the first record of a TSV or CSV file names the columns; else `columns` has their numbers.
+        option: Command-line option that holds `columns`, `format` and `header`, for error messages.
     """
 
     def __init__(
@@ -223,19 +235,23 @@ class LabelledFile:
         self._columns = {field: name for field, name in asdict(columns).items() if name is not None}
 
     def texts(self, left_out: Counter[str] | None = None) -> Iterator[LabelledText]:
-        """Yield the labelled texts of the file one by one, without storing them; a text may be empty, an id may repeat.
+        """Yield the labelled texts of the file one by one, without storing them.
+
+        Unlike in `read_labelled`, a text may be empty and an id may occur twice.
 
         Args:
-            left_out: See `separated_rows`.
+            left_out: Counter of skipped records: a record with a wrong number of fields is skipped and counted as
+                `malformed`. None raises an error for such a record.
 
         Raises:
-            CorpusError: As for `read_labelled`.
+            CorpusError: The file is missing, in another encoding, malformed, lacks a column, or has an empty label
+                or a rationale outside its text.
         """
         records = self._objects() if self.format == "jsonl" else self._records(self.format, left_out)
         return (self._text(line, values) for line, values in records)
 
     def named(self, field: str) -> str:
-        """Return a description of a field for messages: the field with the name of its column."""
+        """Return a field with the name of its column, for error messages."""
         return f"{field} (column {self._columns[field]!r})"
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:

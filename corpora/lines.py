@@ -12,7 +12,7 @@ Format = TypeVar("Format", bound=str)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    r"""Yield (number, text) of each line of a UTF-8 file, numbers from 1; only `\n` or `\r\n` ends a line.
+    r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     Raises:
         CorpusError: The file is missing or cannot be read, or a line is not UTF-8 or holds a NUL byte.
@@ -45,7 +45,7 @@ def format_of(path: Path, suffixes: Mapping[str, Format], option: str) -> Format
     Args:
         path: The file.
         suffixes: Format by suffix.
-        option: Option that sets the format, for the message.
+        option: Command-line option that sets the format, for the error message.
 
     Raises:
         CorpusError: The suffix is unknown.

@@ -44,13 +44,13 @@ _CLITICS = {"'s", "’s"}
 
 @dataclass(slots=True)
 class Constituent:
-    """A phrase of a constituency tree, or a single word as its leaf.
+    """A phrase of a constituency tree, or a single word, which is a leaf.
 
     Attributes:
         label: Category without function tags, such as `NP`; empty for a word and for the root.
         start: 0-based index of the first word.
         end: Index of the last word + 1.
-        children: Its phrases and words in order; empty for a word.
+        children: Phrases and words directly below, in order; empty for a word.
     """
 
     label: str
@@ -60,7 +60,11 @@ class Constituent:
 
 
 class ParseBitError(ValueError):
-    """Error for parse bits that do not form a tree; `word` is the 0-based position of the first wrong bit."""
+    """Error for parse bits (the parse column of CoNLL-2012) that do not form a tree.
+
+    Attributes:
+        word: 0-based position in the sentence of the first wrong bit.
+    """
 
     def __init__(self, word: int, wrong: str) -> None:
         super().__init__(wrong)
@@ -72,9 +76,9 @@ class TaggedSentence:
     """A sentence of n ≥ 1 words with the columns of a CoNLL-2012 file.
 
     Attributes:
-        words: Word forms, n entries, as in the other columns.
+        words: Word forms; n entries, as in the other columns.
         tags: Part-of-speech tags; `_` for none.
-        bits: Parse bits.
+        bits: Parse bits: each word's part of the bracketed tree, such as `(NP*`.
         lines: Line of each word in the file, counted from 1.
         parse: The same sentence with its dependency tree; None without a treebank.
     """
@@ -87,7 +91,7 @@ class TaggedSentence:
 
     @cached_property
     def tree(self) -> Constituent | None:
-        """Constituency tree of the sentence, from its parse bits; None if they have no bracket.
+        """Constituency tree of the sentence, from its parse bits; None if the bits have no bracket.
 
         Raises:
             ParseBitError: The bits do not form a tree.
@@ -96,13 +100,13 @@ class TaggedSentence:
 
 
 class Head(NamedTuple):
-    """The head word that was found for a span.
+    """Head word that was found for a span.
 
     Attributes:
-        word: 0-based index of the head in its sentence.
+        word: 0-based index of the head word in its sentence.
         way: Method that found it; see `find_head`.
-        candidates: Number of words of the span whose head in the dependency tree lies outside the span; 1 for the other
-            methods.
+        candidates: For the method `parse`, the number of words in the span whose dependency head is outside the
+            span; 1 for other methods.
     """
 
     word: int
@@ -111,15 +115,17 @@ class Head(NamedTuple):
 
 
 def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
-    """Return the head of the words `start` to `end - 1` of a sentence, by the first method whose evidence is available.
+    """Return the head of the words `start` to `end - 1` of a sentence, by the first method that is possible.
 
-    - `parse`: the word whose head in the dependency tree lies outside the span; of several the leftmost.
-    - `constituents`: the head of the smallest constituent (see `constituent_head`).
+    The methods, in order:
+
+    - `parse`, with a dependency tree: the word whose head is outside the span; of several such words the leftmost.
+    - `constituents`, with a constituency tree: the head of the smallest constituent (see `constituent_head`).
+    - `heuristic`, if a word of the span has no part of speech: the last word before the first preposition, relative
+      pronoun or comma that follows the span's first word. Punctuation and a possessive 's do not count as words,
+      unless there is nothing else.
     - `last_noun`: by part of speech, the last noun of the span; without a noun, the last pronoun.
-    - `last_word`: the last word, if no tag of the span is a noun's or a pronoun's.
-    - `heuristic`: without parts of speech, the last word before the first preposition, relative pronoun or comma that
-      follows the span's first word. Punctuation and a possessive 's do not count as words, unless there is nothing
-      else.
+    - `last_word`: the last word, if the span has neither noun nor pronoun.
 
     Raises:
         ParseBitError: The constituents are needed, and the parse bits do not form a tree.
@@ -140,11 +146,12 @@ def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
 
 
 def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tuple[MentionType, bool]:
-    """Return the type of a mention, and True if a heuristic replaced a missing part of speech.
+    """Return the type of a mention, and True if it was found by a heuristic because the part of speech is missing.
 
-    The type follows from the tag of the head, else from its UPOS in the dependency tree: a personal, possessive or
-    wh-pronoun is a pronoun, and so is a single demonstrative; a proper noun is proper, all else nominal. By the
-    heuristic, a pronoun is one of a closed list, and a capitalised head that does not begin its sentence is proper.
+    The type follows from the tag of the head or, without a tag, from its UPOS in the dependency tree. Personal,
+    possessive and wh-pronouns, and a demonstrative that is the whole mention, make it a pronoun; a proper noun
+    makes it proper; all else is nominal. By the heuristic, a head in a closed list of pronouns makes it a pronoun,
+    and a capitalised head that does not begin its sentence makes it proper.
 
     Args:
         sentence: The sentence.
@@ -177,10 +184,10 @@ def _head_by_heuristic(words: Sequence[str]) -> int:
 
 
 def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path) -> None:
-    """Set `parse` of every sentence to the sentence of a treebank with the same words.
+    """Set `parse` of every sentence to its dependency tree in a treebank of the same sentences.
 
     Args:
-        path: File of the sentences, for messages.
+        path: File of the sentences, for error messages.
         sentences: Sentences to complete, in place.
         parses: Treebank of the same sentences in the same order.
 
@@ -209,7 +216,12 @@ def _line_of(treebank: Path, sentence: int, word: int) -> int:
 
 
 def read_constituents(bits: Sequence[str]) -> Constituent:
-    """Parse the bits of a sentence; return its tree under one nameless root, without function tags (`NP-SBJ` is `NP`).
+    """Parse the parse bits of a sentence; return the tree under one root without a name.
+
+    Function tags are dropped: `NP-SBJ` becomes `NP`.
+
+    Args:
+        bits: Parse bits of all words: the bracketed tree with `*` in place of each word and its tag.
 
     Raises:
         ParseBitError: A bit is malformed, or the brackets do not match.
@@ -241,9 +253,10 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
 def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: int) -> int:
     """Return the 0-based index of the head of the words `start` to `end - 1`, by head rules for constituents.
 
-    The search starts at the smallest constituent that spans the words, cut to the span, and follows head children down
-    to a word. The rules are a short form of those of Collins 1999, "Head-Driven Statistical Models for Natural Language
-    Parsing", appendix A. The head child of a phrase is the first of these that it has:
+    The search starts at the smallest constituent that spans the words, of which only the part in the span counts,
+    and follows head children down to a word. The rules are a short form of those of Collins 1999, "Head-Driven
+    Statistical Models for Natural Language Parsing", appendix A. The head child of a phrase is the first of these
+    that it has:
 
     1. the last noun or pronoun before any postmodifier (PP, S, SBAR, VP, RRC, PRN, …); among nouns joined by a
        conjunction or comma the first (*cats* in *cats and dogs*), as Collins does for conjunctions;
@@ -251,8 +264,9 @@ def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: in
     3. the last number before any postmodifier;
     4. the last child before any postmodifier that is not punctuation; else the last child.
 
-    In a clause or verb phrase inside the span, the first verb phrase precedes all these, then (in a clause) the first
-    clause, then the first verb. Collins takes the 's of a possessive for the head; here it is the noun before the 's.
+    In a clause or verb phrase inside the span, other children come before all these: the first verb phrase, then
+    (in a clause) the first clause, then the first verb. In a possessive, Collins takes the 's for the head; here it
+    is the noun before the 's.
     """
     node = tree
     while node.children:

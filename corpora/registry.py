@@ -68,18 +68,18 @@ class Corpus:
         splits: Files by split.
         licence: Licence of the data.
         citation: Reference to cite.
-        homepage: Address of its page.
+        homepage: Address of the corpus's web page.
         beside: Further files, for instance parses.
         recipe: Instructions for making the files that have no address.
         archive: Archive from which the files are made.
-        columns: Columns of labelled texts, by the fields of `Columns`; empty for its defaults.
+        columns: Columns of labelled texts, by the fields of `Columns`; empty for the defaults of `Columns`.
         header: True if the first line names the columns.
         labels: All labels; empty if labels are not checked.
         positive: Label for which F1 is computed.
-        regression: True if labels are numbers.
-        score: Score of the task.
-        skip: Records to leave out and count: `empty` texts, and `malformed` records with more or fewer fields than the
-            header.
+        regression: True if labels are numbers to predict.
+        score: Main score of the task.
+        skip: Records to leave out and count: `empty` texts, and `malformed` records with more or fewer fields than
+            the header.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Corpus:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """All files of the corpus, those of the splits first, each once."""
+        """All files of the corpus, each once; the files of the splits come first."""
         return tuple(dict.fromkeys((*self.splits.values(), *self.beside)))
 
     @property
@@ -110,12 +110,12 @@ class Corpus:
 
 
 def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
-    """Read the posts on baseball (label 0) and hockey (1) in 20news-bydate.tar.gz; return (label, text) pairs by split.
+    """Return the posts on baseball (label 0) and hockey (1) in 20news-bydate.tar.gz, as (label, text) pairs by split.
 
     As in Jain & Wallace 2019, §3, headers, footers and quotes are removed, by the rules of scikit-learn's
-    `fetch_20newsgroups`. Posts that are then empty are left out, and their number is logged. Train and test are the
-    archive's, by date, and a tenth of train becomes dev; Jain & Wallace draw theirs at
-    random from both.
+    `fetch_20newsgroups`. Posts that are then empty are left out, and their number is logged. Train and test are
+    those of the archive, which divides by date, and a tenth of train becomes dev; Jain & Wallace draw their splits
+    at random from both.
 
     Raises:
         CorpusError: The file is not this archive.
@@ -124,13 +124,14 @@ def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
 
 
 def read_imdb(archive: Path) -> dict[str, list[Row]]:
-    """Read the negative (label 0) and positive (1) reviews in aclImdb_v1.tar.gz; return (label, text) pairs by split.
+    """Return the negative (label 0) and positive (1) reviews in aclImdb_v1.tar.gz, as (label, text) pairs by split.
 
-    Source: Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis". `<br />` becomes a blank, and a tenth of
-    train becomes dev. All lengths are kept; Jain & Wallace 2019 leave out reviews of 400 words and more.
+    Source: Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis". `<br />` becomes a blank, and a tenth
+    of train becomes dev. Reviews of all lengths are kept; Jain & Wallace 2019 leave out reviews of 400 words and
+    more.
 
     Raises:
-        CorpusError: The file is another archive.
+        CorpusError: The file is not this archive.
     """
     return _split(archive, _members(archive, _REVIEWS, "utf-8", lambda text: text.replace("<br />", " ")))
 
@@ -217,7 +218,11 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def find(name: str) -> Corpus:
-    """Return the public corpus of this name; raise a CorpusError that lists the known names if there is none."""
+    """Return the public corpus of this name.
+
+    Raises:
+        CorpusError: There is no such corpus; the message lists the known names.
+    """
     if name not in CORPORA:
         known = ", ".join(sorted(CORPORA))
         raise CorpusError(f"{name}: no corpus has this name{near(name, CORPORA)}. The registry knows: {known}.")
@@ -225,9 +230,10 @@ def find(name: str) -> Corpus:
 
 
 def remedy_for(path: Path) -> str:
-    """Return the sentence of advice for a missing file: fetch it, make it, or check the path.
+    """Return the advice for a missing file: download it, make it, or check the path.
 
-    The file belongs to the corpus whose path it ends with, else to the only corpus that has a file of its name.
+    The file is taken to belong to the corpus that lists the end of its path or, if there is none, to the only
+    corpus that lists a file of its name.
     """
     owners = [(corpus, Path(remote.path).parts) for corpus in CORPORA.values() for remote in corpus.files]
     for corpus, parts in owners:
@@ -238,7 +244,12 @@ def remedy_for(path: Path) -> str:
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
-    """Return the CorpusError for a missing file; its remedy is the command that fetches the file, or `otherwise`."""
+    """Return the CorpusError for a missing file, with advice on how to get the file.
+
+    Args:
+        path: The file.
+        otherwise: Further advice, added at the end of the message.
+    """
     if path.is_dir():
         return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
     return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
@@ -255,7 +266,11 @@ def _remedy(corpus: Corpus, root: Path | None) -> str:
 
 
 def locate(name: str, root: str | Path | None) -> dict[str, Path]:
-    """Return the path of each split of a corpus under the data root (see `data_root`).
+    """Return the path of each split of a corpus.
+
+    Args:
+        name: Name of the corpus.
+        root: Data root, as for `data_root`.
 
     Raises:
         CorpusError: The name is unknown, or a file is missing; the message says how to get it.
@@ -271,12 +286,16 @@ def locate(name: str, root: str | Path | None) -> dict[str, Path]:
 def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
     """Download the missing files of a corpus into the data root, with a progress bar; return the paths of its splits.
 
-    A file is moved to its place only after its hash was checked. An archive is kept beside the files that are made from
-    it.
+    A file is moved to its place only after its hash has been checked. If the files of the splits are made from an
+    archive, the archive is kept too.
+
+    Args:
+        name: Name of the corpus.
+        root: Data root, as for `data_root`.
 
     Raises:
-        CorpusError: The name is unknown, an existing file has another hash (it is not touched), a missing file has no
-            address, a download fails or has another hash, or the disk is full.
+        CorpusError: The name is unknown, an existing file has another hash (it is not touched), a missing file has
+            no address, a download fails or has another hash, or the disk is full.
     """
     base = data_root(root)
     corpus = find(name)
@@ -327,7 +346,11 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run `python -m corpora.registry` with these arguments, by default `sys.argv`; return the exit code."""
+    """Run the command `python -m corpora.registry`, and return its exit code.
+
+    Args:
+        arguments: Words of the command line; None for `sys.argv`.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m corpora.registry", description="Fetch a public corpus by its name."
     )

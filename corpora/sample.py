@@ -52,8 +52,8 @@ class Word:
 
     Attributes:
         form: Spelling.
-        tag: Penn tag.
-        relation: Dependency relation to its head; empty until the word is attached.
+        tag: Part-of-speech tag of the Penn Treebank.
+        relation: Dependency relation to the head; empty until the word is attached.
         head: Head word; None for the root, and until the word is attached.
     """
 
@@ -91,9 +91,9 @@ _VERBS = list(_verbs())
 
 
 class Grammar:
-    """Seeded generator of texts by the grammar; no text is generated twice.
+    """Seeded generator of texts by the grammar of the sample corpus; no text is generated twice.
 
-    It draws with `Random.random` only, whose sequence for a seed is the same in every Python version.
+    It uses only `Random.random`, whose sequence for a seed is the same in every Python version.
     """
 
     def __init__(self, seed: int) -> None:
@@ -104,7 +104,10 @@ class Grammar:
         self._texts: set[str] = set()
 
     def document(self) -> tuple[list[list[Word]], list[Mention]]:
-        """Generate a document; return its sentences, each a list of attached words, and the mentions of its cast."""
+        """Generate a document; return its sentences and the mentions of its recurring entities.
+
+        A sentence is a list of words that are attached to their heads.
+        """
         sentences: list[list[Word]] = []
         self._cast, self._mentions, self._taken = [], [], set()
         for member in map(self._pick, _GRAMMAR["cast"]):
@@ -120,7 +123,11 @@ class Grammar:
         return sentences, self._mentions
 
     def review(self, label: str) -> list[Word]:
-        """Generate a review that is `positive` or `negative`; its rationale words have the relation `rationale`."""
+        """Generate a review; its rationale words have the relation `rationale`.
+
+        Args:
+            label: `positive` or `negative`.
+        """
         words: list[Word] = []
         while not words or not self._is_new(words):
             self._taken, domain = set(), self._pick(_GRAMMAR["domains"])
@@ -227,7 +234,14 @@ def _unattached(words: Sequence[Word]) -> list[Word]:
 
 
 def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the files of the sample documents into a folder; return the CoNLL-U file of `train`, `dev` and `test`."""
+    """Write all files of the sample documents into a folder; return the CoNLL-U file of each split.
+
+    The other files are the same documents in CoNLL-2012 format, and a plain-text file of dev and test.
+
+    Args:
+        folder: The folder.
+        seed: Seed of the generated documents.
+    """
     paths = {split: Path(folder) / f"sample-{split}.conllu" for split in DOCUMENTS}
     contents = {path.with_suffix(suffix): list[str]() for path in paths.values() for suffix in (".conllu", ".conll")}
     contents |= {(text := Path(folder) / "sample.txt"): []}
@@ -245,12 +259,15 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def write_sample_documents(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the files of `write_sample_treebank`; return the CoNLL-2012 file of each split, with the same sentences."""
+    """Write all files of `write_sample_treebank`; return the CoNLL-2012 file of each split, with the same sentences."""
     return {split: path.with_suffix(".conll") for split, path in write_sample_treebank(folder, seed=seed).items()}
 
 
 def write_sample_text(folder: Path, *, seed: int = 0) -> Path:
-    """Write the files of `write_sample_treebank`; return the plain-text file, one dev or test document per line."""
+    """Write all files of `write_sample_treebank`; return the plain-text one.
+
+    It has the dev and test documents, one per line.
+    """
     return write_sample_treebank(folder, seed=seed)["dev"].with_name("sample.txt")
 
 

@@ -10,7 +10,7 @@ from results.errors import UserError
 
 
 class CorpusError(UserError):
-    """An error in a corpus; `UserError.at` gives its message with file, line and remedy."""
+    """Error in a corpus; `CorpusError.at` makes its message from file, line, fault and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Sentence:
         id: Name of the sentence, unique within its file.
         words: Word forms as in the corpus.
         heads: Position of each word's head, counted from 1; 0 for a root.
-        relations: Full label of the arc from each word to its head, subtype included (`nmod:poss`).
+        relations: Full label of the arc between each word and its head, subtype included (`nmod:poss`).
         upos: Universal part of speech of each word (the coarse tag of a CoNLL-X file).
         xpos: Tag of each word in the treebank's own tag set (the fine tag of a CoNLL-X file); `_` for none.
 
@@ -55,12 +55,19 @@ class Sentence:
 class Treebank:
     """The sentences of one treebank file, and the counts of its reader.
 
+    The entries of `audit` are:
+
+    - `sentences` and `words`: those kept.
+    - `range_rows` and `empty_rows`: rows dropped, for multiword tokens such as `3-4` and for empty nodes such as
+      `8.1`.
+    - `multiple_roots`: sentences with several roots, which are kept.
+    - `duplicates`: sentences with the same words as an earlier one.
+    - `generated_ids` and `repeated_ids`: sentences without `sent_id`, and with a repeated one, which got a suffix.
+    - `comment_blocks`: blocks of comments without a row.
+
     Attributes:
         sentences: Sentences in the order of the file, at least one.
-        audit: Counts of kept `sentences` and `words`; dropped rows (`range_rows`: multiword tokens such as `3-4`,
-            `empty_rows`: empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates` of the words of an
-            earlier sentence; `generated_ids` for sentences without `sent_id`; `repeated_ids`, which got a suffix; and
-            `comment_blocks` without a row.
+        audit: Counts by name, as listed above.
     """
 
     sentences: tuple[Sentence, ...]
@@ -71,9 +78,12 @@ class Treebank:
 
 
 def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
-    """Return a cycle in a list of heads, as word positions from 1 each followed by its head; () if there is none.
+    """Return a cycle in a list of heads, as positions of words, each followed by its head; () if there is none.
 
-    `heads[i]` is the head of word i + 1, and 0 a root. The time is linear in the number of words.
+    The time is linear in the number of words.
+
+    Args:
+        heads: Position of each word's head; positions count from 1, and 0 stands for the root.
     """
     walk_of = [0] * (len(heads) + 1)  # the walk that first passed the word; the root belongs to none
     for start in range(1, len(heads) + 1):
@@ -105,10 +115,11 @@ SCHEMA = pa.schema(
 
 
 def to_table(sentences: Iterable[Sentence]) -> pa.Table:
-    """Convert sentences to an Arrow table: one row for each sentence, with the columns of `SCHEMA`, in one chunk.
+    """Return an Arrow table with one row for each sentence, and the columns of `SCHEMA`, in one chunk.
 
-    The label dictionaries are sorted, so that the table depends on the sentences alone. All list columns share their
-    offsets: the offsets of `table["heads"].chunk(0)` also cut the codes `table["relations"].chunk(0).values.indices`.
+    The label dictionaries are sorted, so that the table depends on the sentences alone. All list columns have the
+    same offsets: the offsets of `table["heads"].chunk(0)` also divide the codes
+    `table["relations"].chunk(0).values.indices` into sentences.
     """
     rows = list(sentences)
     offsets = pa.array(np.cumsum([0, *map(len, rows)]), pa.int32())

@@ -38,8 +38,8 @@ class Link:
 
     Attributes:
         label: Name of the link, for instance a frame element or a relation.
-        start: 0-based positions of the source words, at least one.
-        end: 0-based positions of the target words.
+        start: 0-based positions of the words from which the link goes, at least one.
+        end: 0-based positions of the words to which it goes.
     """
 
     label: str
@@ -49,14 +49,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A stretch of text in words, with its label, tree or links if the corpus has them.
+    """A stretch of text as words, with its label, tree or links if the corpus has them.
 
     Attributes:
-        id: Name in the file, shared by the two passages of a pair.
+        id: Name of the passage in its file, shared by the two passages of a pair.
         words: Word forms, at least one.
-        line: Line of the file at which it starts, counted from 1; a running number in a corpus of several files.
+        line: Line of the file at which the passage starts, counted from 1; in a corpus of several files, a running
+            number.
         label: Label of the text; None in a corpus without labels.
-        sentence: Tags and tree of the words, from a treebank.
+        sentence: The sentence with its tags and dependency tree; None if the corpus is not a treebank.
         links: Labelled links between the words; None in a corpus without links.
     """
 
@@ -107,16 +108,17 @@ def read_texts(
 ) -> Iterator[Text]:
     """Yield the texts, or pairs of texts, of a TSV, CSV or JSONL file, split into words at white space.
 
-    Raises the errors of `corpora.labelled.read_labelled`.
-
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts of omitted records: `empty_texts`, without a word in the text or its pair, and
-            `malformed`.
+        audit: Receives the counts of omitted records: `malformed`, and `empty_texts`, without a word in the text or
+            in its pair.
         columns: Columns to read.
         format: Format of the file; None takes it from the suffix.
         header: True if the first record of a TSV or CSV file names the columns.
-        malformed: Raise an error for a record with a wrong number of fields, or skip it.
+        malformed: `error` raises an error for a record with a wrong number of fields, `skip` skips it.
+
+    Raises:
+        CorpusError: The file is missing, in another encoding, malformed, or lacks a column.
     """
     file = LabelledFile(path, columns, format, header, OPTION)
     for text in file.texts(audit if malformed == "skip" else None):
@@ -131,13 +133,14 @@ def read_texts(
 def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> Iterator[Text]:
     """Yield the sentences of a CoNLL-U or CoNLL-X file as passages, with their trees.
 
-    Raises the errors of `corpora.conllu.read_treebank`.
-
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts of dropped rows (`range_rows` for multiword tokens, `empty_rows` for empty nodes),
-            and of sentences with `multiple_roots`, which are kept.
+        audit: Receives the counts of dropped rows (`range_rows` for multiword tokens, `empty_rows` for empty
+            nodes), and of sentences with `multiple_roots`, which are kept.
         format: `conllu` or `conllx`.
+
+    Raises:
+        CorpusError: The file is missing, in another encoding, or breaks the format.
     """
     for sentence, rows in sentences_with_rows(path, audit, format=format):
         yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)
@@ -146,12 +149,13 @@ def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> I
 def read_links(path: Path) -> Iterator[Text]:
     """Yield the sentences of a TSV file of links, with the columns `sentence`, `label`, `from` and `to`.
 
-    A row is one link of a sentence, which is split at white space; other columns are ignored. `from` and `to` name
-    words by their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form occurs once in the
-    sentence. Consecutive rows of one sentence are one passage.
+    Each row is one link in a sentence, whose words are separated by white space; other columns are ignored. `from`
+    and `to` name words by their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form
+    occurs once in the sentence. Consecutive rows with the same sentence make one passage.
 
     Raises:
-        CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not there.
+        CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not in
+            the sentence.
     """
     for sentence, rows in groupby(_link_rows(path), key=lambda row: row[1]["sentence"]):
         words, links, first = tuple(sentence.split()), list[Link](), 0
@@ -202,14 +206,14 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
 
 
 def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
-    """Yield the sentences of a CoNLL-U file with a link for each edge of column DEPS, from the dependent to its head.
+    """Yield the sentences of a CoNLL-U file with a link for each edge in column DEPS, from the dependent to its head.
 
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts of omitted edges, `root_edges` and `empty_node_edges`, and those of `read_sentences`.
+        audit: Receives the counts of `read_sentences`, and of omitted edges: `root_edges` and `empty_node_edges`.
 
     Raises:
-        CorpusError: As for `corpora.conllu.read_treebank`; or a word has no edge.
+        CorpusError: The file is missing, in another encoding, or breaks the format, or a word has no edge.
     """
     for sentence, rows in sentences_with_rows(path, audit, format="conllu"):
         links: list[Link] = []
@@ -243,7 +247,7 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
 def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield the annotated sentences of FrameNet, with links from the target of a frame to its core elements.
 
-    NLTK reads both the exemplars and the full texts. `line` of a passage is the number of its sentence.
+    NLTK reads both the exemplars and the full texts. The `line` of a passage is the running number of its sentence.
 
     Args:
         path: `frameIndex.xml` in the folder of the data.

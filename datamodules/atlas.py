@@ -20,19 +20,21 @@ TREEBANK = "treebank"
 
 
 class AtlasDataModule(CorpusDataModule[Any]):
-    """Batches of texts, of a treebank, and of documents with coreference, one after the other, for `test` alone.
+    """Datamodule of texts, a treebank, and documents with coreference, one after the other, for `test` alone.
 
     Args:
-        text: Texts, as `corpora` of `TextDataModule`.
-        treebank: Treebank, as `corpus` of `DependencyDataModule`; None for none. Its test split is read as a text too.
-        documents: Documents, as `corpus` of `CoreferenceDataModule`; None for none.
+        text: Corpora of texts, given as for `corpora` of `TextDataModule`.
+        treebank: Treebank, given as for `corpus` of `DependencyDataModule`; None for none. Its test split is also
+            read as one of the texts.
+        documents: Documents, given as for `corpus` of `CoreferenceDataModule`; None for none.
         encoder: The encoder.
-        options: Precision of the stores, and the policy for sentences over the encoder's limit in treebank and
-            documents.
+        options: Precision of the stored attention, and the policy for sentences over the encoder's limit, for
+            treebank and documents.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
-        cache: Folder of stores and samples; else `$PROBING_CACHE`, else `./stores`.
-        max_length: Largest number of pieces of a segment of text, delimiters included.
-        random_init: Read everything also through the same encoder with random weights, except the embeddings.
+        cache: Folder of attention stores and samples; else `$PROBING_CACHE`, else `./stores`.
+        max_length: Largest number of word pieces of a text segment, delimiters included.
+        random_init: Also read everything through the same encoder with random weights; only its embeddings stay
+            pretrained.
         rank_timeout: Seconds without a sign of life after which another device is given up.
     """
 
@@ -66,7 +68,11 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     @cached_property
     def parts(self) -> tuple[CorpusDataModule[Any], ...]:
-        """Datamodules of the texts, the treebank and the documents; a CorpusError if the treebank has no test split."""
+        """Datamodules of the texts, the treebank and the documents.
+
+        Raises:
+            CorpusError: The treebank has no test split.
+        """
         texts, others = list(read_sources(self.text)), list[CorpusDataModule[Any]]()
         if self.treebank is not None:
             arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
@@ -84,7 +90,11 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return (self.encoder,)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the files of all parts; the keys are names of texts, or a part and a split."""
+        """Return the files of all parts.
+
+        The keys are the names of the texts, `dependency.<split>` for the treebank, and `coreference.<split>` for
+        the documents.
+        """
         texts, *others = self.parts
         named = {f"{_name(part)}.{split}": path for part in others for split, path in part.files().items()}
         return {**texts.files(), **named}
@@ -97,14 +107,14 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return [fault for part in self.parts for fault in part.absent(stages)]
 
     def setup(self, stage: str) -> None:
-        """Set up the datamodules of texts, treebank and documents; raise their errors."""
+        """Set up the datamodules of the texts, the treebank and the documents; raise their errors."""
         for part in self.parts:
             part.trainer = self.trainer
             part.setup(stage)
 
     @property
     def provenance(self) -> Provenance:
-        """Description of the encoder; for each part, the files and the counts of everything left out."""
+        """Description of encoder and files for the results, with counts of everything left out, for each part."""
         found = {_name(part): part.provenance for part in self.parts}
         data, audit = ({name: getattr(one, of) for name, one in found.items()} for of in ("data", "audit"))
         return Provenance(found["text"].encoder, data, audit)

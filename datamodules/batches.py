@@ -27,14 +27,14 @@ BatchPer = Literal["run", "device"]
 
 
 def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[[NDArray[Any], int], Tensor]:
-    """Return a function that pads the values of some items, taken from a flat array, to a tensor.
+    """Return a function that collects the values of some items from a flat array into a padded tensor.
 
     Args:
         offsets: Boundaries of all items, `[all items + 1]`; item i has the values `offsets[i]:offsets[i+1]`.
-        items: Indices of the items to take.
+        items: Indices of the items to collect.
 
     Returns:
-        Function of a flat array and the value of the padding; it returns `[items, longest]`.
+        Function of a flat array and the padding value; it returns `[items, longest]`.
     """
     starts, lengths = offsets[items], np.diff(offsets)[items]
     time = np.arange(lengths.max(initial=0))
@@ -61,24 +61,25 @@ class Batch:
 
 @dataclass(frozen=True)
 class AttentionBatch(Batch):
-    """Some sentences of one split with their attention and trees, padded to the longest of them, n words.
+    """Sentences of one split with their attention and dependency trees, padded to the longest, which has n words.
 
     Attributes:
-        index: int64 `[batch]`, indices of the sentences in their split.
-        lengths: int64 `[batch]`, words of each sentence.
-        heads: int64 `[batch, n]`, gold syntactic heads, 1-based, 0 = root; -1 in the padding.
-        relations: int64 `[batch, n]`, ids of the relations, which are indices into `DependencyDataModule.relations`; -1
-            in the padding.
-        punctuation: bool `[batch, n]`, words that UAS leaves out; False in the padding.
+        index: int64 `[batch]`, index of each sentence in the split.
+        lengths: int64 `[batch]`, number of words of each sentence.
+        heads: int64 `[batch, n]`, gold syntactic head of each word, 1-based, 0 = root; -1 in the padding.
+        relations: int64 `[batch, n]`, relation ids, which are indices into `DependencyDataModule.relations`; -1 in
+            the padding.
+        punctuation: Bool `[batch, n]`, True for words that UAS leaves out; False in the padding.
         attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Position 0 is the start delimiter,
-            1…length are the words, length+1 is the end delimiter; zeros after it. For a probe that does not read it,
+            1…length are the words, length+1 is the end delimiter; later positions are zero. If no probe reads it,
             `[batch, layers, heads, 0, 0]`.
-        hidden: `[batch, layers', n, size]`, hidden states in the precision of the store, zeros in the padding; no
-            layers if none are stored or read.
-        vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding; size 0 if there
-            are none or they are not read.
+        hidden: `[batch, layers', n, size]`, hidden states in the precision in which they are stored; zeros in the
+            padding. layers' = 0 if none are stored or read.
+        vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding. size = 0 if
+            there are none or they are not read.
         split: Split of the sentences.
-        encoder: Role of the encoder that computed `attention` and `hidden`.
+        encoder: Role of the encoder that computed `attention` and `hidden`: `given`, `before` fine-tuning, or
+            `random_init`.
     """
 
     index: Tensor
@@ -100,24 +101,25 @@ class AttentionBatch(Batch):
 
 @dataclass(frozen=True)
 class AntecedentBatch(Batch):
-    """One window of a document with m mentions, which have U distinct head words; or no window.
+    """One window of a document, with m mentions that have U distinct head words; the batch may be empty.
 
-    A device without a window gets an empty batch: `index` and `document` are `[0]`, and m = U = n = 0.
+    A window is a stretch of whole sentences that fits into the encoder. A device without a window gets an empty
+    batch: `index` and `document` are `[0]`, and m = U = n = 0.
 
     Attributes:
         index: int64 `[1]`, index of the window in its split.
         document: int64 `[1]`, index of its document in the split.
-        head_words: int64 `[m]`, 0-based position of each mention's head word in the window.
+        head_words: int64 `[m]`, 0-based position in the window of each mention's head word.
         clusters: int64 `[m]`, cluster of each mention, as numbered in the document.
-        types: int64 `[m]`, indices into `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
-        weights: float32 `[layers, heads, U, U]`, attention between the head words in ascending order, axes from and to.
-            With all n words of the window as candidates `[2, layers, heads, U, n]`: attention from the head words to
-            all words, and to the head words from all words.
-        vectors: float32 `[U, size]`, word vectors of the head words in the same order; zeros for unknown words; size 0
-            if there are none.
-        window: The text, which does not move to a device.
+        types: int64 `[m]`, type of each mention, an index into `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
+        weights: float32 `[layers, heads, U, U]`, attention between the distinct head words in ascending order, axes
+            from and to. If antecedents are sought among all n words of the window, `[2, layers, heads, U, n]`:
+            first the attention from the head words to all words, then to the head words from all words.
+        vectors: float32 `[U, size]`, word vectors of the same head words; zeros for unknown words; size 0 if there
+            are none.
+        window: The window itself, which does not move to a device.
         split: Split of the window.
-        encoder: Role of the encoder that computed `weights`.
+        encoder: Role of the encoder that computed `weights`: `given`, `before` fine-tuning, or `random_init`.
     """
 
     index: Tensor
@@ -134,21 +136,22 @@ class AntecedentBatch(Batch):
 
 @dataclass(frozen=True)
 class TextBatch(Batch):
-    """Some labelled texts of one split, padded to the longest of them; or none.
+    """Labelled texts of one split as tokens, padded to the longest text; the batch may be empty.
 
     Tokens are words or pieces, and the delimiters around and between texts. A device without a text gets an empty
     batch, of tensors `[0]` and `[0, 0]`.
 
     Attributes:
-        index: int64 `[batch]`, indices of the texts in their split.
-        lengths: int64 `[batch]`, tokens of each text, delimiters included.
-        tokens: int64 `[batch, time]`, ids in the vocabulary; its `pad` in the padding.
-        special: bool `[batch, time]`, delimiters and separators; False in the padding.
+        index: int64 `[batch]`, index of each text in its split.
+        lengths: int64 `[batch]`, number of tokens of each text, delimiters included.
+        tokens: int64 `[batch, time]`, ids in the vocabulary; the id `pad` in the padding.
+        special: Bool `[batch, time]`, True for delimiters and separators; False in the padding.
         sentences: int64 `[batch, time]`, 0-based sentence of each token; -1 for special tokens and in the padding.
-        segments: int64 `[batch, time]`, 0 in the text, 1 in its pair; a special token repeats the token before; 0 in
-            the padding.
-        labels: int64 `[batch]`, indices into the labels of the datamodule; for a regression float32, the labels.
-        rationale: bool `[batch, time]`, tokens of the rationale; all False if the corpus has none.
+        segments: int64 `[batch, time]`, 0 in the text, 1 in the second text of a pair; a special token has the
+            segment of the token before it; 0 in the padding.
+        labels: int64 `[batch]`, indices into the labels of the datamodule; for a regression, float32 `[batch]`, the
+            labels themselves.
+        rationale: Bool `[batch, time]`, True for tokens of the human rationale; all False if the corpus has none.
         split: Split of the texts.
     """
 
@@ -169,30 +172,30 @@ class TextBatch(Batch):
 
     @property
     def words(self) -> Tensor:
-        """Bool `[batch, time]`, True for the tokens that attention may give weight: all real ones but delimiters."""
+        """Bool `[batch, time]`, True for the tokens that a classifier may attend to: all real tokens but delimiters."""
         return self.mask & ~self.special
 
 
 @dataclass(frozen=True)
 class SegmentBatch(Batch):
-    """Some text segments as inputs of an encoder, padded on the right to the longest; or none.
+    """Text segments as inputs of an encoder, padded on the right to the longest; the batch may be empty.
 
-    A segment is one passage, or two: `[CLS] a [SEP] b [SEP]`, with the delimiters of the tokenizer.
+    A segment holds one passage, or two: `[CLS] a [SEP] b [SEP]`, with the delimiters of the tokenizer.
 
     Attributes:
-        index: int64 `[batch]`, indices of the segments among all segments of the run.
-        lengths: int64 `[batch]`, tokens of each segment, delimiters included.
+        index: int64 `[batch]`, index of each segment among all segments of the run.
+        lengths: int64 `[batch]`, number of tokens of each segment, delimiters included.
         tokens: int64 `[batch, time]`, ids of the encoder's tokenizer; its padding id in the padding.
         segments: int64 `[batch, time]`, 0 in the first passage and its delimiters, 1 in the second passage and its
             delimiter; 0 in the padding.
-        start: bool `[batch, time]`, the delimiter before the first token.
-        end: bool `[batch, time]`, the delimiters after each passage.
-        punctuation: bool `[batch, time]`, tokens that are `.` or `,`.
-        words: int64 `[batch, time]`, 0-based word of the segment that each token belongs to, counted on from the first
-            passage to the second; -1 for delimiters and in the padding.
+        start: Bool `[batch, time]`, True for the delimiter before the first token.
+        end: Bool `[batch, time]`, True for the delimiter after each passage.
+        punctuation: Bool `[batch, time]`, True for tokens that are `.` or `,`.
+        words: int64 `[batch, time]`, 0-based index of each token's word in the segment, where the words of the
+            second passage follow those of the first; -1 for delimiters and in the padding.
         passages: The one or two passages of each segment, which do not move to a device.
         corpus: Name of the corpus of all segments.
-        encoder: Role of the encoder whose attention is to be read.
+        encoder: Role of the encoder whose attention is to be read: `given`, `before` fine-tuning, or `random_init`.
     """
 
     index: Tensor
@@ -214,28 +217,31 @@ class SegmentBatch(Batch):
 
 
 class LengthBatches(Sampler[list[int]]):
-    """Sampler that yields batches of items of similar length, as lists of their indices.
+    """Sampler that groups items of similar length into batches, and yields each batch as a list of item indices.
 
-    In training, the items of one length and the batches are shuffled anew every epoch. Every rank gets its share of
-    each batch, so that a step is the same on any number of devices; the share is empty if there are fewer items than
-    ranks. With `batch_per="device"` the ranks get whole batches instead, the same number each: the first batches are
-    used twice if the number does not divide evenly, because a rank without a batch would halt the others. In evaluation
-    each item comes exactly once, on one rank, in a whole batch.
+    In training, items of equal length and the order of the batches are shuffled anew every epoch. With
+    `batch_per="run"` every rank gets its share of each batch, so that a step is the same on any number of devices;
+    a share is empty if a batch has fewer items than there are ranks. With `batch_per="device"` the ranks get whole
+    batches, the same number each. If the number of batches does not divide evenly, the first batches are used
+    twice, because a rank without a batch would halt the others.
+
+    In evaluation each item comes exactly once, on one rank, in a whole batch.
 
     Args:
         lengths: Length of every item.
         items: Indices of the items to use; None for all.
-        max_cells: Upper bound of a batch in padded cells. A longer item is a batch by itself. None for no bound.
+        max_cells: Upper bound of the padded cells of a batch; None for no bound. An item that is larger alone is a
+            batch by itself.
         max_sentences: Largest number of items in a batch.
-        shuffle: True for training.
-        cells: Cells of a batch: `pairs` of words with delimiters, `batch · (longest + 2)²`, or `tokens`, `batch ·
-            longest`.
-        jitter: Relative noise, 0–1, on the lengths in training, drawn anew every epoch; without it, items of a rare
-            length would be in a batch with the same items in every epoch. Batches with noise may exceed `max_cells`.
-        seed: Seed of the shuffling, together with the epoch.
+        shuffle: True for training, False for evaluation.
+        cells: Meaning of a cell: a pair of words or delimiters (`pairs`, so that a batch has `batch · (longest +
+            2)²` cells), or a token (`tokens`, so that it has `batch · longest`).
+        jitter: Relative noise on the lengths in training, 0–1, drawn anew every epoch. Without it, items of a rare
+            length would share a batch with the same items in every epoch. With it, batches may exceed `max_cells`.
+        seed: Seed of the shuffling, used together with the epoch.
         rank: Rank of this process, from 0.
         world: Number of processes.
-        batch_per: `run` if the ranks divide each batch, `device` if each rank gets whole batches.
+        batch_per: `run` if the ranks divide each training batch, `device` if each rank gets whole batches.
     """
 
     def __init__(
@@ -270,7 +276,11 @@ class LengthBatches(Sampler[list[int]]):
         self._epoch = epoch
 
     def resume(self, trainer: Trainer) -> None:
-        """Skip the batches of the epoch that a resumed run has already used; do nothing unless the run is resumed."""
+        """Skip the batches that an interrupted run has already used in this epoch; without such a run, skip none.
+
+        Args:
+            trainer: Trainer, whose progress tells the epoch and the number of used batches.
+        """
         limit = trainer.limit_train_batches  # a number of batches, or a share of them
         epoch = min(len(self), limit if isinstance(limit, int) else int(limit * len(self)))
         seen = trainer.fit_loop.epoch_loop.batch_progress.current.ready
@@ -308,9 +318,15 @@ class LengthBatches(Sampler[list[int]]):
 
 
 class BatchLoader(DataLoader[Item]):
-    """DataLoader of the batches of a `LengthBatches`, for a dataset that is indexed by the items of a whole batch.
+    """DataLoader of the batches of a `LengthBatches`.
 
-    Its state lets Lightning resume a run in the middle of an epoch; see `LengthBatches.resume`.
+    The dataset is indexed by a whole batch, that is by a list of items. The state of the loader lets Lightning
+    resume a run in the middle of an epoch; see `LengthBatches.resume`.
+
+    Args:
+        data: The dataset.
+        batches: Sampler of the batches.
+        workers: Number of processes that read batches ahead; 0 reads in the main process.
     """
 
     def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int) -> None:
@@ -332,11 +348,15 @@ class BatchLoader(DataLoader[Item]):
         return super().__iter__()
 
     def state_dict(self) -> dict[str, int]:
-        """Return the state of the loader: the seed of the order of the batches."""
+        """Return the state of the loader: the seed that determines the order of the batches."""
         return {"seed": self._batches.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Raise a `ValueError` if the interrupted run had another seed for the order of the batches."""
+        """Check that the interrupted run had the same seed for the order of the batches.
+
+        Raises:
+            ValueError: The seeds differ.
+        """
         if state["seed"] != self._batches.seed:
             raise ValueError(
                 f"The interrupted run shuffled with seed {state['seed']}, this one with {self._batches.seed}: go on "
@@ -345,7 +365,7 @@ class BatchLoader(DataLoader[Item]):
 
 
 class Batches(Generic[Item]):
-    """Iterable over the batches of a loader, for predictions: Lightning would replace the loader's sampler."""
+    """Iterable over the batches of a loader, for predictions; it hides the sampler, which Lightning would replace."""
 
     def __init__(self, loader: BatchLoader[Item]) -> None:
         self._loader = loader
@@ -358,7 +378,10 @@ class Batches(Generic[Item]):
 
 
 def check_batch(indices: object) -> None:
-    """Raise a `TypeError` if the index of a dataset is not the list of the items of a batch."""
+    """Raise a `TypeError` if a dataset is not indexed by a list, which holds the items of one batch.
+
+    This happens if Lightning has replaced the batch sampler.
+    """
     if not isinstance(indices, list):
         raise TypeError(
             "Lightning has replaced the batch sampler. Set Trainer(use_distributed_sampler=False): the datamodule "
@@ -376,7 +399,8 @@ def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> l
     """Divide items in ascending order of length into batches; return (start, stop) of each batch.
 
     Args:
-        costs: Cost of each item, ascending; a batch costs its number of items times its greatest cost.
+        costs: Cost of each item, ascending. The cost of a batch is its number of items times the greatest cost of
+            an item.
         max_cells: Upper bound of the cost of a batch; None for no bound.
         max_sentences: Largest number of items in a batch.
     """

@@ -49,15 +49,16 @@ _SHOWN = 20  # labels in a message
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the sorted labels of train, and the index of the positive label, which is None for more than two labels.
+    """Return the sorted labels of train, and the index of the positive label; None for more than two labels.
 
     Args:
-        path: File of the texts, for messages.
+        path: File of the texts, for error messages.
         texts: Texts of train.
-        positive: The positive label, if there are two.
+        positive: The positive label; ignored if there are more than two labels.
 
     Raises:
-        CorpusError: There is one label, nearly one per text, or the positive label is not one of the two.
+        CorpusError: There is only one label, there are nearly as many labels as texts, or `positive` is not one of
+            the two labels.
     """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
@@ -79,12 +80,12 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
     """Return the index of each text's label in `labels`, int64 `[texts]`.
 
     Args:
-        path: File of the texts, for messages.
+        path: File of the texts, for error messages.
         texts: Texts.
         labels: Labels of train.
 
     Raises:
-        CorpusError: A text has another label.
+        CorpusError: The label of a text is not in `labels`.
     """
     places = {label: place for place, label in enumerate(labels)}
     for text in texts:
@@ -121,18 +122,18 @@ def vocabulary_vectors(
     root: Path,
     cache: Path,
 ) -> WordVectors:
-    """Return the word vectors of the entries of a vocabulary that occur in train; see `load_vectors`.
+    """Return the word vectors of the vocabulary entries that occur in train.
 
-    The name `encoder` stands for input embeddings: of `source`, row by row, if the vocabulary holds its pieces; of the
-    default encoder if the vocabulary holds words.
+    If `spec.name` is `encoder`, the vectors are the input embeddings of an encoder: of `source`, one for each of
+    its pieces, or of the default encoder if the vocabulary holds words. Otherwise they come from `load_vectors`.
 
     Args:
-        spec: Name and use of the vectors.
+        spec: Name and options of the vectors.
         vocabulary: The vocabulary.
         frequencies: Frequency of each entry in train, int64 `[vocabulary]`.
         source: Encoder whose pieces the vocabulary holds; None for words.
         root: Data root, under which `glove/` lies.
-        cache: Folder of the stores, which holds converted vectors.
+        cache: Folder in which converted vectors are cached.
     """
     if spec.name == ENCODER and source is not None:
         encoder = Encoder(source)
@@ -152,17 +153,24 @@ def vocabulary_vectors(
 
 
 class TextSplit(Dataset[TextBatch]):
-    """The labelled texts of one split as a dataset that is indexed by whole batches: `split[[3, 7]]` is a `TextBatch`.
+    """Dataset of the labelled texts of one split, indexed by whole batches: `split[[3, 7]]` is a `TextBatch`.
+
+    The entries of `counts` are:
+
+    - `tokens`: tokens of all texts, without delimiters.
+    - `unknown_tokens`: those of them that are not in the vocabulary.
+    - `texts_all_unknown`: texts in which every token is unknown.
+    - `texts_without_tokens`: texts without any token, which were given the unknown token.
+    - `truncated_texts` and `tokens_cut`: texts that were truncated, and tokens cut from them.
+    - `rationale_words_cut`: rationale words that lost all their tokens.
+    - `reserved_words`, if tokens are words: words that are spelled like a special token, and so became unknown.
 
     Attributes:
         ids: Id of each text.
-        labels: int64 `[texts]`, indices into the labels of the datamodule; float32 for a regression.
-        lengths: int64 `[texts]`, tokens of each text, delimiters included.
-        counts: `tokens` of the texts without delimiters, and among them `unknown_tokens`, which are not in the
-            vocabulary; `texts_all_unknown`, texts of unknown tokens alone; `truncated_texts`, and the `tokens_cut` from
-            them; `rationale_words_cut`, rationale words that lost all their tokens; `texts_without_tokens`, texts that
-            were given the unknown token; for words, `reserved_words` that are spelled like a special token and became
-            unknown.
+        labels: int64 `[texts]`, indices into the labels of the datamodule; for a regression, float32 `[texts]`, the
+            labels themselves.
+        lengths: int64 `[texts]`, number of tokens of each text, delimiters included.
+        counts: Counts by name, as listed above.
     """
 
     def __init__(
@@ -209,7 +217,7 @@ class TextSplit(Dataset[TextBatch]):
             self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[spoken]]].sum())
 
     def warn_of_unknown(self, where: str) -> None:
-        """Log a warning if more than `UNKNOWN_SHARE` of the texts consist of unknown tokens alone.
+        """Log a warning if more than the fraction `UNKNOWN_SHARE` of the texts consist only of unknown tokens.
 
         Args:
             where: Description of the texts, for the message.
@@ -225,7 +233,7 @@ class TextSplit(Dataset[TextBatch]):
         return len(self.lengths)
 
     def batches(self, most: int) -> Iterator[TextBatch]:
-        """Yield all texts of the split in batches of similar length, of at most `most` padded tokens each."""
+        """Yield all texts of the split in batches of similar length, of at most `most` tokens with padding."""
         size = max(len(self), 1)
         for items in LengthBatches(self.lengths, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"):
             yield self[items]
@@ -253,7 +261,9 @@ class TextSplit(Dataset[TextBatch]):
         return numbers
 
     def frequencies(self, size: int) -> Numbers:
-        """Return how often each entry of a vocabulary occurs in the split, int64 `[size]`, without special tokens.
+        """Return the number of occurrences of each vocabulary entry in the split, int64 `[size]`.
+
+        Delimiters and separators are not counted.
 
         Args:
             size: Size of the vocabulary.
@@ -278,42 +288,43 @@ class TextSplit(Dataset[TextBatch]):
 
 
 class ClassificationDataModule(CorpusDataModule[TextBatch]):
-    """Datamodule of labelled texts, or pairs of texts, as tokens.
+    """Datamodule of labelled texts, or of labelled pairs of texts, as tokens.
 
-    Every stage reads the train split, which defines the labels and the vocabulary. See `CorpusDataModule` for the other
-    options.
+    Every stage reads the train split, which defines the labels and the vocabulary. See `CorpusDataModule` for the
+    other options.
 
     Args:
         corpus: `sample` for the embedded reviews, a name of `python -m corpora.registry --list`, one path with
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
         format: `tsv`, `csv` or `jsonl`; None for the format that the suffix implies.
         columns: Columns of text, label and the rest; None for the columns in the registry, else `text` and `label`.
-        header: True if TSV and CSV name their columns; if False, `columns` numbers them from 1. None for the registry's
-            value, else True.
-        empty: Policy for empty texts; None for the registry's policy, else an error.
-        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None for words.
-        lowercase: Convert words to lower case; ignored with a tokenizer, which has a rule of its own.
-        punctuation: `attached` splits at white space alone, for texts that are tokenised; `apart` makes punctuation
-            marks and clitics of raw text words.
+        header: True if TSV and CSV files name their columns; if False, `columns` numbers them from 1. None for the
+            registry's value, else True.
+        empty: Policy for empty texts, `error` or `skip`; None for the registry's policy, else `error`.
+        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words the tokens.
+        lowercase: Convert words to lower case; ignored with a tokenizer, which has its own rule.
+        punctuation: `attached` splits at white space alone, for texts that are already tokenized; `apart` also
+            separates punctuation marks and clitics from words, for raw text.
         min_count: Lowest frequency in train of a word in the vocabulary; rarer words are unknown.
         max_words: Largest number of words in the vocabulary; None for no bound.
-        max_length: Largest number of tokens of a text, delimiters included; None, or more than the encoder takes, for
-            the encoder's limit.
-        too_long: Policy for longer texts: `truncate` cuts the end, of the longer text of a pair first.
-        delimiters: Add a token before and after each text of words.
-        sentence_separator: Word between sentences, which is dropped; None for the rule of `read_words`.
-        positive: Label for which F1 is computed, if there are two; None for the registry's label, else `1`, and
-            `positive` for the sample.
+        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The limit of the
+            tokenizer's encoder holds as well.
+        too_long: Policy for longer texts: `truncate` cuts the end, first of the longer text of a pair; `error`
+            stops.
+        delimiters: Add a token before and after each text, if tokens are words.
+        sentence_separator: Word that separates sentences and is dropped; None for the rule of `read_words`.
+        positive: Label for which F1 is computed, if there are two labels; None for the registry's label, else `1`,
+            and `positive` for the sample.
         regression: True if labels are numbers to predict; None for the registry's value, else False.
         score: Main score of the task; None for the registry's score, else accuracy, or pearson for a regression.
         batch_size: Largest number of texts in a training batch.
-        eval_tokens: Upper bound of an evaluation batch in padded tokens.
+        eval_tokens: Largest number of tokens in an evaluation batch, padding included.
 
     Attributes:
         labels: Sorted labels of train; empty for a regression.
         positive: Index of the positive label if there are two labels; else None.
         vocabulary: The vocabulary; the id of a token is an index into it.
-        tokenizer_source: Files of the tokenizer; None for words.
+        tokenizer_source: Files of the tokenizer; None if tokens are words.
 
     Raises:
         CorpusError: An option is out of range; on `setup`, a corpus, labels or texts cannot be used.
@@ -391,14 +402,14 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """Encoders whose pieces are the tokens, or whose input embeddings are the word vectors."""
+        """Encoders whose pieces are the tokens, or whose input embeddings are the word vectors; often none."""
         if self.tokenizer is not None:
             return (self.tokenizer,)
         embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
         return (EncoderSpec(),) if embedded else ()
 
     def read(self, path: Path) -> LabelledTexts:
-        """Parse one file of the corpus with the datamodule's options; return its labelled texts."""
+        """Read one file of the corpus with the datamodule's options; return its labelled texts."""
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
         read = read_labelled(path, columns=columns, format=self.format, header=self.header, **self._policies)
         for text in read.texts if self._known_labels else ():
@@ -412,7 +423,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return read
 
     def setup(self, stage: str) -> None:
-        """Read and tokenise the splits of a stage; at first, take labels, vocabulary and word vectors from train."""
+        """Read and tokenize the splits of a stage.
+
+        The first call also takes the labels, the vocabulary and the word vectors from train.
+        """
         files = self.files()
         reads, tested = self.splits_of(stage, files)
         wanted = [split for split in (*reads, *tested) if split not in self.splits]
@@ -472,11 +486,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return np.bincount(self.splits["train"].labels, minlength=len(self.labels))
 
     def word_vectors(self) -> tuple[Tensor, Tensor] | None:
-        """Return the word vectors of the vocabulary and a mask of the entries that have one; None without word vectors.
+        """Return the word vectors of the vocabulary, and a mask of the entries that have one.
 
         Returns:
-            Vectors, float32 `[vocabulary, size]`, zeros for unknown entries and for special tokens that are no pieces;
-            and the mask, bool `[vocabulary]`.
+            Vectors, float32 `[vocabulary, size]`, zeros for entries without one; and the mask, bool `[vocabulary]`.
+            None if the datamodule has no word vectors.
         """
         if self.vectors is None:
             return None
@@ -484,13 +498,18 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return torch.from_numpy(self.vectors.matrix[rows]), torch.from_numpy(rows >= 0)
 
     def text(self, split: Split, item: int) -> tuple[str, tuple[str, ...]]:
-        """Return the id of a text in a split, and the strings of its tokens, delimiters included."""
+        """Return the id of a text, and the strings of its tokens, delimiters included.
+
+        Args:
+            split: Split of the text.
+            item: Index of the text in the split.
+        """
         data = self.splits[split]
         return data.ids[item], tuple(self.vocabulary.words[number] for number in data.tokens(item))
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Vocabulary, labels and tokenizer, on which trained parameters depend."""
+        """Values that identify vocabulary, labels and tokenizer, on which trained parameters depend."""
         tokenizer = None
         if self.tokenizer_source is not None:
             texts = self.tokenizer_source.identity(Digests(self.cache))["texts_sha256"]
@@ -504,7 +523,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of the tokenizer and of the files; counts of everything dropped, cut or unknown."""
+        """Description of tokenizer and files for the results, with counts of everything dropped, cut or unknown."""
         files, digests = self.files(), Digests(self.cache)
         encoder: dict[str, object] = {}
         if (source := self.tokenizer_source) is not None:

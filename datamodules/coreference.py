@@ -42,20 +42,21 @@ _COUNTED = (
 
 
 def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder | None) -> Items:
-    """Cut every document into windows of whole sentences, as many to a window as fit into the encoder's limit.
+    """Cut every document into windows of whole sentences, and return these as inputs of the encoder.
 
-    Windows do not overlap and do not cross documents. Windows without a mention are left out. Without an encoder every
-    document is one window. The audit of the returned items has the counts of the reader, and
+    A window has as many consecutive sentences as fit into the encoder's limit. Windows do not overlap, and those
+    without a mention are left out. Without an encoder every document is one window. The audit of the returned items
+    has the counts of the corpus reader, and these:
 
-    - `windows` and `windows_without_mentions`: windows kept and windows left out,
-    - `links`: mentions whose cluster has an earlier mention in the document,
-    - `lost_links`: links in the windows whose earlier mentions all lie outside the window,
-    - `skipped_too_long`, `skipped_mentions`, `skipped_links`: sentences left out, their mentions and links,
-    - `words_without_piece`: words of the kept windows that the tokenizer cuts into no piece,
+    - `windows` and `windows_without_mentions`: windows kept and windows left out.
+    - `links`: mentions whose cluster has an earlier mention in the document.
+    - `lost_links`: links in the windows whose earlier mentions are all outside the window.
+    - `skipped_too_long`, `skipped_mentions`, `skipped_links`: sentences left out, their mentions and links.
+    - `words_without_piece`: words of the kept windows that the tokenizer cuts into no piece.
     - `words_with_unknown_token`: words of the kept windows with the unknown token, or without a piece.
 
     Args:
-        extraction: Specification of the extraction, with the policy for long sentences.
+        extraction: Specification of the extraction, with the policy for sentences over the limit.
         documents: Documents of a corpus file.
         encoder: The encoder; None for none.
 
@@ -139,18 +140,21 @@ def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int, 
 
 
 class CoreferenceSplit(Dataset[AntecedentBatch]):
-    """The windows of a split as a dataset indexed by batches of one window: `split[[3]]` is an `AntecedentBatch`.
+    """Dataset of the windows of one split, indexed by batches of one window: `split[[3]]` is an `AntecedentBatch`.
+
+    A window is a stretch of whole sentences of one document that fits into the encoder.
 
     Args:
         data: Datamodule with the options; no reference to it is kept.
-        store: Store of the split's file.
+        store: Store of the attention for the split's file.
         split: Name of the split.
-        encoder: Role of the encoder whose attention the store holds.
+        encoder: Role of the encoder whose attention the store holds: `given`, `before` fine-tuning, or
+            `random_init`.
 
     Attributes:
         windows: Windows of the split, in the order of the corpus.
-        documents: Ids of its documents, in the order of the corpus.
-        lengths: int64 `[windows]`, words of each window.
+        documents: Ids of the split's documents, in the order of the corpus.
+        lengths: int64 `[windows]`, number of words of each window.
     """
 
     def __init__(self, data: "CoreferenceDataModule", store: Store, split: Split, encoder: EncoderOf = "given") -> None:
@@ -201,7 +205,11 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of documents, windows, mentions and links of the split, and of links lost between windows."""
+        """Numbers of documents, windows, mentions, links and lost links of the split.
+
+        A link is a mention with an earlier mention of its cluster in the document. It is lost if all such mentions
+        are outside its window.
+        """
         lost = sum(window.lost for window in self.windows)
         return {
             "documents": len(self.documents),
@@ -213,15 +221,15 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
 
 def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
-    """Divide documents at random into several parts, so that every part has nearly its share of every genre.
+    """Divide documents at random into parts, so that every part has nearly its share of every genre.
 
     Genres are divided one after the other, in alphabetical order. Each document goes to the part that is furthest
-    behind its share of all documents so far, and to the first such part on a tie. With two halves, the odd documents of
-    the genres thus go to the first part and the second in turn.
+    below its share of all documents so far; on a tie, to the first such part. With two equal parts, the remaining
+    documents of genres of odd size thus go to the two parts in turn.
 
     Args:
         genres: Genre of each document, by the index of the document.
-        shares: Share of each part; they add up to 1.
+        shares: Fraction of the documents for each part; the fractions add up to 1.
         seed: Seed of the draw.
 
     Returns:
@@ -247,21 +255,23 @@ def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tup
 class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     """Datamodule of the attention between the mentions of documents; a training batch is one window.
 
-    See `AttentionDataModule` and `CorpusDataModule` for the other options.
+    A window is a stretch of whole sentences of one document that fits into the encoder. See `AttentionDataModule`
+    and `CorpusDataModule` for the other options.
 
     Args:
         corpus: `sample` for the embedded documents, a name of `python -m corpora.registry --list`, a path with
-            `{split}` in the place of train, dev and test, a mapping from these three to paths, or one path. The
-            documents of a corpus in one file are divided into splits within each genre.
-        parses: Path of a treebank of the same sentences, which gives the head words of the mentions; it may contain
-            `{split}`. None for the `.conllu` file of the same name beside the corpus, if there is one.
-        candidates: Words among which the antecedent of a mention is sought: the head words of the other `mentions`, or
-            all `words` of the window.
-        parts: Shares of the documents of a corpus in one file: of dev and test, or of train, dev and test.
+            `{split}` in the place of train, dev and test, a mapping from these three to paths, or one path. If the
+            corpus is one file, its documents are divided into splits within each genre.
+        parses: Path of a treebank of the same sentences, from which the head words of the mentions are read; it may
+            contain `{split}`. None for the `.conllu` file of the same name beside the corpus, if there is one.
+        candidates: Words among which the antecedent of a mention is sought: the head words of the other `mentions`,
+            or all `words` of the window.
+        parts: If the corpus is one file, the fractions of its documents for dev and test, or for train, dev and
+            test.
         split_seed: Seed of this division into splits.
 
     Raises:
-        CorpusError: Shares do not add up to 1; on `setup`, a corpus is absent or malformed.
+        CorpusError: The fractions do not add up to 1; on `setup`, a corpus is absent or malformed.
         UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
     """
 
@@ -294,7 +304,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         self.shares, self.split_seed = parts, split_seed
 
     def files(self) -> Mapping[str, Path]:
-        """Return the corpus file of every split of the documents; a corpus in one file has the same path for all."""
+        """Return the corpus file of every split; if the corpus is one file, all splits have the same path."""
         single = self._single()
         return super().files() if single is None else dict.fromkeys(SPLITS[-len(self.shares) :], single)
 
@@ -340,7 +350,15 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return "Split its documents into three parts: --data.init_args.parts [0.5,0.25,0.25]"
 
     def documents_of(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
-        """Return the indices, among all documents of its file, of the documents that belong to a split."""
+        """Return the documents of a split, as 0-based indices among all documents of the corpus file.
+
+        Args:
+            split: Name of the split.
+            windows: All windows of the file.
+
+        Raises:
+            CorpusError: The corpus is one file with too few documents for its splits.
+        """
         if self._single() is None:
             return frozenset(window.number for window in windows)
         genres = {window.number: window.text.genre for window in windows}
@@ -357,9 +375,10 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of encoder, files and documents; counts of everything dropped, cut or replaced.
+        """Description of encoder, files and documents for the results, with counts of what was dropped or replaced.
 
-        For a corpus in one file, the audit of a split counts its documents, and `file` is the audit of the file.
+        If the corpus is one file, `audit[split]` has the counts of the split, and `audit["file"]` the counts of the
+        file.
         """
         known, parted = super().provenance, self._single() is not None
         data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, object], known.audit)

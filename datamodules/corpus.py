@@ -60,7 +60,7 @@ def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split
     """Count the items of `split` that also occur in each earlier split, as `also_in_<split>`.
 
     Args:
-        texts: Items of each split as strings; see `texts_of`.
+        texts: Items of each split as strings.
         split: Name of the split.
     """
     earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in texts]
@@ -85,10 +85,13 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
 
 
 def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
-    """Return the file of each split, from one path that contains `{split}` or from a mapping of splits to paths.
+    """Return the file of each split.
+
+    Args:
+        corpus: One path that contains `{split}`, or a mapping from splits to paths.
 
     Raises:
-        CorpusError: The mapping names another split, or a file that does not exist.
+        CorpusError: The mapping has a key that is not a split, or names a file that does not exist.
     """
     if isinstance(corpus, str):
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
@@ -104,9 +107,9 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
 
 
 def corpus_of(path: Path) -> dict[str, str]:
-    """Derive from a file name the name of the `corpus`, and the `split` if the file name states one.
+    """Return the name of the `corpus` to which a file belongs, and its `split` if the file name ends in one.
 
-    `en_ewt-ud-dev.conllu` is the split dev of `en_ewt-ud`. A file that is named after its split alone, such as
+    `en_ewt-ud-dev.conllu` is the split dev of `en_ewt-ud`. A file whose name is only a split, such as
     `sst2/dev.tsv`, takes the corpus name from its folder.
     """
     found = _OF_SPLIT.fullmatch(path.stem)
@@ -114,17 +117,22 @@ def corpus_of(path: Path) -> dict[str, str]:
 
 
 def parts_of(data: object, kind: type[Data]) -> list[Data]:
-    """Return the instances of the class `kind` among a datamodule and its `parts`."""
+    """Return the instances of the class `kind` among a datamodule and, if it is composite, its `parts`."""
     return [one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)]
 
 
 def part_of(data: object, kind: type[Data]) -> Data | None:
-    """Return the datamodule, or its first part, that is an instance of the class `kind`; None without one."""
+    """Return the first instance of the class `kind` among a datamodule and its `parts`; None if there is none."""
     return next(iter(parts_of(data, kind)), None)
 
 
 def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
-    """Log a warning if the audit of a treebank counts trees with several roots; Universal Dependencies allows one."""
+    """Log a warning if a treebank has trees with several roots; Universal Dependencies allows one.
+
+    Args:
+        name: File or name of the treebank, for the message.
+        audit: Counts of the treebank's reader; `multiple_roots` is the number of such trees.
+    """
     if count := audit.get("multiple_roots", 0):
         rank_zero_only(log.warning)(
             f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
@@ -133,7 +141,12 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
 
 
 def warn_of_words(path: Path, store: Store) -> None:
-    """Log warnings about the store of a file: words unknown to the tokenizer, and trees with several roots."""
+    """Log warnings if many words of a file have the tokenizer's unknown token, or if its trees have several roots.
+
+    Args:
+        path: The corpus file.
+        store: Store of the attention for this file.
+    """
     words = len(store.labels["words"].combine_chunks().values)
     count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
     if count > UNKNOWN_SHARE * words:
@@ -146,15 +159,16 @@ def warn_of_words(path: Path, store: Store) -> None:
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
-    """Datamodule of a corpus in splits, served as batches; the base class of all datamodules.
+    """Base class of all datamodules: a corpus in splits, served as batches.
 
     Subclasses fill `splits` in `setup`, and return the batches of a split from `_batches`.
 
     Args:
-        corpus: `sample` for the embedded corpus, a name of `python -m corpora.registry --list`, one path with `{split}`
-            in the place of train, dev and test, or a mapping from these three to paths.
+        corpus: `sample` for the embedded corpus, a name of `python -m corpora.registry --list`, one path with
+            `{split}` in the place of train, dev and test, or a mapping from these three to paths.
         root: Folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
-        cache: Folder of stores, and of everything that is written once; else `$PROBING_CACHE`, else `./stores`.
+        cache: Folder of attention stores and of other files that are computed once; else `$PROBING_CACHE`, else
+            `./stores`.
         vectors: Word vectors; None for none.
         workers: Number of processes that read batches ahead; 0 reads in the training process.
         seed: Seed of the order of the training batches; None for the seed of the run.
@@ -163,14 +177,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             devices. With `device`, each device takes a whole batch, so that a step has as many batches as devices.
 
     Attributes:
-        unit: Plural noun for the items, for messages.
-        holds: Contents of an item, for messages.
+        unit: Plural noun for the items of a split, for messages.
+        holds: Noun phrase for the content of the batches, for messages.
         batch: Class of the batches.
-        suffix: Usual suffix of the files, for messages.
+        suffix: Usual suffix of the corpus files, for messages.
         always: Splits that every stage reads.
         sample: Folder of the embedded corpus in the cache, and the function that writes its files there.
         vectors: The word vectors, after `setup`.
-        splits: Data of each split, indexed by lists of items, after `setup`.
+        splits: Dataset of each split, indexed by lists of items, after `setup`.
     """
 
     unit: ClassVar[str] = "sentences"
@@ -205,12 +219,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     def ranks(self) -> Ranks:
-        """Rank of this process and number of processes of the run; 0 of 1 without a trainer."""
+        """Rank of this process and number of processes of the run; 0 and 1 without a trainer."""
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         return Ranks(rank, world, self.rank_timeout)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the corpus file of every split; write the files of the embedded sample if they are absent or damaged.
+        """Return the corpus file of every split.
+
+        The files of the embedded sample are first written if they are absent or damaged.
 
         Raises:
             CorpusError: The corpus is unknown or absent.
@@ -236,13 +252,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     def missing_remedy(self) -> str:
-        """Advice, for the message, if the corpus lacks a split that is needed."""
+        """Advice for the error message if the corpus lacks a split that is needed."""
         return f"Name its file: {self._mapping}"
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return the splits that a stage reads, and the splits that it only prepares for the test after a training.
+        """Return the splits that a stage reads, and the splits that it only prepares for a later test.
 
-        A training without validation needs train alone.
+        `fit` prepares the test split, because a test follows the training. Without validation, `fit` needs train
+        alone.
 
         Args:
             stage: Stage of Lightning, such as `fit`.
@@ -262,7 +279,11 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return read, ["test"] if tested else []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        """Return an error for each missing corpus file that these stages read; raise the errors of `splits_of`."""
+        """Return an error for each missing corpus file that these stages read.
+
+        Raises:
+            CorpusError: The corpus lacks a split that is needed.
+        """
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
         return [no_file(path) for path in paths if not path.is_file()]
@@ -275,7 +296,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     @property
     @abstractmethod
     def provenance(self) -> Provenance:
-        """Description of the encoder and of the files for results, with counts of all that was dropped or replaced."""
+        """Description of encoder and files for the results, with counts of all that was dropped or replaced."""
 
     def _batches(self, data: Any, *, shuffle: bool = False) -> BatchLoader[Item]:  # noqa: ANN401
         """Return the batches of one value of `splits`, shuffled for a training."""
@@ -311,7 +332,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return self._batches(self.splits["dev"])
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
-        """Return batches of the dev split, on which experiments select, and of the test split, on which they report."""
+        """Return one loader for dev, on which experiments select, and one for test, on which they report."""
         return [self._batches(self.splits[split]) for split in ("dev", "test")]
 
     def predict_dataloader(self) -> Batches[Item]:
@@ -320,27 +341,35 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
 
 def load_later(source: EncoderSource | None, trainer: Trainer | None) -> Callable[[], Encoder] | None:
-    """Return a function that loads the encoder on the trainer's device at its first call; None without an encoder."""
+    """Return a function that loads the encoder at its first call; None without an encoder.
+
+    Args:
+        source: Files of the encoder.
+        trainer: Trainer on whose device the encoder is loaded; None for the CPU.
+    """
     device = "cpu" if trainer is None else trainer.strategy.root_device
     return None if source is None else once(lambda: Encoder(source, device))
 
 
 class AttentionDataModule(CorpusDataModule[Item]):
-    """Datamodule of a corpus read by an encoder; the base class of datamodules that read attention from stores.
+    """Base class of datamodules that read an encoder's attention from stores.
 
-    `setup` opens one store per split, and makes the stores that are missing; splits of one file share a store.
-    Subclasses implement `extraction`, `read`, `items` and `make_splits`. See `CorpusDataModule` for the other options.
+    A store is a folder of files with the attention of one encoder to one corpus file. `setup` opens the store of
+    each split, and makes it first if it is missing; splits of one file share a store. Subclasses implement
+    `extraction`, `read`, `items` and `make_splits`. See `CorpusDataModule` for the other options.
 
     Args:
         encoder: The encoder; None for experiments that need no attention.
         options: Layers, heads and precision of the stores, and the policy for sentences over the encoder's limit.
-        random_init: A test also reads dev and test through the same encoder with random weights, except the embeddings;
-            the difference of the given encoder from it is the effect of pretraining.
+        random_init: In a test, also read dev and test through the same encoder with random weights; only its
+            embeddings stay pretrained. The difference between the two encoders is the effect of pretraining.
 
     Attributes:
-        make: Function that makes a missing store: `attention.make_store`, or its substitute in a rehearsal.
+        make: Function that makes a missing store: `attention.make_store`, or a substitute that writes nothing, for
+            `--preflight`.
         stores: Opened store of each split.
-        random_splits: Dev and test through the encoder with random weights, after `setup` of a test.
+        random_splits: Datasets of dev and test with the attention of the encoder with random weights, after `setup`
+            of a test.
     """
 
     def __init__(
@@ -364,7 +393,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @abstractmethod
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        """Return the specification of the extraction of a corpus file.
+        """Return the specification for extracting attention to a corpus file.
 
         Args:
             path: The corpus file.
@@ -385,7 +414,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @abstractmethod
     def items(self, extraction: Extraction, corpus: Any, encoder: Encoder | None) -> Items:  # noqa: ANN401
-        """Cut a parsed corpus into items, each an input of the encoder.
+        """Cut a parsed corpus into items, such as sentences, and prepare each as input of the encoder.
 
         Args:
             extraction: Specification of the extraction.
@@ -399,13 +428,14 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
         Args:
             stores: Store of each split.
-            encoder: Role of the encoder whose attention the stores hold.
+            encoder: Role of the encoder whose attention the stores hold: `given`, or `random_init` for random
+                weights.
         """
 
     def setup(self, stage: str) -> None:
-        """Open the stores of the splits of a stage; every rank takes part in making missing ones.
+        """Open the stores of the splits of a stage; all ranks together make the missing ones.
 
-        A training also makes the store of the test split, which is read afterwards.
+        `fit` also makes the store of the test split, which is read after the training.
 
         Raises:
             AlignmentError: A sentence does not fit the encoder.
@@ -482,22 +512,25 @@ class AttentionDataModule(CorpusDataModule[Item]):
         return stores
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
-        """Return batches of dev, then of test; with `random_init` then both through the encoder with random weights."""
+        """Return one loader for dev and one for test.
+
+        With `random_init`, two more follow: dev and test with the attention of the encoder with random weights.
+        """
         return [*super().test_dataloader(), *map(self._batches, self.random_splits.values())]
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """0-based layers of the encoder whose attention the batches hold."""
+        """Encoder layers whose attention is in the batches, as 0-based indices."""
         return self._any.manifest.layers
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """0-based attention heads of each layer that the batches hold."""
+        """Attention heads that the batches hold of each layer, as 0-based indices."""
         return self._any.manifest.heads
 
     @property
     def encoder_identity(self) -> Mapping[str, object] | None:
-        """Values that determine the encoder's attention, for which a probe is trained; None without an encoder."""
+        """Values that determine the encoder's attention, on which a trained probe depends; None without an encoder."""
         identity = self._any.manifest.identity["encoder"]
         return identity if isinstance(identity, dict) else None
 
@@ -511,7 +544,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of encoder and files, with counts of everything dropped, replaced or in an earlier split too."""
+        """Description of encoder and files for the results.
+
+        It counts everything that was dropped or replaced, and items that also occur in an earlier split.
+        """
         files = self.files()
         data: dict[str, object] = {}
         audit: dict[str, object] = {}

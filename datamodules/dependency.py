@@ -45,18 +45,19 @@ HeadsOf = Callable[[Sequence[str]], Sequence[int]]
 
 
 class DependencySplit(Dataset[AttentionBatch]):
-    """The sentences of a split as a dataset that is indexed by whole batches: `split[[3, 7]]` is an `AttentionBatch`.
+    """Dataset of the sentences of one split, indexed by whole batches: `split[[3, 7]]` is an `AttentionBatch`.
 
     Args:
         data: Datamodule with the options; no reference to it is kept.
-        store: Store of the split.
+        store: Store of the attention for the split's file.
         split: Name of the split.
-        encoder: Role of the encoder whose attention the store holds.
+        encoder: Role of the encoder whose attention the store holds: `given`, `before` fine-tuning, or
+            `random_init`.
 
     Attributes:
         arcs: Number of words whose syntactic head is a word, not the root.
-        reach: First and last word, from 1, that each word may attend to in each layer, int32 `[words, layers, 2]`; None
-            if every word may attend to the whole sentence.
+        reach: int32 `[words, layers, 2]`, first and last word, from 1, that each word may attend to in each layer;
+            None if every word may attend to the whole sentence.
     """
 
     def __init__(self, data: "DependencyDataModule", store: Store, split: Split, encoder: EncoderOf = "given") -> None:
@@ -137,7 +138,10 @@ class DependencySplit(Dataset[AttentionBatch]):
 
 
 def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
-    """Return the distinct relations or tags in a store as the corpus writes them, ordered by their codes there."""
+    """Return the distinct relations or tags in a store, spelled as in the corpus.
+
+    The index of a label in this list is its code in the store.
+    """
     labels: list[str] = store.labels.combine_chunks()[column].chunk(0).values.dictionary.to_pylist()
     return labels
 
@@ -154,7 +158,7 @@ def require_tags(path: Path, tags: Collection[str]) -> None:
 
     Args:
         path: The file.
-        tags: All tags in it, `_` for none.
+        tags: Distinct tags in the file; `_` stands for no tag.
     """
     if not set(tags) - {"_"}:
         wrong = "no word has a tag in column XPOS, by which punctuation is recognised"
@@ -167,7 +171,7 @@ def base_label(relation: str) -> str:
 
 
 class DependencyDataModule(AttentionDataModule[AttentionBatch]):
-    """Datamodule of attention over the sentences of a dependency treebank.
+    """Datamodule of an encoder's attention to the sentences of a dependency treebank.
 
     See `AttentionDataModule` and `CorpusDataModule` for the other options.
 
@@ -176,20 +180,21 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
         format: `conllu` or `conllx`; None for the format that the suffix implies.
         relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.
-        punctuation: Relations with their subtypes, or tags, of the words that UAS, UUAS and root accuracy leave out.
-            None for the relation `punct`, or for the tags that the released code of Hewitt & Manning (2019) leaves out.
-        punctuation_by: `relation`, or `xpos` for the treebank's own tags.
-        hidden: Layers whose hidden states are stored beside the attention: 0 for the output of the embeddings, k for
-            the output of layer k.
-        max_cells: Upper bound of a training batch in padded cells, `batch · (longest + 2)²`. Evaluation batches have at
-            most twice as many cells, and at most 65,536.
+        punctuation: Labels of the words that UAS, UUAS and root accuracy leave out: relations, each with its
+            subtypes, or tags. None for the relation `punct`, or for the tags that the released code of Hewitt &
+            Manning (2019) leaves out.
+        punctuation_by: Kind of these labels: `relation`, or `xpos` for the treebank's own tags.
+        hidden: Layers whose hidden states are stored along with the attention: 0 for the output of the embeddings,
+            k for the output of layer k.
+        max_cells: Upper bound of the padded cells of a training batch, `batch · (longest + 2)²`. Evaluation batches
+            have at most twice as many cells, and at most 65,536.
         max_sentences: Largest number of sentences in a training batch.
 
     Attributes:
-        relations: Names of the relations; a relation id is an index into them, after `setup`.
+        relations: Names of the relations, after `setup`; a relation id is an index into them.
         train_on: Indices of the sentences to train on; None for all.
         heads_of: Function that replaces the syntactic heads of the corpus; None leaves them unchanged.
-        lowest: Index of the lowest layer whose attention the batches hold.
+        lowest: Index, among the stored layers, of the lowest layer whose attention is in the batches.
 
     Raises:
         CorpusError: On `setup`, a corpus is absent, malformed, or without the tags of `punctuation_by`.
@@ -260,7 +265,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return self._any.manifest.hidden.size
 
     def setup(self, stage: str) -> None:
-        """Open the stores of a stage, and assign ids to the relations of all of them together."""
+        """Open the stores of the splits of a stage, and assign ids to the relations of all open stores together."""
         super().setup(stage)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(
@@ -275,14 +280,14 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return {split: DependencySplit(self, store, split, encoder) for split, store in stores.items()}
 
     def name_of(self, label: str) -> str:
-        """Return the label as this datamodule reports it: with its subtype, or without if `relations` is `base`."""
+        """Return a relation as this datamodule reports it: with its subtype, or without if `relations` is `base`."""
         return base_label(label) if self.relation_labels == "base" else label
 
     def read_only(self, reads: Set[Field]) -> None:
-        """Restrict the batches to some tensors; the others are left empty.
+        """Restrict the tensors that are read into the batches; the others are left empty.
 
         Args:
-            reads: Names of the tensors to read, among `FIELDS`.
+            reads: Names of the tensors to read, among `attention`, `hidden` and `vectors`.
         """
         self._reads = reads
         for data in (*self.splits.values(), *self.random_splits.values()):
@@ -291,12 +296,15 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def variant(
         self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None, lowest: int = 0
     ) -> "DependencyDataModule":
-        """Return a changed copy of the datamodule on the same opened stores; call its `setup` before use.
+        """Return a copy of the datamodule with other heads, training sentences or layers, on the same opened stores.
+
+        Call `setup` of the copy before use.
 
         Args:
-            heads: Function that gives every sentence other syntactic heads than the corpus.
+            heads: Function from the words of a sentence to heads that replace those of the corpus; None changes
+                none.
             train: Indices of the sentences of the train split to train on; None for all.
-            lowest: Index in `layers` of the lowest layer whose attention the batches hold.
+            lowest: Index in `layers` of the lowest layer whose attention is in the batches.
         """
         changed = copy(self)
         changed.trainer = None
@@ -309,7 +317,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of encoder, files and punctuation; counts of everything dropped, cut or replaced."""
+        """Description of encoder, files and punctuation for the results, with counts of what was left out."""
         known = super().provenance
         data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, dict[str, object]], known.audit)
         for split in self.stores:
@@ -318,7 +326,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return known
 
     def batches(self, split: Split, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
-        """Return the sentences of a split, each once, in batches for evaluation.
+        """Return the batches of a split for evaluation, with each sentence once.
 
         Args:
             split: Name of the split.

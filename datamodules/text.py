@@ -53,20 +53,21 @@ class TextSource:
     """One corpus of texts, and the options to read it.
 
     Args:
-        corpus: `sample` for the embedded text, or with `format: conllu` for the test split of the embedded treebank; a
-            name of the registry; or a file: plain text with one paragraph per line (`.txt`, `.raw`), labelled texts or
-            pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or word links.
+        corpus: `sample` for the embedded text, or with `format: conllu` for the test split of the embedded
+            treebank; a name of the registry; or a file: plain text with one paragraph per line (`.txt`, `.raw`),
+            labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or
+            sentences with labelled links between words.
         name: Name in tables; None for the name in the registry, or the stem of the file.
-        split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test if there is one, else
-            dev, else the whole.
-        format: None for the format that the suffix implies. Word links need it: `links` for a TSV file, `enhanced` for
-            column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of FrameNet; see
-            `corpora.texts`.
-        columns: Columns of labelled texts; None for the columns in the registry, else `text` alone. Labels are read if
-            their column is named: `{text: text, label: label}`.
-        header: True if TSV and CSV name their columns; None for the registry's value, else True.
-        packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one segment, as in
-            BERT's pre-training.
+        split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test if there is one,
+            else dev, else the whole corpus.
+        format: None for the format that the suffix implies. A file of word links needs a format: `links` for a TSV
+            file, `enhanced` for column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of
+            FrameNet; see `corpora.texts`.
+        columns: Columns of labelled texts; None for the columns in the registry, else `text` alone. Labels are read
+            if their column is named: `{text: text, label: label}`.
+        header: True if TSV and CSV files name their columns; None for the registry's value, else True.
+        packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one segment, as
+            in BERT's pre-training.
         limit: Largest number of segments; None for all.
     """
 
@@ -89,10 +90,10 @@ Sources = str | dict[str, Any] | list[Any]
 
 
 def read_sources(given: Sources | TextSource) -> tuple[TextSource, ...]:
-    """Convert the value of `corpora`, one corpus or a list of them, to a tuple of `TextSource`s.
+    """Return a `TextSource` for each corpus in the value of `corpora`, which is one corpus or a list of them.
 
-    The options are read here and not by jsonargparse. It would read a file that is named alone as a config, and merge a
-    list of the command line into the list of the config, option by option.
+    The options are parsed here and not by jsonargparse, which would take a single file name for a config, and would
+    merge a list on the command line into the list in the config.
 
     Raises:
         UserError: An option is unknown, or has a value that is not allowed.
@@ -184,11 +185,11 @@ Stretch = tuple[Passage, WordPieces]
 
 @dataclass(frozen=True)
 class TextSegment:
-    """A segment and its passages.
+    """Segment of text, which is one input of an encoder, with its passages.
 
     Attributes:
-        passages: The one or two passages, before the tokenizer cuts them.
-        segment: Their tokens, with delimiters.
+        passages: The one or two passages as words.
+        segment: Tokens of the passages, with delimiters.
     """
 
     passages: Text
@@ -198,13 +199,23 @@ class TextSegment:
 class Segments:
     """Segments of one corpus, in the order of its file.
 
-    A passage over the limit is cut at word boundaries into consecutive stretches. When packed in pairs, a stretch fills
-    half a segment, and the last stretch of an odd number is cut in two. A sentence whose tree or links are known, and a
-    pair of texts, are not cut but left out.
+    A passage over the length limit is cut at word boundaries into consecutive stretches, and each stretch becomes a
+    segment. If passages are packed in pairs, two stretches of at most half the limit make a segment; the last
+    stretch of an odd number is cut in two. Sentences with a known tree or links, and pairs of texts, are never cut,
+    but left out if they are over the limit.
 
-    `read` counts `passages`, `segments`, their `words`, `tokens` and `words_with_unknown`; texts left out because they
-    are `too_long` or `too_short` (fewer than two words); `words_cut`, words that alone exceed the limit; and the counts
-    of the reader.
+    `read` counts:
+
+    - `passages` and `segments`, and the `words`, `tokens` and `words_with_unknown` of the segments.
+    - `too_long` and `too_short`: texts left out, and stretches left out because they have fewer than two words.
+    - `words_cut`: words that alone exceed the limit.
+    - `unpaired`: sentences left out of `pairs` because no other follows.
+    - The counts of the corpus reader.
+
+    Args:
+        corpus: The corpus.
+        segmenter: Tokenizer that makes segments.
+        max_length: Largest number of pieces of a segment, delimiters included.
     """
 
     def __init__(self, corpus: _Corpus, segmenter: Segmenter, max_length: int) -> None:
@@ -222,7 +233,7 @@ class Segments:
         """Yield the segments of the corpus in the order of its file.
 
         Args:
-            audit: Receives the counts that the class lists.
+            audit: Receives the counts that are listed at the class.
         """
         packed = self._packed(audit) if self._pairs else self._stretches(audit)
         for stretches in islice(packed, self._corpus.source.limit):
@@ -295,14 +306,14 @@ def _parted(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, in
 def segment_batch(
     segments: Sequence[TextSegment], index: Sequence[int], corpus: str, *, pad: int, encoder: EncoderOf = "given"
 ) -> SegmentBatch:
-    """Return a batch of segments, padded to the longest; the batch may be empty.
+    """Return a batch of segments, padded to the longest; without segments, an empty batch.
 
     Args:
         segments: Segments of the batch.
         index: Index of each segment among all segments of the run.
         corpus: Name of their corpus.
         pad: Id of the padding token.
-        encoder: Role of the encoder whose attention is to be read.
+        encoder: Role of the encoder whose attention is to be read: `given`, `before` fine-tuning, or `random_init`.
     """
 
     def padded(field: str, blank: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -330,15 +341,15 @@ def _bounds(lengths: Sequence[int], max_cells: int) -> list[tuple[int, int]]:
 
 
 class TextStream(IterableDataset[SegmentBatch]):
-    """Dataset that yields the batches of this rank, one corpus after the other, of segments of similar length.
+    """Dataset that yields this rank's batches of segments of similar length, one corpus after the other.
 
-    Every rank reads all texts and takes its share of the batches, which are the same on any number of ranks. Only the
-    segments of one window are in memory at a time. A rank without a batch gets an empty one, because a rank that never
-    runs its loop would miss the collective at its end.
+    Every rank reads all texts and takes its share of the batches, which are the same on any number of ranks.
+    Segments are sorted by length in groups of `_WINDOW`, and only one group is in memory at a time. A rank without
+    a batch gets an empty one, because a rank that never runs its loop would miss the collective at its end.
 
     Args:
-        data: Datamodule, after `setup`; its audits are counted anew by every pass.
-        encoder: Role of the encoder whose attention will be read.
+        data: Datamodule, after `setup`; every pass over the texts renews its `audits`.
+        encoder: Role of the encoder whose attention will be read: `given`, `before` fine-tuning, or `random_init`.
     """
 
     def __init__(self, data: "TextDataModule", encoder: EncoderOf) -> None:
@@ -437,7 +448,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def max_cells(self) -> int:
-        """Largest size of a batch: segments × (tokens of the longest)², padding included; known after `setup`."""
+        """Upper bound of the padded cells of a batch, `batch · longest²`, longest in tokens; known after `setup`."""
         return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property
@@ -445,14 +456,21 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return (self.encoder,) if self.before is None else (self.encoder, self.before)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the file of every corpus of texts by name; write the embedded texts if they are absent or damaged."""
+        """Return the file of every corpus, by name of the corpus.
+
+        The files of the embedded text are first written if they are absent or damaged.
+        """
         for corpus in self._corpora:
             if corpus.source.corpus == "sample":
                 write_sample_text(corpus.path.parent)
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return two empty lists, as a corpus of texts is read whole; a CorpusError if the stage is not `test`."""
+        """Return two empty lists, because a text corpus is read whole.
+
+        Raises:
+            CorpusError: The stage is not `test`.
+        """
         if stage != "test":
             raise CorpusError(
                 f"{type(self).__name__} has no training data: it is for experiments without training. Run `python "
@@ -464,7 +482,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return [no_file(path) for path in dict.fromkeys(self.files().values()) if not path.is_file()]
 
     def segments(self, *corpora: _Corpus) -> dict[str, Segments]:
-        """Return the segments of the given corpora by name, by default of all corpora, after `setup`."""
+        """Return the `Segments` of each corpus, by its name; call it after `setup`.
+
+        Args:
+            corpora: The corpora; by default, all corpora of the datamodule.
+        """
         segmenter = Segmenter(self.encoders["given"])
         return {corpus.name: Segments(corpus, segmenter, self.max_length) for corpus in corpora or self._corpora}
 
@@ -511,7 +533,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Encoders and files; counts of texts read, cut and left out."""
+        """Description of encoders and files for the results, with counts of the texts read, cut and left out."""
         described: dict[str, dict[str, object]] = {str(which): one for which, one in self._described.items()}
         given = described.pop("given")
         data = {
@@ -526,7 +548,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self.audits.items()})
 
     def warn_of_left_out(self) -> None:
-        """Log warnings about many texts left out for their length, and about trees with several roots, on rank 0."""
+        """Log a warning if many texts of a corpus were left out as too long, or if trees have several roots.
+
+        Only rank 0 logs.
+        """
         for name, audit in self.audits.items():
             warn_of_roots(name, audit)
             left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
@@ -538,29 +563,29 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 )
 
     def only(self, names: Collection[str]) -> "TextDataModule":
-        """Return a copy of the datamodule with the named corpora alone."""
+        """Return a copy of the datamodule that has only the named corpora."""
         chosen = copy(self)
         chosen._corpora = tuple(corpus for corpus in self._corpora if corpus.name in names)
         return chosen
 
     def passages(self) -> Iterator[Text]:
-        """Yield all texts of the corpora as passages, before any is cut or left out."""
+        """Yield the passages of all texts in all corpora, before any is cut or left out."""
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 
     def has_split(self, split: registry.Split) -> bool:
-        """Return True if every corpus has a split of this name: in the registry, or as a path with `{split}`."""
+        """Return True if every corpus has this split, because the registry names it or the path contains `{split}`."""
         return all(
             split in CORPORA[source.corpus].splits if source.corpus in CORPORA else "{split}" in source.corpus
             for source in self.sources
         )
 
     def drawn(self, split: registry.Split | None, most: int, seed: int) -> Iterator[SegmentBatch]:
-        """Draw at most `most` segments of each corpus at random, and yield them in batches; the same on every rank.
+        """Draw segments of each corpus at random, and yield them in batches; every rank draws the same segments.
 
         Args:
             split: Split of the corpora to draw from; None for the texts that a test reads.
-            most: Largest number of segments of each corpus.
+            most: Largest number of segments drawn from each corpus.
             seed: Seed of the draw.
 
         Raises:
@@ -589,9 +614,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=pad)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
-        """Return batches of all texts for the given encoder; with `random_init` then for the random one.
+        """Return a loader of all texts for the given encoder and, with `random_init`, one for the random encoder.
 
-        Each text comes once. The encoder `before` reads the batches of the given one.
+        Each text comes once in a loader. The encoder `before` has no loader: it reads the batches of the given
+        encoder.
         """
         return [
             DataLoader(TextStream(self, which), batch_size=None, pin_memory=torch.cuda.is_available())

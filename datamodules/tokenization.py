@@ -27,16 +27,16 @@ PAD, UNKNOWN, MASK, START, END, SEPARATOR = SPECIALS = ("<pad>", "<unk>", "<mask
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Vocabulary of words or pieces; the id of each is its index in `words`.
+    """Vocabulary of words or pieces; the id of each entry is its index in `words`.
 
     Attributes:
         words: All entries, special tokens included.
         pad: Id of the padding.
-        unknown: Id of every word that is not in the vocabulary.
-        mask: Id of the token that hides a word; None, as for the next three, if there is none.
-        start: Id of the delimiter before a text.
-        end: Id of the delimiter after a text.
-        separator: Id of the delimiter between the texts of a pair.
+        unknown: Id that stands for every word that is not in the vocabulary.
+        mask: Id of the mask token; None if there is none.
+        start: Id of the delimiter before a text; None if there is none.
+        end: Id of the delimiter after a text; None if there is none.
+        separator: Id of the delimiter between the texts of a pair; None if there is none.
     """
 
     words: tuple[str, ...]
@@ -56,7 +56,7 @@ class Vocabulary:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        """Ids of the special tokens, which no word of a corpus has."""
+        """Ids of the special tokens; no word of a corpus gets any of them but `unknown`."""
         return frozenset(number for number in self._specials if number is not None)
 
     @cached_property
@@ -64,20 +64,22 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words) if number not in self.specials}
 
     def numbers(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """Return the id of each word in the vocabulary, int64 `[words]`.
+        """Return the id of each word, int64 `[words]`.
 
-        It is `unknown` for a word that is absent or spelled like a special token.
+        A word that is not in the vocabulary, or is spelled like a special token, gets the id `unknown`.
         """
         return np.fromiter((self._numbers.get(word, self.unknown) for word in words), np.int64)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the vocabulary: the words in order and the ids of the special tokens."""
+        """SHA-256 of the vocabulary, in hexadecimal: of its words in order and of the ids of its special tokens."""
         return digest(json.dumps([self.words, self._specials]).encode())
 
 
 def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
-    """Return a vocabulary: the special tokens, then words by falling count and code points.
+    """Return a vocabulary of the special tokens, followed by words in descending order of their count.
+
+    Words of equal count are in order of their code points.
 
     Args:
         counts: Count of each word in train.
@@ -98,7 +100,10 @@ def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | N
 
 
 def piece_vocabulary(tokenizer: TextTokenizer) -> Vocabulary:
-    """Return the vocabulary of a tokenizer's pieces; its `unknown` is `pad` if the tokenizer has no unknown piece."""
+    """Return the vocabulary of a tokenizer's pieces.
+
+    Its `unknown` is equal to `pad` if the tokenizer has no unknown piece.
+    """
     unknown = tokenizer.pad if tokenizer.unknown is None else tokenizer.unknown
     delimiters = tokenizer.start, tokenizer.end, tokenizer.separator
     return Vocabulary(tokenizer.pieces, tokenizer.pad, unknown, tokenizer.mask, *delimiters)
@@ -119,16 +124,19 @@ _APART = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Words of several texts and their pairs in flat arrays, one text after the other.
+    """Words of several texts in flat arrays; the words of a text are followed by those of its pair.
+
+    The pair of a text is the second text of a record, such as a hypothesis.
 
     Attributes:
         types: Distinct words in order of their first occurrence.
         codes: int64 `[words]`, index of each word in `types`.
         offsets: int64 `[2 · texts + 1]`; text i has the words `offsets[2i]:offsets[2i+1]`, its pair the words
             `offsets[2i+1]:offsets[2i+2]`.
-        paired: bool `[texts]`, texts that have a pair.
-        sentences: int64 `[words]`, index of the sentence; non-decreasing, and different for any two sentences.
-        rationale: bool `[words]`, words of the rationale.
+        paired: Bool `[texts]`, True for texts that have a pair.
+        sentences: int64 `[words]`, number of each word's sentence. Numbers never decrease, and no two sentences
+            have the same number.
+        rationale: Bool `[words]`, True for words of the rationale.
     """
 
     types: tuple[str, ...]
@@ -144,11 +152,12 @@ class TokenizedTexts:
     """Tokens of several texts in flat arrays; each text has at least one token that is not a special token.
 
     Attributes:
-        codes: int64 `[tokens]`; for words, indices into `(*types, *SPECIALS)`; for pieces, their ids.
+        codes: int64 `[tokens]`; if tokens are words, indices into `(*types, *SPECIALS)`; if they are pieces, their
+            ids.
         offsets: int64 `[texts + 1]`; text i has the tokens `offsets[i]:offsets[i+1]`.
         sources: int64 `[tokens]`, 0 in the text, 1 in its pair, -1 for special tokens.
-        words: int64 `[tokens]`, index of the word in the flat array; -1 for special tokens, and for the unknown token
-            of a blank text.
+        words: int64 `[tokens]`, index of each token's word in the flat arrays of `Words`; -1 for special tokens,
+            and for the unknown token of a blank text.
         types: The distinct words; None for pieces.
         blank: Number of texts that held no token and were given the unknown token.
     """
@@ -167,20 +176,25 @@ class TokenizedTexts:
 
     @property
     def counts(self) -> Counter[str]:
-        """Number of occurrences of each word in the texts; empty for pieces."""
+        """Number of occurrences of each word in the texts; empty if tokens are pieces."""
         types = self.types or ()
         found = np.bincount(self.codes, minlength=len(types)).tolist()
         return Counter({word: count for word, count in zip(types, found, strict=False) if count})
 
     @property
     def segments(self) -> Numbers:
-        """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair; specials repeat the token before."""
+        """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair.
+
+        A special token has the segment of the token before it, or 0 at the start of a text.
+        """
         last = np.maximum.accumulate(np.where(self.sources >= 0, np.arange(len(self.sources)), -1))
         within = last >= self.offsets[self.owners]
         return np.where(within, self.sources[last], 0)
 
     def sentences(self, words: Words) -> Numbers:
-        """Return the index of each token's sentence in its text, int64 `[tokens]`, without gaps; -1 for special tokens.
+        """Return the 0-based index of each token's sentence within its text, int64 `[tokens]`; -1 for special tokens.
+
+        The indices have no gaps, even if all tokens of a sentence were cut.
 
         Args:
             words: Words of the same texts.
@@ -201,9 +215,10 @@ class TokenOptions:
     Attributes:
         lowercase: Convert words to lower case.
         punctuation: `attached` or `apart`; see `read_words`.
-        delimiters: Add a token before and after each text of words.
-        sentence_separator: Word between sentences, which is dropped; None for the rule of `read_words`.
-        max_length: Largest number of tokens of a text, delimiters included; None for the encoder's limit.
+        delimiters: Add a token before and after each text, if tokens are words.
+        sentence_separator: Word that separates sentences and is dropped; None for the rule of `read_words`.
+        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The limit of the
+            tokenizer's encoder holds as well.
     """
 
     lowercase: bool = True
@@ -223,16 +238,17 @@ def tokenize(
     options: TokenOptions,
     too_long: Literal["truncate", "error"] = "truncate",
 ) -> tuple[Words, TokenizedTexts, Numbers]:
-    """Split the texts of a file into words, and make tokens of them.
+    """Split the texts of a file into words, and turn these into tokens.
 
-    A tokenizer has rules of its own for case, punctuation and delimiters, and may have a lower limit.
+    With a tokenizer, `lowercase`, `punctuation` and `delimiters` of the options are ignored, because the tokenizer
+    has its own rules; if its length limit is lower than `max_length`, that limit holds.
 
     Args:
-        path: File of the texts, for messages.
+        path: File of the texts, for error messages.
         texts: The texts.
         tokenizer: Tokenizer whose pieces are the tokens; None makes words the tokens.
         options: Options for the tokens.
-        too_long: Cut longer texts, or raise an error.
+        too_long: `truncate` cuts texts that are too long, `error` raises an error.
 
     Returns:
         Words, tokens, and the number of tokens cut from each text, int64 `[texts]`.
@@ -268,16 +284,17 @@ def read_words(
 ) -> Words:
     """Split texts into words and sentences.
 
-    Without a separator, a sentence ends after `ENDS` and the `CLOSERS` that follow, and at the end of a text or pair.
-    This rule needs texts whose punctuation stands apart. With a separator, sentences end there and at the end of a
-    text; separators are dropped. All parts of a rationale word belong to the rationale.
+    With a `sentence_separator`, sentences end there and at the end of a text; separators are dropped. Without one,
+    a sentence ends after a word in `ENDS` and the words in `CLOSERS` that follow it, and at the end of a text or of
+    its pair. This rule needs texts whose punctuation is separated from words. If a rationale word is split, all its
+    parts belong to the rationale.
 
     Args:
         texts: The texts.
         lowercase: Convert words, and the separator, to lower case.
-        punctuation: `attached` splits at white space alone, for texts that are tokenised already; `apart` makes marks
-            and clitics words of their own.
-        sentence_separator: Word between sentences; None without.
+        punctuation: `attached` splits at white space alone, for texts that are already tokenized; `apart` also
+            separates punctuation marks and clitics from words.
+        sentence_separator: Word between sentences; None for no separator.
     """
     separator = sentence_separator.lower() if sentence_separator is not None and lowercase else sentence_separator
     codes: list[int] = []
@@ -328,7 +345,7 @@ def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
 
 
 def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
-    """Make each word a token; put a separator between a text and its pair.
+    """Return the words of each text as its tokens, with a separator between a text and its pair.
 
     Args:
         words: Words of the texts.
@@ -354,9 +371,9 @@ def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
 
 
 def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
-    """Cut each text and its pair into the pieces of a tokenizer, with its delimiters.
+    """Return the pieces into which a tokenizer cuts each text and its pair, with the tokenizer's delimiters.
 
-    The words are joined by single blanks; a piece belongs to the word in which it ends.
+    The words are joined by single blanks before they are cut; a piece belongs to the word in which it ends.
     """
     spelled = [words.types[code] for code in words.codes]
     parts = [" ".join(spelled[start:stop]) for start, stop in zip(words.offsets, words.offsets[1:], strict=False)]
@@ -383,7 +400,9 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
 
 
 def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
-    """Truncate each text to at most `limit` tokens; special tokens stay, and the longer text of a pair is cut first.
+    """Truncate each text to at most `limit` tokens.
+
+    Special tokens stay. Of a pair of texts, the longer one is cut first.
 
     Returns:
         The tokens that remain, and the number of tokens cut from each text, int64 `[texts]`.

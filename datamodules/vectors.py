@@ -43,13 +43,14 @@ class VectorSpec:
     """Name of word vectors, and options for looking words up in them.
 
     Args:
-        name: A text or binary file of GloVe or word2vec (plain or .gz, with a header or without), a `.kv` of gensim,
-            `encoder` for the encoder's own input embeddings, `glove.6B.50d` (100d, 200d, 300d) for the file in the data
-            root's `glove/` or else its subset there, or vectors of gensim's downloader.
+        name: A text or binary file of GloVe or word2vec (plain or .gz, with a header or without); a `.kv` of
+            gensim; `encoder` for the encoder's own input embeddings; `glove.6B.50d` (100d, 200d, 300d) for the file
+            of that name in `glove/` of the data root, or else for a subset of its rows there; or the name of
+            vectors of gensim's downloader.
         lowercase: Look words up in lower case; `encoder` follows its tokenizer instead.
-        min_coverage: Lowest share of the corpus's tokens with a vector, 0–1; less is an error.
-        allow_pickle: Permit to open a `.kv`, a pickle. A pickle can run any program: allow it only for files that you
-            trust.
+        min_coverage: Lowest fraction of the corpus's tokens that must have a vector, 0–1; less is an error.
+        allow_pickle: Permit opening a `.kv`, which is a pickle. A pickle can run any program: allow it only for
+            files that you trust.
     """
 
     name: str = "glove.6B.50d"
@@ -66,14 +67,23 @@ class VectorSpec:
 class WordVectors:
     """Vectors of the words of a corpus, and the row of each word.
 
+    The entries of `audit` are:
+
+    - `file`: name of the file of vectors, or `encoder`.
+    - `size`: number of dimensions of a vector.
+    - `types` and `tokens`: distinct forms and all tokens of the corpus; `types_covered` and `tokens_covered`: those
+      with a vector.
+    - `coverage`: fraction of the tokens with a vector, 0–1.
+    - `repeated_rows`, for a text file: rows of words that already had one.
+    - `types_all_unknown`, for `encoder`: types whose pieces are all the unknown token.
+
     Attributes:
-        index: Row of every known word, in the form that is looked up.
+        index: Row of every known word, in the form in which it is looked up.
         matrix: float32 `[types + 1, size]`; the last row, −1, is zero.
         lowercase: True if words are looked up in lower case.
-        identity: The file's name and SHA-256, or the encoder's identity, and `lowercase`; the same for every corpus.
-        audit: `file`; `size` of a vector; `types` (distinct forms) and `tokens` of the corpus; `types_covered`,
-            `tokens_covered`, and `coverage` of the tokens, 0–1; for a text file `repeated_rows` of words that already
-            had one; for `encoder` `types_all_unknown`, types without a piece that the tokenizer knows.
+        identity: Name and SHA-256 of the file, or the encoder's identity, and `lowercase`; the same for every
+            corpus.
+        audit: Facts and counts by name, as listed above.
     """
 
     index: Mapping[str, int]
@@ -88,7 +98,7 @@ class WordVectors:
         return int(self.matrix.shape[1])
 
     def rows(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """Return the row of the matrix for each word, int64 `[words]`; −1, the zero row, for an unknown word."""
+        """Return the row in `matrix` of each word, int64 `[words]`; −1, the row of zeros, for an unknown word."""
         forms = (word.lower() for word in words) if self.lowercase else words
         return np.fromiter((self.index.get(form, -1) for form in forms), np.int64, len(words))
 
@@ -102,13 +112,15 @@ def load_vectors(
     source: EncoderSource | None = None,
     encoder: Callable[[], Encoder] | None = None,
 ) -> WordVectors:
-    """Return the word vectors for the words of a corpus; the first time, convert their file.
+    """Return the word vectors for the words of a corpus.
+
+    The vectors of these words are read from the file once and then cached.
 
     Args:
         spec: Name and options of the vectors.
         words: Count of every form in the corpus.
         root: Data root, under which `glove/` lies.
-        cache: Folder of the stores; its `vectors/` holds the converted vectors.
+        cache: Cache folder; its `vectors/` holds the cached vectors.
         source: Files of the encoder that the name `encoder` stands for; None without one.
         encoder: Function that loads this encoder; None for `Encoder(source)`.
 
@@ -199,10 +211,10 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     Args:
         spec: Name of the vectors.
         root: Data root, under which `glove/` lies.
-        fetch: Permit gensim's downloader to fetch the file.
+        fetch: Permit gensim's downloader to download the file.
 
     Raises:
-        UserError: There is no such file and it cannot be fetched, or it is a pickle that is not allowed.
+        UserError: There is no such file and it cannot be downloaded, or it is a pickle that is not allowed.
     """
     path = Path(spec.name).expanduser()
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
@@ -242,8 +254,8 @@ def _download(name: str, fetch: bool) -> Path:
 def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     """Return the vectors of the wanted words in a file of word vectors, in the order of the file.
 
-    gensim reads `.kv` and word2vec's binary format. Text is read here, because gensim would parse all rows, pad a row
-    that is cut off, and give no line number in its errors.
+    gensim reads `.kv` files and word2vec's binary format. Text files are parsed here, because gensim would parse
+    all rows, pad a truncated row, and give no line numbers in its errors.
 
     Raises:
         UserError: The file is malformed.

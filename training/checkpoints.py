@@ -37,7 +37,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Return the content of a checkpoint file; its tensors are memory-mapped.
 
     Raises:
-        TrainingError: The file is damaged, or no checkpoint of a run.
+        TrainingError: The file is damaged, or it is not a checkpoint of a run.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -56,14 +56,16 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `class_path` and `init_args` of the module in a checkpoint; `class_path` is empty if it is not named.
+    """Return `class_path` and `init_args` of the module in a checkpoint.
+
+    `class_path` is empty if the checkpoint does not name the class of its module.
 
     Args:
-        path: The checkpoint, for messages.
-        content: Content of the checkpoint.
+        path: Path of the checkpoint, for error messages.
+        content: Content of the checkpoint, from `read_checkpoint`.
 
     Raises:
-        TrainingError: These entries do not have the form that a run writes.
+        TrainingError: The entries for the class and its arguments do not have the form that a run writes.
     """
     model = (config_of(content) if "config" in content else {}).get("model", {})
     parameters = content.get("hyper_parameters") or {}
@@ -80,11 +82,11 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """Return the settings of the datamodule on which the module in a checkpoint was trained.
 
     Args:
-        path: The checkpoint, for messages.
-        content: Content of the checkpoint.
+        path: Path of the checkpoint, for error messages.
+        content: Content of the checkpoint, from `read_checkpoint`.
 
     Raises:
-        TrainingError: The checkpoint has no such settings, or they cannot be used here.
+        TrainingError: The checkpoint has no settings of a datamodule, or this program cannot use them.
     """
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
@@ -100,7 +102,7 @@ def datamodule_from(settings: Namespace) -> LightningDataModule:
 
 
 def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the config of the run that wrote a checkpoint; `{"model": None}` if it cannot be read.
+    """Return the config of the run that wrote a checkpoint; `{"model": None}` if it is missing or unreadable.
 
     Args:
         content: Content of the checkpoint.
@@ -126,13 +128,13 @@ def instantiate(
     """Construct a module from the settings in a checkpoint, without loading its parameters.
 
     Args:
-        base: Class of the module, or a base class.
-        path: The checkpoint, for messages.
-        model: `class_path` and `init_args`, from `configured_model`.
-        options: Arguments that override the settings of the checkpoint.
+        base: Class of the module, or one of its base classes.
+        path: Path of the checkpoint, for error messages.
+        model: `class_path` and `init_args` of the module, from `configured_model`.
+        options: Constructor arguments that override the settings of the checkpoint.
 
     Raises:
-        TrainingError: The checkpoint is of another class.
+        TrainingError: The module is not a `base`, or the settings cannot be used here.
     """
     name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
     if not name:  # trained by a program, not by train.py

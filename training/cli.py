@@ -82,9 +82,9 @@ FLAGS = {
 
 
 class ProbingCLI(CommandLine):
-    """Command line of train.py: a LightningCLI with a folder for each run, whose `fit` ends with a test.
+    """Command line of train.py: a LightningCLI that makes a folder for each run.
 
-    The test reads the best checkpoint. Further keyword arguments are options of LightningCLI.
+    After `fit`, it tests the best checkpoint. Further keyword arguments are options of LightningCLI.
 
     Args:
         args: Words of the command line; None for `sys.argv`.
@@ -114,7 +114,7 @@ class ProbingCLI(CommandLine):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options of the checkpoint callback and of the run."""
+        """Add the options of `ModelCheckpoint` (`--checkpoint.*`), and of the run, such as `--resume` and `--trust`."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
         for name, use in SWITCHES.items():
@@ -128,15 +128,18 @@ class ProbingCLI(CommandLine):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return, for each command, the names of the Trainer's arguments that are not offered as options."""
+        """Return, for each command, the arguments of the `Trainer` method that are not command-line options."""
         return {name: {*skipped, "weights_only"} for name, skipped in LightningCLI.subcommands().items()}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # words or None
-        """Parse the command line; `test` completes `--data.*` options with the data settings of the tested checkpoint.
+        """Parse the command line.
+
+        If `test` has options below `--data` but no `--data` itself, the other settings of the datamodule are those
+        stored in the tested checkpoint.
 
         Raises:
             UserError: A module of --trust cannot be imported.
-            SettingsError: A file grants a permission that only the command line may grant.
+            SettingsError: A config file grants a permission that only the command line may grant.
         """
         words: list[str] = sys.argv[1:] if args is None else args
         if not words or words[0] not in (*self.subcommands(), "-h", "--help"):
@@ -165,7 +168,8 @@ class ProbingCLI(CommandLine):
         """Check `--ckpt_path` and the options of the trainer before anything is loaded.
 
         Raises:
-            UserError: There is no such file, or an option of the trainer is 0, so that nothing would be done.
+            UserError: The file of `--ckpt_path` does not exist, or an option of the trainer is 0, so that the
+                command would do nothing.
         """
         trainer, path = self.settings.trainer, self.settings.ckpt_path
         self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
@@ -177,11 +181,12 @@ class ProbingCLI(CommandLine):
             self.settings.data = _data_of(self.settings.model)
 
     def check_model(self) -> None:
-        """Check that the model supports the command, that it is trained, and that the checkpoint is one of this model.
+        """Check that the model supports the command, is trained if need be, and fits the checkpoint of `--ckpt_path`.
 
         Raises:
             UserError: The model does not support the command, or the checkpoint is of another model.
-            TrainingError: The model was not trained, or the checkpoint is damaged or no checkpoint.
+            TrainingError: The model was not trained, or the file of `--ckpt_path` is damaged or not a checkpoint of
+                a run.
         """
         name, path = type(self.model).__name__, self.settings.ckpt_path
         able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
@@ -198,11 +203,14 @@ class ProbingCLI(CommandLine):
             self.model.refuse_untrained()  # before hours of extraction
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
-        """Make the trainer, with loggers, checkpoints and results in a new folder under `--trainer.default_root_dir`.
+        """Make the trainer; its logs, checkpoints and results go to the folder of the run.
+
+        The folder lies below `--trainer.default_root_dir`. It is new unless the command continues an unfinished
+        run. With `--preflight`, the run is only checked, and the folder is not made.
 
         Raises:
-            UserError: The trainer cannot be made from its options, SLURM started a wrong number of tasks, or the folder
-                cannot be made; see also `check_model` and `preflight`.
+            UserError: The trainer cannot be made from its options, SLURM started a wrong number of tasks, or the
+                folder cannot be made; see also `check_model` and `preflight`.
         """
         settings = self.objects.trainer
         runs = Path(settings["default_root_dir"])
@@ -236,10 +244,15 @@ class ProbingCLI(CommandLine):
         return trainer
 
     def preflight(self, runs: Path) -> Trainer:
-        """Check that the run can be made, and estimate its time and disk space; the first task prints the table.
+        """Check that the run is possible, and estimate its time and disk space; return the trainer.
+
+        The first task prints a table of the findings.
+
+        Args:
+            runs: Folder of all runs.
 
         Raises:
-            UserError: The run cannot be made; the message lists all faults.
+            UserError: The run is not possible; the message lists all errors.
         """
         if not isinstance(self.datamodule, CorpusDataModule):
             raise UserError(
@@ -307,11 +320,11 @@ class ProbingCLI(CommandLine):
         return trainer
 
     def run_command(self) -> None:
-        """Run the command, and remove the state of the run at its end.
+        """Run the command, and delete the saved state of the run when the command has ended.
 
         Raises:
-            UserError: The trainer rejects an option now, for example a fraction of batches that selects none, or the
-                disk is full.
+            UserError: The trainer rejects an option only when it runs, for example a fraction of batches that
+                selects none, or the disk is full.
         """
         if self.settings.preflight:
             return
@@ -333,7 +346,7 @@ class ProbingCLI(CommandLine):
                 os.close(self._lock)
 
     def fit(self, **options: Any) -> None:  # noqa: ANN401 # arguments of Trainer.fit
-        """Train, or continue the training of an unfinished run; skip a training that has ended."""
+        """Train the model, or continue the interrupted training of this run; skip a training that had already ended."""
         if self.state.left.ended is not None:
             self.datamodule.trainer = self.trainer
             self.datamodule.setup("fit")  # the audit of the test also counts the training split
@@ -362,10 +375,10 @@ class ProbingCLI(CommandLine):
 
 
 class CheckedCLI(ProbingCLI):
-    """Command line that only checks the options, the classes and the existence of the data files, without a run.
+    """Command line that only checks options, classes and the existence of the data files; it runs nothing.
 
-    It loads and computes nothing; all it writes is the sample corpus, into the cache. All command lines of a process
-    share the parser and the trainers, because making them takes most of the time.
+    No model or data are loaded. The only file that may be written is the sample corpus, in the cache. All command
+    lines of a process share the parser and the trainers, because making them takes most of the time.
     """
 
     _parsers: ClassVar[dict[str, Any]] = {}
@@ -385,7 +398,10 @@ class CheckedCLI(ProbingCLI):
         vars(self).update(self._parsers)
 
     def parse(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
-        """Parse a command line with the parser of its command; the parser of all commands would check values thrice."""
+        """Parse a command line with the parser of its command alone.
+
+        The parser for all commands would check each value three times.
+        """
         command, *options = args
         self.config = Namespace(subcommand=command, **{command: self.parser_of(command).parse_args(options)})  # type: ignore[no-untyped-call]
 
@@ -461,24 +477,27 @@ def check(args: list[str]) -> str | None:
 
 
 def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
-    """Yield the error message of each command line of a sweep, None if it is valid; use all cores."""
+    """Yield the error message of each command line of a sweep, None if it is valid; use up to 8 processes."""
     # Forked processes share the imports, which take seconds; parsing holds the GIL, so threads gain nothing.
     with ProcessPoolExecutor(min(8, os.cpu_count() or 1), get_context("fork")) as pool:
         yield from pool.map(check, commands, chunksize=4)
 
 
 def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epochs: int | None) -> None:
-    """Compare the model of a checkpoint with the model of a command line.
+    """Check that the model of a checkpoint is the model of a command line.
+
+    The class must agree. `fit`, which continues the training, also requires equal arguments. It logs a message if
+    the checkpoint has already reached `max_epochs`.
 
     Args:
         path: The checkpoint.
         given: `class_path` and `init_args` of --model.
-        command: Command of train.py; `fit` continues the training and requires equal options.
-        max_epochs: Option of the trainer.
+        command: Command of train.py.
+        max_epochs: Value of --trainer.max_epochs.
 
     Raises:
         UserError: The models differ.
-        TrainingError: The checkpoint is damaged, or no checkpoint.
+        TrainingError: The file is damaged, or it is not a checkpoint of a run.
     """
     content = read_checkpoint(path)
     trained = configured_model(path, content)
@@ -505,9 +524,9 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
 
 
 def without_data_options(words: Sequence[str]) -> list[str]:
-    """Return a command line without options below --data, such as --data.init_args.cache.
+    """Return a command line without the options below --data, such as --data.init_args.cache.
 
-    It is unchanged if it has --data itself.
+    A command line that has --data itself is returned unchanged.
     """
     if any(word.partition("=")[0] == "--data" for word in words):
         return list(words)

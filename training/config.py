@@ -55,21 +55,22 @@ def score_settings(config: object) -> dict[str, object]:
 
 
 def settings(config: object) -> dict[str, object]:
-    """Return `score_settings` without what two comparable runs may differ in: seeds are None, the data root is omitted.
+    """Return the settings in which two comparable runs agree, by dotted name.
 
-    The files below the data root are compared by their SHA-256 instead.
+    These are the `score_settings`, with every seed set to None and without the root folder of the data, since the
+    data files are compared by their SHA-256.
     """
     shared = {name: value for name, value in score_settings(config).items() if name != DATA_ROOT}
     return shared | dict.fromkeys(shared.keys() & seeds(config).keys())
 
 
 def seeds(config: object) -> dict[str, object]:
-    """Return the seeds of a config by dotted names."""
+    """Return the seeds in a config by dotted name."""
     return {name: value for name, value in leaves(config) if name.rpartition(".")[2] in SEEDS}
 
 
 class SettingsError(UserError):
-    """Error for a file of settings that cannot be read or used."""
+    """Error for a settings file that cannot be read or used."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -91,7 +92,8 @@ def read_yaml(path: Path) -> object:
     """Return the content of a YAML file.
 
     Raises:
-        SettingsError: It cannot be read, is not YAML in UTF-8, or a mapping has a name that is a duplicate or not text.
+        SettingsError: The file cannot be read or is not YAML in UTF-8, or a key occurs twice in a mapping or is not
+            a string.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -117,7 +119,7 @@ _FRAME = (
 
 
 def in_a_line(message: str) -> str:
-    """Return an error message of jsonargparse in one line, without the lines that match `_FRAME`."""
+    """Return an error message of jsonargparse in one line, without the lines that do not describe the error."""
     lines = (line.strip(" -") for line in message.splitlines())
     told = dict.fromkeys(line for line in lines if line and not line.startswith(_FRAME))
     return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
@@ -132,10 +134,10 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     Args:
         kind: The dataclass.
         content: The mapping.
-        where: Beginning of the message of an error.
+        where: Beginning of each error message, such as the name of the file.
 
     Raises:
-        SettingsError: It is no mapping, or an entry is unknown, empty, or of another type.
+        SettingsError: `content` is not a mapping, or one of its entries is unknown, empty, or of the wrong type.
     """
     if not isinstance(content, Mapping):
         found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"

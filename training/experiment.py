@@ -14,7 +14,7 @@ Data = TypeVar("Data", bound=CorpusDataModule[Any])
 
 
 class Experiment(LightningModule, Generic[Data]):
-    """A test over the batches of one datamodule that ends in one `Result`.
+    """LightningModule whose test computes one `Result` from the batches of one datamodule.
 
     Subclasses set `experiment` and `takes`, and implement `prepare`, `update` and `outcome`.
 
@@ -22,9 +22,9 @@ class Experiment(LightningModule, Generic[Data]):
         seed: Seed of all random draws; None for the seed of the run.
 
     Attributes:
-        experiment: Name in `results.json`.
+        experiment: Name of the experiment in `results.json`.
         takes: Required class of the datamodule, or of one part of a composite datamodule.
-        result: The result after a test; None on ranks that return none.
+        result: Result of the test; None before the test, and on ranks whose `outcome` is None.
         counts_progress: True if the experiment logs its own progress, in steps smaller than batches.
     """
 
@@ -48,16 +48,19 @@ class Experiment(LightningModule, Generic[Data]):
         return isinstance(batch, self.takes.batch)
 
     def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
-        """Process one batch of `test`: update the metrics of the experiment."""
+        """Process one test batch, usually by updating the metrics of the experiment."""
         raise NotImplementedError(f"{type(self).__name__} must implement update().")
 
     def outcome(self) -> Result | None:
-        """Return the result of the experiment after all batches; every rank calls it, and it may be None on some."""
+        """Return the result of the experiment; called once on every rank, after all test batches.
+
+        Some ranks may return None, for example if only rank 0 computes the result.
+        """
         raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
 
     @property
     def data(self) -> Data:
-        """Datamodule of the run, or the part of it that is a `takes`.
+        """Datamodule of the run; of a composite datamodule, the part that is an instance of `takes`.
 
         Raises:
             UserError: The run has no such datamodule.
@@ -81,11 +84,11 @@ class Experiment(LightningModule, Generic[Data]):
         self.prepare()
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ANN401
-        """Pass a batch of a test to `update`."""
+        """Pass a test batch to `update`."""
         self.update(batch)
 
     def on_test_epoch_end(self) -> None:
-        """Set `result` to the `outcome` of the experiment after all batches."""
+        """Call `outcome` after all test batches, and store its value in `result`."""
         self.result = self.outcome()
 
 

@@ -26,9 +26,11 @@ _WAITED = re.compile(r"(?i)timed out|timeout")
 
 
 def fault(error: BaseException | None) -> BaseException | None:
-    """Return the error in a user's input that caused an exception; None for a bug.
+    """Return the user's error behind an exception, to be shown without a traceback; None for a bug.
 
-    The parser of the command line wraps the exceptions of constructors.
+    The causes of the exception are searched too, because the command line's parser wraps exceptions of
+    constructors. If an exception reports that another process of the run has ended or does not answer, return a
+    `LostRank` error.
     """
     while error is not None and not isinstance(error, UserError | LostRank):
         if is_of_another(error):
@@ -57,9 +59,10 @@ def has_waited(error: BaseException) -> bool:
 
 
 def is_told_by_the_first() -> bool:
-    """Return True if rank 0 ends within `TOGETHER` seconds as well, and so has printed the same error.
+    """Return True if this rank need not print its error, because rank 0 has printed the same one.
 
-    Rank 0 kills the processes that it has started; SLURM and torchrun send a signal to the others.
+    Another rank waits up to `TOGETHER` seconds for rank 0 to end. Rank 0 then kills the processes that it has
+    started, while SLURM and torchrun send them a signal. On rank 0 itself, return False.
     """
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         return False
@@ -74,7 +77,7 @@ def full_disk(run: Path, error: OSError) -> UserError:
 
     Args:
         run: Folder of the run.
-        error: Error of the system.
+        error: Error of the operating system.
     """
     scored = (run / "results.json").exists()
     written = "The scores are written: only figures or the page are missing. " if scored else ""
@@ -89,7 +92,8 @@ def trainer_fault(error: Exception, accelerator: object = "auto") -> UserError:
 
     Args:
         error: Error of Lightning.
-        accelerator: Requested accelerator; if it is neither `auto` nor `cpu`, the message advises to leave it out.
+        accelerator: Value of --trainer.accelerator; unless it is `auto` or `cpu`, the message advises to leave it
+            out.
     """
     cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
     return UserError(f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}")

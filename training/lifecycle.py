@@ -25,11 +25,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Origin(Generic[Sizes]):
-    """Data that parameters were built for.
+    """Properties of the data for which a module's parameters were built.
 
     Attributes:
         sizes: Sizes of the parameters, a dataclass.
-        source: Source of the data that the parameters read: digests of files and options.
+        source: Digests of the data files, and options of the datamodule that determine the module's input.
     """
 
     sizes: Sizes
@@ -37,26 +37,27 @@ class Origin(Generic[Sizes]):
 
 
 class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
-    """An experiment with trained parameters, which are built for the data of the run; it is tested only after training.
+    """Experiment with trained parameters, whose sizes depend on the data; it must be trained before it is tested.
 
-    Its checkpoint holds the arguments of its constructor, the sizes of its parameters and the source of its input, so
-    that `load_from_checkpoint` needs neither a Trainer nor a datamodule.
+    Its checkpoint holds the arguments of its constructor, the sizes of its parameters and the source of its input,
+    so that `load_from_checkpoint` needs neither a Trainer nor a datamodule.
 
     Subclasses implement `build`, `sizes_from` and `difference`, and call `bind` in `prepare`.
 
     Attributes:
-        checkpoint_key: Name of the module's part of a checkpoint.
-        checkpoint_entry: Name of an entry that only parts written by this kind of module have.
+        checkpoint_key: Key of the module's own part of a checkpoint.
+        checkpoint_entry: Name of an entry by which a part written by this kind of module is recognised.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
-        objects: Arguments of the constructor that are objects. A checkpoint of `train.py` has the settings to make
-            them; for other checkpoints, pass them to `load_from_checkpoint`.
+        objects: Names of constructor arguments that are objects. A checkpoint of `train.py` has the settings to
+            make them; for other checkpoints, pass them to `load_from_checkpoint`.
         origin: Sizes and source of the parameters; None before `bind`.
         trained: True once `fit` has begun or a checkpoint is loaded.
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
         epochs_run: Number of training epochs in this process; None without a training.
         trained_on: Number of devices and unit of the batch size, if the training used several devices.
-        loaded_from: File given to `load_from_checkpoint`, and the config of its run; None without.
-        extra_check: True during a validation that serves only to keep better weights; see `training.nested`.
+        loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other modules.
+        extra_check: True during an extra validation that can only save better weights and does not count for early
+            stopping; see `training.nested`.
     """
 
     checkpoint_key: ClassVar[str] = "probe"
@@ -86,11 +87,11 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @abstractmethod
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
-        """Return a message and remedy if trained parameters do not fit a run; None if they fit.
+        """Return an error message with a remedy if trained parameters do not fit the data of a run; None if they fit.
 
         Args:
-            trained: Data for which the parameters were trained.
-            run: Data of the run.
+            trained: Properties of the data for which the parameters were trained.
+            run: Properties of the data of the run.
         """
 
     @property
@@ -109,10 +110,10 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
         Args:
             sizes: Sizes of the parameters.
-            source: Digests and options of the data that the parameters read.
+            source: Digests of the data files, and options of the datamodule that determine the module's input.
 
         Raises:
-            TrainingError: The parameters were made for other data.
+            TrainingError: The existing parameters were built for other data.
         """
         run = Origin(sizes, source)
         if self.origin is None:
@@ -128,7 +129,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             torch.manual_seed(torch.initial_seed() + self.trainer.global_rank)
 
     def on_train_end(self) -> None:
-        """Store the number of epochs of the training in `epochs_run`, for the audit."""
+        """Store the number of training epochs in `epochs_run`, which is reported with the results."""
         self.epochs_run = self.trainer.current_epoch
 
     def refuse_untrained(self) -> None:
@@ -142,19 +143,26 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @property
     def trained_for(self) -> dict[str, object]:
-        """Audit entries about the training: number of epochs and, on several devices, their number and batch unit."""
+        """Facts about the training, reported with the results.
+
+        They are the number of epochs and, for several devices, the number of devices and the unit of the batch
+        size.
+        """
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
         return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the module's part to a checkpoint, and the number of devices if there are several."""
+        """Add the module's part to a checkpoint.
+
+        With several devices, also add their number and the unit of the batch size.
+        """
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
         if (devices := device_count(self)) > 1:
             self.trained_on = {"devices": devices, "batch_per": self.trainer.datamodule.batch_per}  # type: ignore[attr-defined]
         checkpoint["trained_on"] = self.trained_on
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Build the parameters with the sizes in the checkpoint, or check that existing parameters fit.
+        """Build the parameters with the sizes in the checkpoint, or check that existing parameters fit the checkpoint.
 
         Raises:
             TrainingError: The checkpoint is of another class, or its parameters do not fit the data of the run.
@@ -178,10 +186,10 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         self.trained = True
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Restore the module's state from its part of a checkpoint, beyond parameters; called before these are loaded.
+        """Restore the state of the module other than its parameters; called before the parameters are loaded.
 
         Args:
-            part: Result of `checkpoint_part`.
+            part: The module's part of a checkpoint; see `checkpoint_part`.
         """
 
     @classmethod
@@ -196,7 +204,8 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         Further keyword arguments override the constructor arguments in the checkpoint.
 
         Raises:
-            TrainingError: The file is damaged, or no checkpoint of this class, or its settings cannot be used here.
+            TrainingError: The file is damaged or not a checkpoint of this class, or its settings cannot be used
+                here.
             UserError: PyTorch cannot use the device `map_location`.
         """
         device = usable_device(map_location or "cpu")
@@ -211,10 +220,10 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
 
 def other_model(difference: str) -> str:
-    """Return the message of an error: a checkpoint belongs to a model with other modules or sizes.
+    """Return the error message for a checkpoint of a model with other modules or sizes.
 
     Args:
-        difference: Description of the difference.
+        difference: Difference between the models, as a relative clause.
     """
     return (
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
@@ -269,7 +278,7 @@ def over_devices(means: Sequence[Mean], module: LightningModule) -> list[Mean]:
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
-    """Collect the items of all devices; return them in the order of the devices."""
+    """Return the items of all devices, in the order of the devices."""
     parts: list[Any] = [list(items)]
     if dist.is_available() and dist.is_initialized():
         parts = [None] * dist.get_world_size()
@@ -278,9 +287,9 @@ def gathered(items: Sequence[Item]) -> list[Item]:
 
 
 class Average(Metric):
-    """Metric: Σ totals / Σ counts over the batches of all devices; 0 if all counts are 0.
+    """Metric that averages over the batches of all devices: Σ totals / Σ counts, or 0 if all counts are 0.
 
-    Unlike torchmetrics' `MeanMetric`, it lets nan pass and still weights by the counts.
+    Unlike torchmetrics' `MeanMetric`, it returns nan if a total is nan, and still weights by the counts.
     """
 
     total: Tensor

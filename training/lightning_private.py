@@ -32,19 +32,19 @@ class CommandLine(LightningCLI):
 
     @property
     def settings(self) -> Namespace:
-        """Parsed settings of the command line's command."""
+        """Parsed settings of the chosen command, such as `fit`."""
         settings: Namespace = self.config[self.config.subcommand]
         return settings
 
     @property
     def objects(self) -> Namespace:
-        """Settings of the command, with instances in the place of classes and their arguments."""
+        """Settings of the chosen command, with objects in place of `class_path` and `init_args`."""
         objects: Namespace = self.config_init[self.config.subcommand]
         return objects
 
     @property
     def plain_settings(self) -> dict[str, Any]:
-        """Settings of the command in plain types, as written to `config.yaml`."""
+        """Settings of the chosen command in plain types, as written to `config.yaml`."""
         self._dump_config()
         plain: dict[str, Any] = self.config_dump
         return plain
@@ -54,7 +54,7 @@ class CommandLine(LightningCLI):
         return self._subcommand_parsers[command]
 
     def run_command(self) -> None:
-        """Run the command; the last call in Lightning's constructor."""
+        """Run the chosen command; the constructor of LightningCLI calls this last."""
         super()._run_subcommand(self.config.subcommand)
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -65,7 +65,7 @@ class CommandLine(LightningCLI):
 
 
 class ContinuedCSVLogger(CSVLogger):
-    """Logger that continues the `metrics.csv` of a run, which Lightning's logger would remove.
+    """Logger that continues the `metrics.csv` of an interrupted run; Lightning's own logger would delete the file.
 
     Args:
         folder: Folder of the run.
@@ -79,7 +79,7 @@ class ContinuedCSVLogger(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> ExperimentWriter:
-        """Writer of `metrics.csv`, with the earlier rows."""
+        """Writer of `metrics.csv`, which already holds the earlier rows."""
         if self._experiment is None:  # also in a forked process
             rows = self._rows()
             with warnings.catch_warnings():
@@ -92,12 +92,15 @@ class ContinuedCSVLogger(CSVLogger):
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module, or None without one; `module.trainer` would raise."""
+    """Return the trainer of a module; None if it has none, where `module.trainer` would raise an error."""
     return module._trainer
 
 
 def ignore_signals(trainer: Trainer) -> None:
-    """Disable the signal handlers of a trainer, which save within a batch and call collectives at any point."""
+    """Disable Lightning's signal handlers for a trainer.
+
+    They would save a checkpoint in the middle of a batch, and call collectives while other ranks may be elsewhere.
+    """
     trainer._signal_connector.register_signal_handlers = _register_none  # type: ignore[method-assign]
 
 
@@ -128,24 +131,31 @@ def signal_started(trainer: Trainer, number: signal.Signals) -> None:
 
 
 def steps_of(trainer: Trainer) -> int:
-    """Return the number of batches after which a trainer's optimiser has stepped; loggers count by it."""
+    """Return the number of batches after which the optimiser has stepped; loggers use it as the step."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def continue_training(trainer: Trainer, steps: int) -> None:
-    """Set the number of steps in a trainer that continues from a checkpoint changed by `repeat_batch`.
+    """Correct the counters of a trainer that continues from a checkpoint changed by `repeat_batch`.
 
-    Lightning counts one step too many before the first batch of an epoch, and learning-rate schedules that monitor dev
-    would skip the continued epoch.
+    Otherwise Lightning counts one step too many before the first batch of an epoch, and learning-rate schedules
+    that monitor a dev score skip the continued epoch.
+
+    Args:
+        trainer: The trainer.
+        steps: Result of `steps_of` when the checkpoint was written.
     """
     trainer.fit_loop.epoch_loop._batches_that_stepped = steps
     trainer.fit_loop.restarting = False
 
 
 def repeat_batch(checkpoint: dict[str, Any]) -> None:
-    """Change a checkpoint made before a batch so that training continues with this batch.
+    """Change a checkpoint written just before a batch so that training continues with this batch.
 
-    Lightning has counted the batch as ready and would skip it.
+    Lightning has counted the batch as ready and would otherwise skip it.
+
+    Args:
+        checkpoint: Content of the checkpoint, changed in place.
     """
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
     progress["is_last_batch"] = False
@@ -166,24 +176,24 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 
 def set_update_count(metric: Metric, count: int) -> None:
-    """Set the number of updates of a metric; with 0 updates, `compute` warns."""
+    """Set the number of updates that a metric reports; at 0 updates its `compute` warns."""
     metric._update_count = count
 
 
 def limit_collectives(seconds: float) -> None:
     """Set the time limit of collectives over all ranks.
 
-    torch 2.13 has no public function for it, and Lightning sets one limit for all stages.
+    torch 2.13 has no public function for this, and Lightning sets one limit for all stages.
     """
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the block, hide the other ranks from a trainer inside a test: they run other trainings.
+    """Within the block, make a trainer inside a test ignore the other ranks, which run other trainings.
 
-    Metrics gather from all processes, and Lightning warns about unreduced values, if `torch.distributed` is
-    initialised, even in a single-process trainer. Both call `torch.distributed.is_initialized`, replaced here.
+    `torch.distributed.is_initialized` returns False there. Otherwise, even in a single-process trainer, metrics
+    would gather values from all processes, and Lightning would warn about unreduced values.
     """
     initialised = dist.is_initialized
     dist.is_initialized = lambda: False

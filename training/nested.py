@@ -28,14 +28,14 @@ from training.resume import StopBetweenBatches, kept_tensors, load_tensors
 
 
 class Best(NamedTuple):
-    """Result of a nested training.
+    """Result of a nested training, which runs inside a test.
 
     Attributes:
         state: Parameters of the best epoch by name, on the CPU.
         epochs: Number of epochs of the training.
         epoch: Best epoch, from 1.
         value: Monitored score in the best epoch.
-        stopped: True if early stopping ended the training, not the maximum number of epochs.
+        stopped: True if early stopping ended the training, False if the maximum number of epochs did.
         part: The module's part of a checkpoint; see `TrainedModule.checkpoint_part`.
     """
 
@@ -48,13 +48,13 @@ class Best(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A training inside a test that does not depend on other trainings.
+    """A training inside a test, independent of all other trainings.
 
     Attributes:
         name: Name in the log.
-        file: File of the saved result; None saves nothing.
+        file: File for the result; None saves nothing.
         train: Function that runs the training.
-        cost: Expected duration, relative to the others.
+        cost: Expected duration, relative to the other trainings.
     """
 
     name: str  # for the log
@@ -66,9 +66,13 @@ class Training(NamedTuple):
 def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
     """Divide trainings among the ranks, and return the result of each training on every rank.
 
-    One rank runs a training as on a single device, unless its result was saved earlier. The longest trainings are
-    assigned first, each to the rank with the least work. Every rank runs trainings without a file, which cannot be
-    shared.
+    One rank runs each training, as on a single device, or reads its result if that was saved earlier. The longest
+    trainings are assigned first, each to the rank with the least work. A training without a file cannot be shared,
+    so every rank runs it.
+
+    Args:
+        trainings: The trainings, the same on all ranks.
+        ranks: This process among the processes of the run.
 
     Raises:
         LostRank: Another rank gives no sign of life.
@@ -125,15 +129,16 @@ def train_nested(
 
     Args:
         module: The module.
-        callbacks: Callbacks beside the best checkpoint and early stopping.
+        callbacks: Callbacks besides the best checkpoint and early stopping.
         monitor: Name of a score that the module logs on dev.
         mode: `min` if the lowest score is best, else `max`.
-        max_epochs: Maximum number of validation checks.
+        max_epochs: Maximum number of validation checks; the training has at most `max_epochs · every` epochs.
         patience: Number of validation checks without improvement before the training stops.
         seed: Seed of the training, and of parameters made in `setup`.
-        remedy: Advice for the message if the score is never finite.
+        remedy: Advice for the error message if the score is never finite.
         device: Device of the training; None for the CPU.
-        every: Epochs between validation checks; see `_ValidationChecks`.
+        every: Epochs between validation checks. Before the first check, the module is also validated after 1, 2, 4,
+            … epochs, but only to save a better checkpoint.
         optimisation: Further options of the trainer, for example `gradient_clip_val`.
         data: Arguments of `Trainer.fit`.
 
@@ -204,10 +209,14 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # arguments of Trainer
 ) -> Trainer:
-    """Return a silent trainer that runs inside a test, on the CPU by default.
+    """Return a silent trainer that runs inside a test.
 
-    It has no callbacks but the given ones, runs at most `epochs` epochs, and validates every `every` epochs. Further
-    keyword arguments are options of the trainer.
+    Args:
+        device: Device of the trainer; None for the CPU.
+        callbacks: The only callbacks.
+        epochs: Maximum number of epochs; None for Lightning's default.
+        every: Epochs between validations.
+        optimisation: Further options of the trainer, for example `gradient_clip_val`.
     """
     device = device or torch.device("cpu")
     with quiet():
@@ -232,14 +241,18 @@ def nested_trainer(
 
 @contextmanager
 def recorded_gradients() -> Iterator[None]:
-    """Within the block, enable gradients inside a test, whose trainer runs in inference mode."""
+    """Within the block, enable gradients inside a test, which Lightning runs in inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
 def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
-    """Within the block, silence a logger below warnings; by default, Trainer messages about devices and the end."""
+    """Within the block, silence all messages of a logger below the level of warnings.
+
+    Args:
+        name: Name of the logger; by default, of Lightning's messages about devices and the end of a training.
+    """
     lightning = logging.getLogger(name)
     level = lightning.level
     lightning.setLevel(logging.WARNING)

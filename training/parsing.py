@@ -33,7 +33,7 @@ _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 class Parser(LightningArgumentParser):
     """Parser of command lines and configs that reports an error in one line.
 
-    Abbreviated options are unknown, also inside a class: --trainer.max_ep does not set --trainer.max_epochs.
+    Abbreviated options are refused, also inside a class: --trainer.max_ep does not set --trainer.max_epochs.
     """
 
     silent: ClassVar[bool] = False
@@ -47,7 +47,7 @@ class Parser(LightningArgumentParser):
         """Parse a config file and return its settings.
 
         Raises:
-            SettingsError: See `read_yaml` and `check_settings`.
+            SettingsError: The file cannot be read, or its content does not have the form of a config.
         """
         if Path(path).is_file():  # not a pipe, which can be read only once
             check_settings(path, read_yaml(Path(path)))
@@ -64,7 +64,7 @@ class Parser(LightningArgumentParser):
         return overview(get_terminal_size().columns) if with_commands else str(super().format_help(*args))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print an error message and exit with code 2; with `exit_on_error` False, raise instead."""
+        """Print an error message and exit with code 2; raise an error instead if `exit_on_error` is False."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         if unknown := _UNKNOWN.search(message):
@@ -78,7 +78,7 @@ class Parser(LightningArgumentParser):
 
 @contextmanager
 def silent_parser() -> Iterator[None]:
-    """Within the block, a fault of a command line ends the parse, but is not shown."""
+    """Within the block, an error in a command line still ends its parsing, but prints no message."""
     Parser.silent = True
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
@@ -88,7 +88,7 @@ def silent_parser() -> Iterator[None]:
 
 
 def explained(message: str) -> str:
-    """Rewrite an error message of jsonargparse in one line: option, class, error and remedy."""
+    """Return an error message of jsonargparse rewritten in one line: option, class, error and remedy."""
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if denied := _DENIED.search(message):
@@ -107,10 +107,10 @@ def explained(message: str) -> str:
 
 
 def check_settings(path: str, settings: object, at: str = "") -> None:
-    """Check that a config is a mapping, and that only arguments of a class stand beside its `class_path`.
+    """Check that a config is a mapping in which only `init_args` and `dict_kwargs` stand beside a `class_path`.
 
     Args:
-        path: The file, for messages.
+        path: Path of the file, for error messages.
         settings: Content of the config, or a part of it.
         at: Dotted name of this part.
 
@@ -154,7 +154,11 @@ Configs, each configs/FOLDER/NAME.yaml:
 
 
 def overview(columns: int) -> str:
-    """Return the help of train.py, its commands and the configs by folder, for a terminal of this width."""
+    """Return the help text of train.py: its commands, and its configs by folder.
+
+    Args:
+        columns: Width of the terminal.
+    """
     names: dict[str, list[str]] = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
         if re.search("^model:", path.read_text(encoding="utf-8"), re.MULTILINE):
@@ -183,19 +187,23 @@ _REMEDY = ContextVar("remedy for a module that is not trusted", default="import 
 
 
 def remedy(module: str) -> str:
-    """Return the advice for making a module trusted: import it in Python, or give an option to train.py."""
+    """Return the advice, for an error message, on how to make a module trusted.
+
+    By default it is to import the module in Python; `only_known_classes` can set another, such as `--trust`.
+    """
     return _REMEDY.get().format(module)
 
 
 @contextmanager
 def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -> Iterator[None]:
-    """Within the block, let parsers import only classes of this program and of `trusted` modules.
+    """Within the block, let parsers import only classes of known modules.
 
-    Importing a class runs its module.
+    These are the modules of this program, Lightning, `torch.optim`, and the `trusted` ones. Other classes are
+    refused because importing a class runs the code of its module.
 
     Args:
         trusted: Names of modules.
-        how: Advice for trusting a module, with `{}` for its name.
+        how: Advice for error messages on how to make a module trusted, with `{}` for its name.
     """
     before = dict(parsing_settings)
     said = _REMEDY.set(how or _REMEDY.get())
@@ -212,7 +220,7 @@ def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -
 
 
 def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """Yield the dotted name and the value, parsed as YAML, of each option of a command line."""
+    """Yield the dotted name of each option of a command line, and its value parsed as YAML."""
     for word, following in zip(words, [*words, "--"][1:], strict=True):
         if word.startswith("--"):
             name, given, value = word[2:].partition("=")
@@ -224,11 +232,15 @@ def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
 
 
 def trusted_modules(words: Sequence[str]) -> set[str]:
-    """Return the modules that a command line permits to import: the values of `--trust`, and packages of its classes.
+    """Return the modules that a command line permits to import.
 
-    The package of a class is the top-level one. A class is the value of --model, --data or a `class_path`, or begins
-    with a capital, unlike the file `my.corpus`. Classes that every file may name add nothing: `torch.optim.SGD` trusts
-    no other module of torch.
+    They are the values of `--trust`, and the top-level packages of the classes that the command line names. A
+    dotted value names a class if it belongs to --model, --data or a `class_path`, or if its last part begins with a
+    capital letter; a file name such as `my.corpus` does not. Classes that every config may name add nothing:
+    `torch.optim.SGD` does not make the rest of torch trusted.
+
+    Args:
+        words: Words of the command line.
     """
     found, known = set[str](), tuple(f"{module}." for module in (*ROOMS, *LIBRARIES))
     for option, value in typed_options(words):
@@ -261,7 +273,9 @@ def imported_classes(settings: object) -> set[str]:
 
 
 def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
-    """Raise SettingsError if a settings file grants a permission that the command line does not grant.
+    """Raise SettingsError if a config file grants a permission that the command line does not grant.
+
+    A permission is an option that lets a file run code, such as `allow_pickle`.
 
     Args:
         settings: Settings of the run.
@@ -278,7 +292,10 @@ def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
 
 
 def without_permissions(settings: Namespace) -> Namespace:
-    """Set every permission in the settings of a file to False, in place, and return the settings."""
+    """Set all permissions in the settings of a file to False, in place, and return the settings.
+
+    A permission is an option that lets a file run code, such as `allow_pickle`.
+    """
     for name, held in _permissions(settings):
         held[name.rpartition(".")[2]] = False
     return settings

@@ -41,7 +41,7 @@ ENOUGH = 2.0
 
 
 class Report:
-    """Findings of a preflight: the rows of a table, and all errors found."""
+    """Findings of the checks before a run: the rows of a table, and the messages of all errors."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
@@ -49,7 +49,10 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[list[str]]:
-        """Within the block, collect the lines of one table row in the yielded list; record a user's error as a finding.
+        """Add one row to the table; within the block, append its lines to the yielded list.
+
+        If the block raises a UserError or OSError, its message is added to the report's errors and the program goes
+        on.
 
         Args:
             name: Name of the row.
@@ -84,16 +87,17 @@ def inspect(
     runs: Path,
     checkpoint: Path | None = None,
 ) -> None:
-    """Check the inputs and folders of a run; download nothing, and make no run or store.
+    """Check the inputs and folders of a run; download nothing, and make no folder of a run and no attention store.
 
-    If there are no errors, the first task sets up data and model as the run does, with a sample of the extraction.
+    If there are no errors, the first task sets up data and model as the run does, and times the extraction of
+    attention on a sample.
 
     Args:
         report: Receives the findings.
-        module: The model, not set up.
-        data: The datamodule, not set up.
+        module: The model, before its `setup`.
+        data: The datamodule, before its `setup`.
         trainer: The trainer; None if it cannot be made.
-        stage: The command.
+        stage: Command of train.py.
         tasks: Rank of this process, and number of processes of the run.
         runs: Folder of all runs.
         checkpoint: Value of `--ckpt_path`.
@@ -114,12 +118,14 @@ def inspect(
 
 
 def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) -> list[str]:
-    """Check that files, encoder and word vectors are on this machine; return the stages of the run.
+    """Check that data files, encoders and word vectors are on this machine; return the stages of the run.
+
+    The stages are the command and, after `fit` with a test split, `test`.
 
     Args:
         report: Receives the findings.
-        data: The datamodule, not set up.
-        stage: The command.
+        data: The datamodule, before its `setup`.
+        stage: Command of train.py.
     """
     stages = [stage]
     with report.part("files") as found:
@@ -141,13 +147,13 @@ def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) ->
 
 
 def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
-    """Check that all tasks can write a folder and see each other's files there; return a line for the report.
+    """Check that all tasks can write to a folder and see each other's files there; return a line for the report.
 
     Args:
         folder: The folder.
         ranks: This process among the processes of the run.
-        faults: Error messages of this task. The first task receives those of all tasks; the lists of the others are
-            emptied.
+        faults: Error messages of this task, changed in place. The first task receives the messages of all tasks;
+            the lists of the other tasks are emptied.
 
     Raises:
         UserError: A task does not see the file of another task.
@@ -199,12 +205,14 @@ def rehearse(
     stages: Sequence[str],
     checkpoint: Path | None,
 ) -> None:
-    """Set up data and model for some stages as a run does, but measure the stores instead of making them.
+    """Set up data and model for some stages as a run does, but do not extract attention.
+
+    The size of the attention stores and the time of their extraction are only estimated.
 
     Args:
         report: Receives the findings.
-        module: The model, not set up.
-        data: The datamodule, not set up.
+        module: The model, before its `setup`.
+        data: The datamodule, before its `setup`.
         trainer: The trainer.
         stages: Stages of the run.
         checkpoint: Value of `--ckpt_path`.
@@ -243,12 +251,14 @@ def rehearse(
 
 
 class Needs:
-    """Replacement for `make_store` that returns stores of labels only, and adds up time and bytes of the real stores.
+    """Replacement for `make_store` that estimates the size of attention stores and the time to extract them.
+
+    It writes nothing, and returns stores that hold only labels.
 
     Attributes:
-        bytes: Number of bytes that are not on the disk yet.
-        seconds: Estimated seconds of forward passes on one device; files are written in parallel.
-        device: Type of the timed device.
+        bytes: Total size in bytes of the store files that are not on the disk yet.
+        seconds: Estimated seconds of forward passes on one device; the time to write files is not added.
+        device: Type of the device on which the forward passes were timed.
     """
 
     def __init__(self) -> None:
@@ -282,14 +292,14 @@ class Needs:
 
 
 class LabelStore(Store):
-    """Store that holds labels only, in memory, without files."""
+    """Attention store that holds only the labels of its items, in memory, without files."""
 
     def __init__(self, items: Items, manifest: Manifest) -> None:
         self.labels, self.manifest = items.labels, manifest
 
 
 def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
-    """Return the measured seconds per piece of forward passes over a sample of the items."""
+    """Return the measured time of forward passes over a random sample of the items, in seconds per word piece."""
     kind = encoder.device.type
     jobs = [(shard, batch) for shard in range(len(items.shards)) for batch in batches(items, shard, kind)]
     random.Random(0).shuffle(jobs)

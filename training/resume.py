@@ -47,7 +47,7 @@ PATIENCE = 30.0
 
 
 class Wish(IntEnum):
-    """Request of a rank before a batch (go on, save or stop); all ranks follow the greatest."""
+    """Request of a rank before a training batch: go on, save the state, or stop; the greatest request decides."""
 
     GO_ON = 0
     SAVE = 1
@@ -55,7 +55,7 @@ class Wish(IntEnum):
 
 
 class StopBetweenBatches(Callback):
-    """Callback that stops a training or a test between two batches after a signal, without saving a state."""
+    """Callback that stops a training, test or prediction between two batches after a signal, without saving a state."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Raise `Interrupted` before a training batch if a signal has come."""
@@ -73,12 +73,14 @@ class StopBetweenBatches(Callback):
 class Resume(StopBetweenBatches):
     """Callback that saves the state of a run, and stops the run between two batches after a signal.
 
-    All ranks agree on the batch before which a training stops; a validation is finished first. A test saves no state
-    and starts again; its ranks stop one by one. Before a validation or a test gathers its results, the ranks wait for
-    each other by files: one rank may need an hour longer than another, and a collective would time out.
+    All ranks stop a training before the same batch; a validation is finished first. A test saves no state and
+    starts again when the run is continued; its ranks stop one by one.
 
-    A working rank touches a file. If a collective of a training waits too long for a frozen rank, the error names the
-    rank.
+    At the end of a validation or test, each rank creates a file and waits for the files of the others before
+    results are gathered. One rank may need an hour longer than another, and a collective would time out.
+
+    Each working rank regularly touches another file. If a collective of a training times out because a rank is
+    frozen, these files show which rank it is, and the error message names it.
 
     Args:
         state: State of the run.
@@ -95,7 +97,7 @@ class Resume(StopBetweenBatches):
         self._restored: Mapping[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Send the path of the state, made by rank 0, to all ranks; stop after a signal.
+        """Send the path of the state folder from rank 0 to all ranks; stop if a signal has come.
 
         Raises:
             Interrupted: A signal has come.
@@ -127,21 +129,31 @@ class Resume(StopBetweenBatches):
             preemption.stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stop touching the file of this rank."""
+        """Stop touching the file that shows that this rank is alive."""
         self._alive.close()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Wait for the other ranks before the results of a validation are gathered; see `_meet`."""
+        """Wait for the other ranks before the results of a validation are gathered.
+
+        Raises:
+            Interrupted: A signal has stopped another rank.
+            LostRank: Another rank gives no sign of life.
+        """
         self._validations += 1
         self._meet(f"validated{self._validations}")
         self._ranks.leave(self._place(f"validated{self._validations - 1}"))  # all ranks have passed it
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Wait for the other ranks before the results of a test are gathered; see `_meet`."""
+        """Wait for the other ranks before the results of a test are gathered.
+
+        Raises:
+            Interrupted: A signal has stopped another rank.
+            LostRank: Another rank gives no sign of life.
+        """
         self._meet("tested")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let rank 0 wait for the other ranks, which may still read the saved state that it removes."""
+        """Make rank 0 wait for the other ranks before it deletes the saved state, which they may still be reading."""
         self._alive.close()
         if trainer.is_global_zero:
             self._ranks.meet(self._place("done"), self._place("left"))
@@ -162,7 +174,10 @@ class Resume(StopBetweenBatches):
         return self.state.folder / f".{name}-{self._attempt}"
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Save the state or stop if a rank requests it; at the first batch, restore what Lightning omits from a state.
+        """Save the state, or save it and stop, if a rank requests it.
+
+        At the first batch of a continued training, first restore what Lightning does not: the random states of each
+        rank, the states of metrics, and the number of steps.
 
         Raises:
             Interrupted: A signal has come.
@@ -185,10 +200,12 @@ class Resume(StopBetweenBatches):
             preemption.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove the state of a run that fails before any training; kill the other processes if they do not stop.
+        """Delete the state folder of a run that fails before it has saved any work.
+
+        The other processes of the run are killed if they do not stop.
 
         Raises:
-            LostRank: The exception reports that a collective has timed out; the message names the rank.
+            LostRank: The exception reports that a collective has timed out; the new message names the frozen rank.
         """
         children, lost = started_processes(trainer), self._lost(exception)
         self._alive.close()
@@ -247,13 +264,17 @@ class Resume(StopBetweenBatches):
             self.state.checkpoints.drop_others(best.values())
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the parts that Lightning omits to the saved state of a run; leave other checkpoints unchanged."""
+        """Add what Lightning omits to the checkpoint of an unfinished training; leave other checkpoints unchanged.
+
+        The added parts are random states, metric states and steps of all ranks, the best checkpoints so far, and
+        the log.
+        """
         if self._saving is not None:
             checkpoint["resume"] = self._saving
             repeat_batch(checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the saved random states until the first batch, because set-up draws random numbers before it."""
+        """Keep the saved random states for the first batch: setting up the training draws random numbers before it."""
         if trainer.training and "resume" in checkpoint:
             self._restored = checkpoint["resume"]["ranks"][trainer.global_rank]
 
@@ -290,11 +311,14 @@ def _set_metric_states(module: LightningModule, states: Mapping[str, Mapping[str
 
 
 def kept_file(trainer: Trainer, name: str) -> Path | None:
-    """Return the path of a file for partial results in the state of the run; None if the run saves no state.
+    """Return the path of a file in the state folder of the run, where partial results are kept for resuming.
 
     Args:
         trainer: Trainer of the run.
         name: Name of the file.
+
+    Returns:
+        The path; None if the run saves no state.
     """
     states = [callback.state for callback in trainer.callbacks if isinstance(callback, Resume)]  # type: ignore[attr-defined]
     return states[0].folder / name if states else None
@@ -308,7 +332,7 @@ def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tu
         compute: Function that returns the tensors.
 
     Returns:
-        The tensors, on the CPU if they were saved before, and True if they were.
+        The tensors, and True if they were read from `file`; tensors from a file are on the CPU.
     """
     if file is not None and (saved := load_tensors(file)) is not None:
         return saved, True

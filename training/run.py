@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
-    """Return a hash that identifies a run: its command, options that affect its scores, and number of devices.
+    """Return a hash of what identifies a run: command, options that affect its scores, and number of devices.
 
     Args:
         command: Command of train.py.
@@ -57,13 +57,14 @@ def source_digest() -> str:
 
 
 class Left(NamedTuple):
-    """Undamaged files of an interrupted attempt of a run.
+    """Work that an interrupted run has left, as far as its files are undamaged.
 
     Attributes:
-        training: Checkpoint from which the training continues; None if it must start again or has ended.
-        ended: `best`, a path within the run's folder, and `epochs_run` of a training that has ended; else None.
-        best: SHA-256 of the best checkpoints so far, by path.
-        log: Content of `metrics.csv`.
+        training: Checkpoint from which the training continues; None if the training must start again or has ended.
+        ended: For a training that has ended, `best`, the path of its best checkpoint within the run's folder, and
+            `epochs_run`; else None.
+        best: SHA-256 of each of the best checkpoints so far, by path within the run's folder.
+        log: Content of `metrics.csv` when the work was saved.
     """
 
     training: Path | None = None
@@ -74,33 +75,42 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class OwnCheckpoints:
-    """Checkpoints written by a run, and copies of its best ones: `ModelCheckpoint` deletes earlier best ones.
+    """Checkpoints written by a run, and copies of the best ones.
+
+    The copies are needed because `ModelCheckpoint` deletes a checkpoint when it finds a better one.
 
     Attributes:
-        state: Folder of the state, which holds the copies and the list of names.
+        state: State folder of the run, which holds the copies and the list of names.
     """
 
     state: Path
 
     @property
     def names(self) -> set[str]:
-        """Paths of all checkpoints that the run has written, as given by `name`."""
+        """Names of all checkpoints that the run has written, in the form that `name` returns."""
         content = kept(self.state / ".written.json")
         return set() if content is None else set(json.loads(bytes(content)))
 
     def name(self, path: Path) -> str:
-        """Return the path of a checkpoint relative to the run's folder, which may be moved; absolute if outside."""
+        """Return the name of a checkpoint: its path relative to the run's folder, or absolute if it lies elsewhere.
+
+        A relative path stays valid if the run's folder is moved.
+        """
         whole, run = path.absolute(), self.state.parent.absolute()
         return str(whole.relative_to(run) if whole.is_relative_to(run) else whole)
 
     def note(self, path: Path, removed: bool = False) -> None:
-        """Record that the run is about to write a checkpoint, or with `removed` that it has deleted one."""
+        """Record that the run is about to write a checkpoint or, if `removed`, that it has deleted one."""
         own, name = self.names, self.name(path)
         names = sorted(own - {name} if removed else own | {name})
         keep(self.state / ".written.json", json.dumps(names).encode())
 
     def keep_best(self, paths: Iterable[str]) -> dict[str, str]:
-        """Copy the best checkpoints into the state; return the SHA-256 of each by its name."""
+        """Copy checkpoints into the state folder; return the SHA-256 of each, by its name.
+
+        Args:
+            paths: Paths of the best checkpoints.
+        """
         found = {}
         for path in map(Path, paths):
             if path.is_file():
@@ -109,9 +119,9 @@ class OwnCheckpoints:
         return found
 
     def drop_others(self, digests: Iterable[str]) -> None:
-        """Delete all copies of checkpoints but those with these SHA-256 digests.
+        """Delete all copies of checkpoints except those with these SHA-256 digests.
 
-        Call it after writing the state that names them.
+        Call it after the state that refers to these copies has been written.
         """
         names = {self.copy(sha256).name for sha256 in digests}
         for path in self.copy("*").parent.glob("*.ckpt"):
@@ -119,7 +129,9 @@ class OwnCheckpoints:
                 path.unlink()
 
     def put_back(self, best: Mapping[str, str]) -> None:
-        """Replace the checkpoints that the run has written by the copies of the best; leave all other files alone.
+        """Delete the checkpoints that the run has written, and put the copies of the best ones in their place.
+
+        Other files are left alone.
 
         Args:
             best: SHA-256 of each best checkpoint, by name.
@@ -136,21 +148,21 @@ class OwnCheckpoints:
 
 @dataclass(frozen=True)
 class RunState:
-    """State of an unfinished run, a folder that is removed at the end of the run.
+    """Saved state of an unfinished run: a folder that is deleted when the run ends.
 
     Attributes:
-        folder: `<folder of the run>/state-<digest>`.
+        folder: The folder, `<folder of the run>/state-<digest>`.
     """
 
     folder: Path
 
     @classmethod
     def find(cls, parent: Path, digest: str) -> "RunState | None":
-        """Return the state of the latest unfinished run with this digest; None without one.
+        """Return the state of the latest unfinished run with this digest; None if there is none.
 
         Args:
             parent: Folder of the runs.
-            digest: See `run_digest`.
+            digest: Hash that identifies the run; see `run_digest`.
         """
         numbers = {path: path.parent.name.removeprefix("version_") for path in parent.glob(f"version_*/state-{digest}")}
         found = {path: int(number) for path, number in numbers.items() if number.isdigit()}
@@ -178,11 +190,11 @@ class RunState:
 
     @property
     def holds_work(self) -> bool:
-        """True if the state has files other than the lock and the hidden files of the ranks."""
+        """True if the state folder has files other than the lock and the hidden files of the ranks."""
         return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
 
     def lock(self) -> int:
-        """Lock the state until the returned file descriptor is closed or this process ends.
+        """Lock the state folder until the returned file descriptor is closed or this process ends.
 
         Raises:
             UserError: Another process has the lock.
@@ -201,7 +213,7 @@ class RunState:
 
     @cached_property
     def left(self) -> Left:
-        """Undamaged files of the interrupted attempt, as found at the first access; the same on all ranks."""
+        """Work that an interrupted run has left, as it was at the first access; all ranks find the same."""
         if (content := kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
             if not ended["best"] or _is_sound(self.run / ended["best"], ended["sha256"]):
@@ -214,7 +226,7 @@ class RunState:
         return Left()
 
     def tidy(self) -> None:
-        """Delete damaged files of the state, and restore the run's checkpoints as they were when it was saved."""
+        """Delete damaged files of the state, and restore the checkpoints that the run had when it was saved."""
         for folder in (self.run, self.folder, self.run / "checkpoints"):
             remove_leftovers(folder)
         if self.left.ended is not None:
@@ -225,11 +237,11 @@ class RunState:
         self.checkpoints.put_back(self.left.best)
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
-        """Write the file `trained` of a training that has ended: best checkpoint, number of epochs, and log.
+        """Write the file `trained` after the end of a training, with its best checkpoint, number of epochs, and log.
 
         Args:
-            best: Path of the best checkpoint, stored relative to the run's folder with its SHA-256; empty if there is
-                none.
+            best: Path of the best checkpoint, stored relative to the run's folder with its SHA-256; empty if there
+                is none.
             epochs: Number of epochs of the training.
         """
         path = Path(best)
@@ -242,15 +254,15 @@ class RunState:
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def log_left(self) -> str:
-        """Return the rows of `metrics.csv` up to the saved state.
+        """Return the rows of `metrics.csv` up to the time when the state was saved.
 
-        Later rows are dropped, because a resumed run repeats those steps.
+        Later rows are dropped, because a resumed run repeats their steps.
         """
         # After a training in forked processes, which have ended, the file itself is longer.
         return max(self.left.log, self.log() if self.trained.exists() else "", key=len)
 
     def clear(self) -> None:
-        """Delete the state of a finished run, atomically for other processes."""
+        """Delete the state of a finished run; other processes see it whole or not at all."""
         removed = self.folder.with_name(f".{self.folder.name}")
         with suppress(OSError):
             self.folder.rename(removed)
@@ -262,15 +274,17 @@ class RunState:
 
 
 def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
-    """Return the state of a run, unfinished or new, and the file descriptor of its lock; see `RunState.lock`.
+    """Return the state of an unfinished or new run, and the file descriptor of its lock.
+
+    The lock is held until the file descriptor is closed or this process ends.
 
     Args:
-        parent: Folder of the runs of a class.
-        digest: See `run_digest`.
-        resume: Continue the unfinished run with this digest, if there is one.
+        parent: Folder of the runs of one model class.
+        digest: Hash that identifies the run; see `run_digest`.
+        resume: True continues the unfinished run with this digest, if there is one.
 
     Raises:
-        UserError: Another process has the run, or the folder cannot be made or read.
+        UserError: Another process is working on the run, or its folder cannot be made or read.
     """
     found = RunState.find(parent, digest) if resume else None
     try:
@@ -341,7 +355,7 @@ class RunCheckpoints(TorchCheckpointIO):
     """Lightning plugin that writes the checkpoints of a run atomically, and records them in its state.
 
     Args:
-        state: State of the run; its own checkpoint is written with a checksum, by `results.files.keep`.
+        state: State of the run. The checkpoint of the state itself is written with a checksum, and not recorded.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -365,7 +379,9 @@ class RunCheckpoints(TorchCheckpointIO):
 
 
 class RunConfig(Callback):
-    """Callback that writes `config.yaml` into the folder of the run; it removes the folder if a run computes nothing.
+    """Callback that writes `config.yaml` into the folder of the run.
+
+    If the run fails before it has computed anything, the callback deletes the folder.
 
     Args:
         folder: Folder of the run.
@@ -403,7 +419,7 @@ class RunConfig(Callback):
             checkpoint["config"] = self._path.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove the folder of a failed run if nothing was computed."""
+        """Delete the folder of a run that fails before it has computed anything."""
         if not trainer.is_global_zero:
             return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
