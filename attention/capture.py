@@ -73,15 +73,18 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
 
 @dataclass(eq=False)
 class Mixture:
-    """The attention of one layer in a forward pass: weights, values and outputs, each computed on first use.
+    """Attention of one layer in a forward pass: weights, values and outputs, computed on first use.
 
     Args:
-        scores: Function that returns the scores `[batch, heads, from, to]`, mask included.
+        scores: Function that returns the scores `[batch, heads, from, to]`, to which it has added
+            `mask`.
         value: Values `[batch, key heads, to, dim]`.
         groups: Number of query heads for each key head.
-        mask: Mask of the layer, added to the scores; None without.
+        mask: The mask that `scores` adds, kept to tell which positions are allowed; None if the layer
+            has none.
         drop: Function that applies dropout to weights.
-        undropped: Weights without dropout, a mask broadcast to the weights; None for none.
+        undropped: Bool, broadcast to the weights, True for weights that are exempt from dropout; None
+            if dropout applies to all.
     """
 
     scores: Callable[[], Tensor]

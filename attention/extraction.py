@@ -208,12 +208,24 @@ def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Ten
 
 
 def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items) -> tuple[Tensor, Tensor]:
-    """Run one forward pass, and reduce the attention of each layer to words while the pass runs.
+    """Run the encoder once on a batch of inputs; return the attention and hidden states of words.
+
+    The attention of each layer is reduced from pieces to words while the pass runs. A position is the
+    start delimiter, a word or the end delimiter.
+
+    Args:
+        encoder: The encoder.
+        parts: The inputs of the pass: sentences, or parts of long ones.
+        items: Items of the store, which say what to keep (layers, heads, hidden states and precision).
 
     Returns:
-        Attention `[batch, layers, heads, positions, positions]`, packed by `attention.store.pack_weights`, and hidden
-        states `[batch, hidden layers, words, size]`, undefined after the words of a shorter input. Both are on the
-        encoder's device.
+        Attention `[batch, layers, heads, positions, positions]` in the format of
+        `attention.store.pack_weights`, and hidden states `[batch, hidden layers, words, size]`,
+        undefined after the last word of a shorter input. Both are on the encoder's device.
+
+    Raises:
+        UserError: The attention of a word does not sum to 1, or a hidden state is not finite or exceeds
+            the precision of the store.
     """
     options, states = items.extraction.options, items.hidden
     rows, columns = reduction(parts, options.from_pieces, encoder.device)

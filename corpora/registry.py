@@ -43,14 +43,17 @@ _log = logging.getLogger(__name__)
 class RemoteFile:
     """One file of a public corpus.
 
-    A file without `url` cannot be downloaded and must be made. A file without both is made here from the archive of the
-    corpus, or may be any file of the same format.
+    A file with `url` is downloaded. A file without `url` is made from the corpus's archive by this
+    package, if the corpus has one. Otherwise users make the file themselves, as `Corpus.recipe` says:
+    with `sha256`, `fetch` rejects a file with other bytes; without it, any file of the same format will
+    do.
 
     Attributes:
         path: Path under the data root.
-        url: Address from which it is downloaded.
-        sha256: SHA-256 of its bytes, in hexadecimal.
-        read: Function that returns (label, text) pairs by split from the path of an archive; None for other files.
+        url: Address from which the file is downloaded; None if it has to be made.
+        sha256: SHA-256 of its bytes, in hexadecimal; None if the bytes are not checked.
+        read: For an archive, the function that takes its path and returns (label, text) pairs by split;
+            None for other files.
     """
 
     path: str

@@ -164,17 +164,19 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     Subclasses fill `splits` in `setup`, and return the batches of a split from `_batches`.
 
     Args:
-        corpus: `sample` for the embedded corpus, a name of `python -m corpora.registry --list`, one path with
-            `{split}` in the place of train, dev and test, or a mapping from these three to paths.
+        corpus: One of four: `sample`, the small corpus that this package generates; a name of
+            `python -m corpora.registry --list`; a path with `{split}` in the place of train, dev and
+            test; or a mapping from these three to paths.
         root: Folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
-        cache: Folder of attention stores and of other files that are computed once; else `$PROBING_CACHE`, else
-            `./stores`.
+        cache: Folder of attention stores and of other files that are computed once; else
+            `$PROBING_CACHE`, else `./stores`.
         vectors: Word vectors; None for none.
         workers: Number of processes that read batches ahead; 0 reads in the training process.
         seed: Seed of the order of the training batches; None for the seed of the run.
         rank_timeout: Seconds without a sign of life after which another device is given up.
-        batch_per: With `run`, the devices divide each training batch, so that a step is the same on any number of
-            devices. With `device`, each device takes a whole batch, so that a step has as many batches as devices.
+        batch_per: With `run`, the devices divide each training batch, so that a step is the same on any
+            number of devices. With `device`, each device takes a whole batch, so that a step has as
+            many batches as devices.
 
     Attributes:
         unit: Plural noun for the items of a split, for messages.
@@ -182,7 +184,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         batch: Class of the batches.
         suffix: Usual suffix of the corpus files, for messages.
         always: Splits that every stage reads.
-        sample: Folder of the embedded corpus in the cache, and the function that writes its files there.
+        sample: Name of the sample corpus's folder in the cache, and the function that writes the files
+            into a folder and returns their paths by split.
         vectors: The word vectors, after `setup`.
         splits: Dataset of each split, indexed by lists of items, after `setup`.
     """

@@ -211,17 +211,19 @@ class Adversary(FidelityTest):
         return loss
 
     def draw(self, classified: ClassifiedBatch, farthest: "Farthest") -> Mapping[float, Tensor]:
-        """Draw random attention, pass it to `farthest` as candidates, and return starting points for gradient ascent.
+        """Draw random attention, offer it to `farthest`, and return the best draws to start gradient ascents.
+
+        There are two limits on the output distance, `epsilon` and `tolerance`. A draw is within a limit if
+        the TVD between its output and the classifier's is at most the limit.
 
         Args:
             classified: The texts.
-            farthest: Best candidates so far; it is updated.
+            farthest: Best candidates so far; all draws are offered to it, which updates it.
 
         Returns:
-            For `epsilon` and for `tolerance`, the logits of the best draws,
-            `[ascents, heads, batch, positions]`. Draws whose output stays within the limit come first,
-            sorted by divergence, largest first. The other draws follow, sorted by the distance of their
-            output, smallest first.
+            For each limit, the attention logits of the best draws for each text,
+            `[ascents, heads, batch, positions]`. Draws within the limit come first, sorted by divergence,
+            largest first. The other draws follow, sorted by output distance, smallest first.
         """
         kept: dict[float, tuple[Tensor, Tensor]] = {}
         for first in range(0, self.draws, DRAWN):

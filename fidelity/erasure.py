@@ -63,10 +63,12 @@ class SingleWeight(FidelityTest):
         return means(("flips_top", "flips_random")) | means(["delta_js"], "nats")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the shares of texts whose decision flips without either weight, only without one of the two, or never.
+        """Return the table `single_weight_flips`: how often each of the two erasures flips the decision.
 
-        The two weights are the largest and the random one, and each is erased alone. `both` is the share of
-        texts whose decision flips in both cases.
+        The largest weight and the random weight are erased separately. Each checkpoint has a row with the
+        number of texts, and the share of texts whose decision flips in both cases (`both`), only without
+        the largest weight (`top_only`), only without the random weight (`random_only`), or in neither case
+        (`neither`).
         """
         shares = {"both": [1, 1], "top_only": [1, 0], "random_only": [0, 1], "neither": [0, 0]}
         rows = []

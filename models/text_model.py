@@ -112,7 +112,10 @@ class TextSizes:
 
     @classmethod
     def from_data(cls, data: ClassificationDataModule) -> "TextSizes":
-        """Return the sizes for a datamodule, after its `setup`."""
+        """Return the sizes and settings of a classifier for the texts of a datamodule, after its `setup`.
+
+        Classes, vocabulary, word vectors and tokenizer are those of the datamodule.
+        """
         vectors, known = data.word_vectors() or (None, None)
         size = None if vectors is None else vectors.size(1)
         made = (vectors, known, data.tokenizer, tuple(data.labels), size, data.token_options, data.regression)

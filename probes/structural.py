@@ -529,15 +529,22 @@ class StructuralDistanceProbe(StructuralProbe):
         return trees.distance_losses(predicted, trees.tree_distances(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return how many gold edges the spanning trees of predicted distances have, and the rank correlations.
+        """Count the gold edges in the trees predicted for each sentence, and correlate the distances.
+
+        A predicted tree is the minimum spanning tree of the predicted distances between words, punctuation
+        left out.
 
         Args:
             predicted: Distances predicted by k matrices, `[batch, k, n, n]`.
             batch: Sentences with their gold trees.
 
         Returns:
-            For each sentence, the number of gold edges without punctuation `[batch]`, the number of them in the
-            minimum spanning trees `[batch, k]`, and the rank correlation, averaged over words, `[batch, k]`.
+            Three tensors with a row for each sentence:
+
+            - the number of gold edges, without punctuation, `[batch]`;
+            - the number of these edges that are in the predicted trees, `[batch, k]`;
+            - the rank correlation of a word's predicted and gold distances to all words, averaged over the
+              words of the sentence, `[batch, k]`; nan for a sentence of one word.
         """
         drawn = trees.gold_in_trees(
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths

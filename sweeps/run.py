@@ -116,8 +116,8 @@ class Sweeper:
     def run(self) -> None:
         """Execute all unfinished runs of the sweep, and report failures.
 
-        If two runs of a row fail with the same message, no further runs of the row are begun; if runs of
-        two rows do, no further runs at all.
+        After two failures with the same error message, fewer runs are begun: if both failed runs are of one
+        row, no more of this row; if they have no row in common, no more at all.
 
         Raises:
             UserError: The command line of a run is invalid; no run is begun then.

@@ -142,7 +142,10 @@ class OwnCheckpoints:
             _link(self.copy(sha256), self.state.parent / name)
 
     def copy(self, sha256: str) -> Path:
-        """Return the path of the copy of the checkpoint with this SHA-256."""
+        """Return the path, in the state folder, for the copy of the checkpoint with this SHA-256.
+
+        Nothing is copied: `keep_best` writes the file, which may not exist yet.
+        """
         return self.state / "checkpoints" / f"{sha256}.ckpt"
 
 
