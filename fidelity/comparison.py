@@ -68,12 +68,13 @@ def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
 
 
 def comparison_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return one row per score and variant: the mean over seeds, and its difference from the first variant's mean.
+    """Return one row per score and variant: the mean over seeds, and its difference from the first variant.
 
-    `mean` is over the seeds of the variant, whose number is `seeds`; `sd` is the standard deviation over
-    these seeds. `low` and `high` are the bootstrap interval of `mean` over texts. `difference` has its own
-    interval and `p`, from resamples of the texts shared with the first variant; `p_holm` is Holm-corrected
-    over the variants of the score. The columns of the difference are nan for the first variant.
+    `mean` is over the seeds of the variant, `sd` the standard deviation over them, `seeds` their
+    number. `low` and `high` are the bootstrap interval of `mean` over texts. `difference` has its own
+    interval and the p-value `p`; both variants use the same resamples of the texts. `p_holm` is `p`
+    after Holm's correction for the number of variants compared on the score. The columns of the
+    difference are nan for the first variant.
     """
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
