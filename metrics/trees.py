@@ -124,9 +124,10 @@ def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
-    """Return weights `[sentences]` for a mean over the sentences of each length, 5 to 50, and then over lengths.
+    """Return weights `[sentences]` for a mean over the sentences of each length, and then over lengths.
 
-    Hewitt & Manning (2019) average rank correlations in this way. Sentences of other lengths have weight 0.
+    Only lengths from 5 to 50 words count; other sentences have weight 0. Hewitt & Manning (2019)
+    average rank correlations in this way.
 
     Args:
         lengths: Number of words of each sentence, `[sentences]`.

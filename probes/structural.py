@@ -562,8 +562,8 @@ class StructuralDistanceProbe(StructuralProbe):
 
             - the number of gold edges, without punctuation, `[batch]`;
             - the number of these edges that are in the predicted trees, `[batch, k]`;
-            - the rank correlation of a word's predicted and gold distances to all words, averaged over the
-              words of the sentence, `[batch, k]`; nan for a sentence of one word.
+            - the rank correlation of a word's predicted and gold distances to all words, averaged over its
+                words, `[batch, k]`; nan for a sentence of one word.
         """
         drawn = trees.gold_in_trees(
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths
@@ -635,10 +635,9 @@ class StructuralDepthProbe(StructuralProbe):
             Three tensors with a row for each sentence:
 
             - bool `[batch]`, True if the sentence has a word other than punctuation;
-            - bool `[batch, k]`, True if the word of least predicted depth is a root, punctuation left
-              out;
+            - bool `[batch, k]`, True if the word of least predicted depth is a root, punctuation left out;
             - the rank correlation of predicted and gold depths over the words, `[batch, k]`; nan if all
-              gold depths are equal, as in a sentence of one word.
+                gold depths are equal, as in a sentence of one word.
         """
         plain = batch.mask & ~batch.punctuation
         some = plain.any(1)
