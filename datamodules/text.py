@@ -459,7 +459,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def max_cells(self) -> int:
-        """Upper bound of the padded cells of a batch, `batch · longest²`, longest in tokens; known after `setup`."""
+        """Largest size of a batch in cells of its padded attention matrices, `batch · longest²`.
+
+        `longest` is the number of tokens of the longest segment, which alone may exceed the bound. If the
+        bound was not given, it depends on the device of the encoder, which is known after `setup`.
+        """
         return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property

@@ -51,7 +51,15 @@ def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[Checkpoint
 
 
 def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.DataFrame]:
-    """Return the measurements of a test for each variant: the rows of all its checkpoints in one frame."""
+    """Return the measurements of a test by variant, with the checkpoints of all seeds in one frame.
+
+    A variant is the name shared by checkpoints that differ only in the seed. Its frame has the rows of
+    its checkpoints one after another: one row per checkpoint and test text, nan for skipped texts.
+
+    Args:
+        results: Results of all checkpoints.
+        test: Name of the test.
+    """
     return {variant: pd.concat([one.columns(test) for one in ours]) for variant, ours in by_variant(results).items()}
 
 

@@ -224,11 +224,14 @@ class _Rows:
 
 @dataclass(frozen=True)
 class TransformerOutput(Output):
-    """Output of a `TransformerClassifier`, with the inputs that `decide` needs.
+    """Output of a `TransformerClassifier`, with the inputs for running the transformer again.
+
+    `TransformerClassifier.decide` reads them, because it repeats the forward pass with other attention.
 
     Attributes:
         segments: int64 `[batch, time]`, 0 in a text and 1 in its pair.
-        imposed: Attention weights that were imposed in `forward`, `[batch, time]` by name of the level.
+        imposed: Attention weights `[batch, time]` that replaced the model's own in `forward`, by level,
+            that is by `layer-head`; empty if none did.
     """
 
     segments: Tensor

@@ -46,15 +46,16 @@ def train_copy(
 
     The probe itself and the random state of the caller do not change.
 
-    Validation runs after every epoch if an epoch has at least `batches` training batches. Otherwise it
-    runs after the least number of epochs that together have `batches` batches, and learning-rate
-    schedules count validation checks instead of epochs. In that case, validation also runs after 1, 2,
-    4, … epochs before the first check, but only to keep better weights.
+    The training checks dev after every epoch, or after every k epochs if an epoch has fewer than
+    `batches` training batches; k is the least number of epochs that together have `batches` batches.
+    Patience and learning-rate schedules count these checks, not epochs. Before the first check, dev is
+    also evaluated after 1, 2, 4, … epochs (fewer than k): the weights are kept if they are the best so
+    far, but these evaluations do not count as checks.
 
     Args:
         probe: The untrained probe.
         data: A datamodule for this training only, because a trainer is attached to it.
-        batches: Least number of training batches between two validation checks.
+        batches: Least number of training batches between two checks.
         options: Further arguments of `train_nested`, such as `monitor` and `max_epochs`.
 
     Returns:

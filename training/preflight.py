@@ -49,10 +49,11 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[list[str]]:
-        """Add one row to the table at the end of the block.
+        """Check one thing in a `with` block, and add its row to the table when the block ends.
 
-        The block appends the lines of the row to the yielded list. If it raises a UserError or OSError,
-        the message is added to the report's errors, the row refers to them, and the program goes on.
+        The block appends the lines of the row to the yielded list. A UserError or OSError that it raises is
+        caught, and its message is added to `faults`. If it raised one or added a fault itself, the row says
+        "fault: see below" instead of the lines.
 
         Args:
             name: Name of the row.
