@@ -22,8 +22,8 @@ TREEBANK = "treebank"
 class AtlasDataModule(CorpusDataModule[Any]):
     """Datamodule of texts, a treebank, and documents with coreference; only for `test`.
 
-    It has a datamodule for each of the three, and its test batches are all of theirs: first of the
-    texts, then of the treebank, then of the documents.
+    It combines a datamodule for each of the three. A test reads first all batches of the texts, then
+    those of the treebank, then those of the documents.
 
     Args:
         text: Corpora of texts, given as for `corpora` of `TextDataModule`.
@@ -94,17 +94,21 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return (self.encoder,)
 
     def files(self) -> Mapping[str, Path]:
-        """Return the files of all parts.
+        """Return the corpus files of the texts, the treebank and the documents.
 
-        The keys are the names of the texts, `dependency.<split>` for the treebank, and `coreference.<split>` for
-        the documents.
+        The keys are the names of the text corpora, `dependency.<split>` for the treebank, and
+        `coreference.<split>` for the documents.
         """
         texts, *others = self.parts
         named = {f"{_name(part)}.{split}": path for part in others for split, path in part.files().items()}
         return {**texts.files(), **named}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return two empty lists, as each part has its own splits; raise a CorpusError if the stage is not `test`."""
+        """Return two empty lists, of splits to read and of splits to prepare; the `parts` have splits.
+
+        Raises:
+            CorpusError: The stage is not `test`.
+        """
         return self.parts[0].splits_of(stage, files)
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:

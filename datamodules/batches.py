@@ -217,31 +217,35 @@ class SegmentBatch(Batch):
 
 
 class LengthBatches(Sampler[list[int]]):
-    """Sampler that groups items of similar length into batches, and yields each batch as a list of item indices.
+    """Sampler of batches of items of similar length; it yields each batch as a list of item indices.
 
     In training, items of equal length and the order of the batches are shuffled anew every epoch. With
-    `batch_per="run"` every rank gets its share of each batch, so that a step is the same on any number of devices;
-    a share is empty if a batch has fewer items than there are ranks. With `batch_per="device"` the ranks get whole
-    batches, the same number each. If the number of batches does not divide evenly, the first batches are used
-    twice, because a rank without a batch would halt the others.
+    `batch_per="run"` every rank gets its share of each batch, so that a step is the same on any number
+    of devices; a share is empty if a batch has fewer items than there are ranks. With
+    `batch_per="device"` the ranks get whole batches, the same number each. If the number of batches does
+    not divide evenly, the first batches are used twice, because a rank without a batch would halt the
+    others.
 
     In evaluation each item comes exactly once, on one rank, in a whole batch.
 
     Args:
         lengths: Length of every item.
         items: Indices of the items to use; None for all.
-        max_cells: Upper bound of the padded cells of a batch; None for no bound. An item that is larger alone is a
-            batch by itself.
+        max_cells: Upper bound of the number of cells of a batch, padding included; None for no bound. An
+            item that alone exceeds the bound is a batch by itself.
         max_sentences: Largest number of items in a batch.
         shuffle: True for training, False for evaluation.
-        cells: Meaning of a cell: a pair of words or delimiters (`pairs`, so that a batch has `batch · (longest +
-            2)²` cells), or a token (`tokens`, so that it has `batch · longest`).
-        jitter: Relative noise on the lengths in training, 0–1, drawn anew every epoch. Without it, items of a rare
-            length would share a batch with the same items in every epoch. With it, batches may exceed `max_cells`.
+        cells: Kind of the cells in `max_cells`. With `pairs`, a cell is a pair of words or delimiters,
+            and a batch has `batch · (longest + 2)²` cells. With `tokens`, a cell is a token, and a batch
+            has `batch · longest` cells.
+        jitter: Relative noise on the lengths in training, 0–1, drawn anew every epoch. Without it, items
+            of a rare length would share a batch with the same items in every epoch. With it, batches may
+            exceed `max_cells`.
         seed: Seed of the shuffling, used together with the epoch.
         rank: Rank of this process, from 0.
         world: Number of processes.
-        batch_per: `run` if the ranks divide each training batch, `device` if each rank gets whole batches.
+        batch_per: `run` if the ranks divide each training batch, `device` if each rank gets whole
+            batches.
     """
 
     def __init__(

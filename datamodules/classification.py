@@ -49,7 +49,7 @@ _SHOWN = 20  # labels in a message
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the labels of train, and the positive one of two labels.
+    """Return the labels of the train split and, if there are two, the index of the positive one.
 
     Args:
         path: File of the texts, for error messages.
@@ -57,11 +57,11 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
         positive: The positive label; ignored if there are more than two labels.
 
     Returns:
-        The sorted labels; and the index of the positive label, None if there are more than two labels.
+        The sorted labels; and the index of the positive label in them, None if there are more than two.
 
     Raises:
-        CorpusError: There is only one label, there are so many labels that the column is probably
-            wrong, or `positive` is not one of the two labels.
+        CorpusError: There is only one label, there are so many labels that the column is probably wrong,
+            or `positive` is not one of the two labels.
     """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
@@ -102,6 +102,10 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
 def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float32]:
     """Return the label of each text as a number, for a regression: float32 `[texts]`.
 
+    Args:
+        path: File of the texts, for error messages.
+        texts: Texts.
+
     Raises:
         CorpusError: A label is not a finite number.
     """
@@ -125,10 +129,11 @@ def vocabulary_vectors(
     root: Path,
     cache: Path,
 ) -> WordVectors:
-    """Return the word vectors of the vocabulary entries that occur in train.
+    """Return the word vectors of a vocabulary.
 
-    If `spec.name` is `encoder`, the vectors are the input embeddings of an encoder: of `source`, one for each of
-    its pieces, or of the default encoder if the vocabulary holds words. Otherwise they come from `load_vectors`.
+    If `spec.name` is `encoder` and the vocabulary holds pieces, the vectors are the input embeddings of
+    `source`, one for each of its pieces. Otherwise `load_vectors` looks up the entries that occur in
+    train and are not special tokens; the name `encoder` then stands for the default encoder.
 
     Args:
         spec: Name and options of the vectors.
@@ -137,6 +142,10 @@ def vocabulary_vectors(
         source: Encoder whose pieces the vocabulary holds; None for words.
         root: Data root, under which `glove/` lies.
         cache: Folder in which converted vectors are cached.
+
+    Raises:
+        UserError: The vectors are absent, malformed, or know too few of the tokens, or the cache cannot
+            be written.
     """
     if spec.name == ENCODER and source is not None:
         encoder = Encoder(source)
@@ -246,27 +255,53 @@ class TextSplit(Dataset[TextBatch]):
         return len(self.lengths)
 
     def batches(self, most: int) -> Iterator[TextBatch]:
-        """Yield all texts of the split in batches of similar length, of at most `most` tokens with padding."""
+        """Yield all texts of the split, in batches of texts of similar length.
+
+        Args:
+            most: Largest number of tokens in a batch, padding included. A text with more tokens is a
+                batch by itself.
+        """
         size = max(len(self), 1)
         for items in LengthBatches(self.lengths, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"):
             yield self[items]
 
     def tokens(self, item: int) -> list[int]:
-        """Return the ids of the tokens of a text, delimiters included."""
+        """Return the ids of the tokens of a text, delimiters included.
+
+        Args:
+            item: Index of the text in the split.
+        """
         return self._of(item, self._tokens)
 
     def forms(self, item: int) -> list[str | None]:
-        """Return the word that each token of a text is, or is a piece of; None for delimiters."""
+        """Return the word to which each token of a text belongs; None for delimiters.
+
+        If tokens are words, every token is its own word. The unknown token of a text without words has
+        no word, and gets None.
+
+        Args:
+            item: Index of the text in the split.
+        """
         sources = self._of(item, self._sources)
         return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
 
     def places(self, item: int) -> list[int]:
-        """Return the 0-based index of the word that each token of a text belongs to; -1 for delimiters."""
+        """Return the 0-based index of the word to which each token of a text belongs; -1 for delimiters.
+
+        The unknown token of a text without words also gets -1.
+
+        Args:
+            item: Index of the text in the split.
+        """
         first = int(self._words.offsets[2 * item])
         return [-1 if place < 0 else place - first for place in self._of(item, self._sources)]
 
     def sentences(self, item: int) -> list[int]:
-        """Return the 0-based index of the sentence that each token of a text belongs to; -1 for delimiters."""
+        """Return the 0-based index of the sentence of each token of a text; -1 for delimiters.
+
+        Args:
+            item: Index of the text in the split.
+        """
         return self._of(item, self._sentences)
 
     def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
@@ -316,22 +351,21 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         header: True if TSV and CSV files name their columns; if False, `columns` numbers them from 1.
             None for the registry's value, else True.
         empty: Policy for empty texts, `error` or `skip`; None for the registry's policy, else `error`.
-        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words the
-            tokens.
+        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words the tokens.
         lowercase: Convert words to lower case; ignored with a tokenizer, which has its own rule.
         punctuation: `attached` splits at white space alone, for texts that are already tokenized;
             `apart` also separates punctuation marks and clitics from words, for raw text.
         min_count: Lowest frequency in train of a word in the vocabulary; rarer words are unknown.
         max_words: Largest number of words in the vocabulary; None for no bound.
-        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The
-            limit of the tokenizer's encoder holds as well.
+        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The limit
+            of the tokenizer's encoder holds as well.
         too_long: Policy for longer texts: `truncate` cuts the end, first of the longer text of a pair;
             `error` stops.
         delimiters: Add a token before and after each text, if tokens are words.
         sentence_separator: Word that separates sentences and is dropped; None for the rule of
             `read_words`.
-        positive: Label for which F1 is computed, if there are two labels; None for the registry's
-            label; without one, `1`, but `positive` for the sample.
+        positive: Label for which F1 is computed, if there are two labels. None for the registry's label;
+            if the registry has none, for the label `1`; in the sample, for the label `positive`.
         regression: True if labels are numbers to predict; None for the registry's value, else False.
         score: Main score of the task; None for the registry's score, else accuracy, or pearson for a
             regression.

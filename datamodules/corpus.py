@@ -57,11 +57,15 @@ UNKNOWN_SHARE = 0.01
 
 
 def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split) -> dict[str, int]:
-    """Count the items of `split` that also occur in each earlier split, as `also_in_<split>`.
+    """Count the items of a split that also occur in earlier splits.
 
     Args:
         texts: Items of each split as strings.
         split: Name of the split.
+
+    Returns:
+        For each split of `texts` that comes before this one in the order train, dev, test: the number of
+        items that also occur in it, under the key `also_in_<its name>`.
     """
     earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in texts]
     return {f"also_in_{other}": int(pc.sum(pc.is_in(texts[split], texts[other])).as_py() or 0) for other in earlier}
@@ -123,7 +127,14 @@ def corpus_of(path: Path) -> dict[str, str]:
 
 
 def parts_of(data: object, kind: type[Data]) -> list[Data]:
-    """Return the instances of the class `kind` among a datamodule and, if it is composite, its `parts`."""
+    """Return all instances of the class `kind` among a datamodule and its `parts`.
+
+    Only a datamodule that combines others, such as `AtlasDataModule`, has `parts`.
+
+    Args:
+        data: The datamodule.
+        kind: Class of the instances.
+    """
     return [one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)]
 
 
@@ -363,22 +374,25 @@ def load_later(source: EncoderSource | None, trainer: Trainer | None) -> Callabl
 class AttentionDataModule(CorpusDataModule[Item]):
     """Base class of datamodules that read an encoder's attention from stores.
 
-    A store is a folder of files with the attention of one encoder to one corpus file. `setup` opens the store of
-    each split, and makes it first if it is missing; splits of one file share a store. Subclasses implement
-    `extraction`, `read`, `items` and `make_splits`. See `CorpusDataModule` for the other options.
+    A store is a folder of files with the attention of one encoder when it reads one corpus file. `setup`
+    opens the store of each split, and makes it first if it is missing; splits of one file share a store.
+    Subclasses implement `extraction`, `read`, `items` and `make_splits`. See `CorpusDataModule` for the
+    other options.
 
     Args:
         encoder: The encoder; None for experiments that need no attention.
-        options: Layers, heads and precision of the stores, and the policy for sentences over the encoder's limit.
-        random_init: In a test, also read dev and test through the same encoder with random weights; only its
-            embeddings stay pretrained. The difference between the two encoders is the effect of pretraining.
+        options: Layers, heads and precision of the stores, and the policy for sentences over the
+            encoder's limit.
+        random_init: In a test, also read dev and test through the same encoder with random weights; only
+            its embeddings stay pretrained. The difference between the two encoders is the effect of
+            pretraining.
 
     Attributes:
-        make: Function that makes a missing store: `attention.make_store`, or a substitute that writes nothing, for
-            `--preflight`.
+        make: Function that makes a missing store: `attention.make_store`, or a substitute that writes
+            nothing, for `--preflight`.
         stores: Opened store of each split.
-        random_splits: Datasets of dev and test with the attention of the encoder with random weights, after `setup`
-            of a test.
+        random_splits: Datasets of dev and test with the attention of the encoder with random weights,
+            after `setup` of a test.
     """
 
     def __init__(
@@ -402,7 +416,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @abstractmethod
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        """Return the specification for extracting attention to a corpus file.
+        """Return the specification for extracting the attention of an encoder that reads a corpus file.
 
         Args:
             path: The corpus file.

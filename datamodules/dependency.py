@@ -97,7 +97,11 @@ class DependencySplit(Dataset[AttentionBatch]):
         return words
 
     def relations(self, item: int) -> NDArray[np.int64]:
-        """Return the relation id of each word of a sentence, int64 `[n]`."""
+        """Return the relation ids of the words of a sentence, int64 `[n]`.
+
+        Args:
+            item: Index of the sentence in the split.
+        """
         relations: NDArray[np.int64] = self._relations[self._offsets[item] : self._offsets[item + 1]]
         return relations
 
@@ -182,20 +186,23 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         format: `conllu` or `conllx`; None for the format that the suffix implies.
         relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.
         punctuation: Labels of the words that UAS, UUAS and root accuracy leave out: either relations,
-            each with its subtypes, or tags, as `punctuation_by` says. None for the relation `punct`;
-            or, with tags, for the tags that the released code of Hewitt & Manning (2019) leaves out.
-        punctuation_by: Kind of the labels in `punctuation`: `relation`, or `xpos` for the treebank's
-            own tags.
+            each with its subtypes, or tags, as `punctuation_by` says. None for the relation `punct` or,
+            if `punctuation_by` is `xpos`, for the tags that the released code of Hewitt & Manning (2019)
+            leaves out.
+        punctuation_by: Kind of the labels in `punctuation`: `relation`, or `xpos` for the treebank's own
+            tags.
         hidden: Layers whose hidden states are stored along with the attention: 0 for the output of the
             embeddings, k for the output of layer k.
-        max_cells: Upper bound of the padded cells of a training batch, `batch · (longest + 2)²`.
+        max_cells: Upper bound of the size of a training batch in cells of its padded attention matrices,
+            `batch · (longest + 2)²`; `longest` is the number of words of its longest sentence.
             Evaluation batches have at most twice as many cells, and at most 65,536.
         max_sentences: Largest number of sentences in a training batch.
 
     Attributes:
         relations: Names of the relations, after `setup`; a relation id is an index into them.
         train_on: Indices of the sentences to train on; None for all.
-        heads_of: Function that replaces the syntactic heads of the corpus; None leaves them unchanged.
+        heads_of: Function from the words of a sentence to the syntactic heads that replace those of the
+            corpus; None replaces none.
         lowest: Index, among the stored layers, of the lowest layer whose attention is in the batches.
 
     Raises:
@@ -301,15 +308,16 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def variant(
         self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None, lowest: int = 0
     ) -> "DependencyDataModule":
-        """Return a copy of the datamodule with other heads, training sentences or layers, on the same opened stores.
+        """Return a copy of the datamodule with other syntactic heads, training sentences or layers.
 
-        Call `setup` of the copy before use.
+        The copy uses the stores that this datamodule has opened, but not those of the encoder with
+        random weights. Call `setup` of the copy before use.
 
         Args:
-            heads: Function from the words of a sentence to heads that replace those of the corpus; None changes
-                none.
+            heads: Function from the words of a sentence to the syntactic heads that replace those of the
+                corpus; None keeps the heads of this datamodule.
             train: Indices of the sentences of the train split to train on; None for all.
-            lowest: Index in `layers` of the lowest layer whose attention is in the batches.
+            lowest: Index in `layers` of the lowest layer whose attention is in the batches of the copy.
         """
         changed = copy(self)
         changed.trainer = None

@@ -54,16 +54,16 @@ class TextSource:
 
     Args:
         corpus: `sample` for a text that this package generates, or with `format: conllu` for the test
-            split of the treebank that it generates; a name of the registry; or a file: plain text with
-            one paragraph per line (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`,
-            `.jsonl`), a treebank (`.conllu`, `.conllx`), or sentences with labelled links between
-            words.
+            split of the treebank that it generates; a name of `python -m corpora.registry --list`; or a
+            file: plain text with one paragraph per line (`.txt`, `.raw`), labelled texts or pairs of
+            texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or sentences with
+            labelled links between words.
         name: Name in tables; None for the name in the registry, or the stem of the file.
         split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test. If a
             corpus of the registry has no test split, None stands for dev, or else for the whole corpus.
-        format: None for the format that the suffix implies. A file of word links needs a format:
-            `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file, `framenet` for
-            `frameIndex.xml` in the folder of FrameNet; see `corpora.texts`.
+        format: None for the format that the suffix implies. A file of word links needs a format: `links`
+            for a TSV file, `enhanced` for column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml`
+            in the folder of FrameNet; see `corpora.texts`.
         columns: Columns of labelled texts; None for the columns in the registry, else `text` alone.
             Labels are read if their column is named: `{text: text, label: label}`.
         header: True if TSV and CSV files name their columns; None for the registry's value, else True.
@@ -91,10 +91,14 @@ Sources = str | dict[str, Any] | list[Any]
 
 
 def read_sources(given: Sources | TextSource) -> tuple[TextSource, ...]:
-    """Return a `TextSource` for each corpus in the value of `corpora`, which is one corpus or a list of them.
+    """Return a `TextSource` for each corpus in the option `corpora` of `TextDataModule`.
 
-    The options are parsed here and not by jsonargparse, which would take a single file name for a config, and would
-    merge a list on the command line into the list in the config.
+    The option is parsed here and not by jsonargparse, which would take a single file name for a config,
+    and would merge a list on the command line into the list in the config.
+
+    Args:
+        given: Value of the option: a corpus or a list of them. A corpus is a name, a file, or the
+            options of a `TextSource`.
 
     Raises:
         UserError: An option is unknown, or has a value that is not allowed.
@@ -347,15 +351,17 @@ def _bounds(lengths: Sequence[int], max_cells: int) -> list[tuple[int, int]]:
 
 
 class TextStream(IterableDataset[SegmentBatch]):
-    """Dataset that yields this rank's batches of segments of similar length, one corpus after the other.
+    """Dataset that yields this rank's batches of segments of similar length, corpus by corpus.
 
-    Every rank reads all texts and takes its share of the batches, which are the same on any number of ranks.
-    Segments are sorted by length in groups of `_WINDOW`, and only one group is in memory at a time. A rank without
-    a batch gets an empty one, because a rank that never runs its loop would miss the collective at its end.
+    Every rank reads all texts and takes its share of the batches. The batches are the same on any number
+    of ranks. Segments are sorted by length in groups of `_WINDOW`, and only one group is in memory at a
+    time. A rank without a batch gets an empty one, because all ranks must take part in the collective
+    operation that follows their loops over the batches.
 
     Args:
         data: Datamodule, after `setup`; every pass over the texts renews its `audits`.
-        encoder: Role of the encoder whose attention will be read: `given`, `before` fine-tuning, or `random_init`.
+        encoder: Role of the encoder whose attention will be read: `given`, `before` fine-tuning, or
+            `random_init`.
     """
 
     def __init__(self, data: "TextDataModule", encoder: EncoderOf) -> None:
@@ -393,23 +399,24 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     them.
 
     Args:
-        corpora: `sample` for a text that this package generates, a name of the registry, a file, or a
-            mapping; see `TextSource`. A list names several corpora.
+        corpora: `sample` for a text that this package generates, a name of
+            `python -m corpora.registry --list`, a file, or a mapping; see `TextSource`. A list names
+            several corpora.
         encoder: The encoder.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: Folder of the sample text; else `$PROBING_CACHE`, else `./stores`.
         max_length: Largest number of pieces of a segment, delimiters included; the encoder's own limit
             if that is less.
-        max_cells: Upper bound of a batch in padded cells, `batch · longest²`; None for `CELLS` of the
-            device.
+        max_cells: Upper bound of the size of a batch in cells of its padded attention matrices,
+            `batch · longest²`; None for 65,536 on a CPU, else 1,048,576.
         before: The encoder before its fine-tuning. Its attention to the same batches is read too.
-        random_init: Read everything also through the same encoder with random weights, except the
-            embeddings.
+        random_init: Also read everything through the same encoder with random weights; only its
+            embeddings stay pretrained.
         rank_timeout: Seconds without a sign of life after which another device is given up.
 
     Attributes:
         encoders: The encoders by role, after `setup`.
-        audits: Counts of the last pass, by corpus.
+        audits: Counts of the last pass over the texts, by corpus; `Segments` lists them.
 
     Raises:
         CorpusError: An option is out of range, or a corpus unknown; on `setup`, a corpus is absent or
@@ -449,12 +456,12 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def sources(self) -> tuple[TextSource, ...]:
-        """The corpora as they were given."""
+        """Corpora as `TextSource`s, with the options as they were given."""
         return tuple(corpus.given for corpus in self._corpora)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the corpora, in order, as in the batches."""
+        """Names of the corpora in the given order; the attribute `corpus` of a batch is one of them."""
         return tuple(corpus.name for corpus in self._corpora)
 
     @property
@@ -481,7 +488,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return two empty lists, because a text corpus is read whole.
+        """Return two empty lists, of splits to read and of splits to prepare; each corpus is one file.
 
         Raises:
             CorpusError: The stage is not `test`.
@@ -584,7 +591,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return chosen
 
     def passages(self) -> Iterator[Text]:
-        """Yield the passages of all texts in all corpora, before any is cut or left out."""
+        """Yield every text of all corpora as its one or two passages, before any is cut or left out."""
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 

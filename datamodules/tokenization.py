@@ -347,6 +347,8 @@ def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
 def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
     """Return the words of each text as its tokens, with a separator between a text and its pair.
 
+    If a text has no words, and its pair has none either, it gets the unknown token.
+
     Args:
         words: Words of the texts.
         delimiters: Add a token before and after each text.

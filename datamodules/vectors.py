@@ -43,10 +43,11 @@ class VectorSpec:
     """Name of word vectors, and options for looking words up in them.
 
     Args:
-        name: One of four. A file: text or binary of GloVe or word2vec (plain or .gz, with or without a
-            header), or a `.kv` of gensim. `encoder`: the input embeddings of an encoder. The name of a
-            file in `glove/` of the data root, without `.txt`, such as `glove.6B.50d`; if only a file
-            with a subset of its rows is there, that file is read. Or a name of gensim's downloader.
+        name: One of four: the path of a file; `encoder`, for the input embeddings of an encoder; the
+            name of a file in `glove/` of the data root, without `.txt`, such as `glove.6B.50d`; or a
+            name of gensim's downloader. A file is in the text or binary format of GloVe or word2vec
+            (plain or .gz, with or without a header), or a `.kv` of gensim. If `glove/` has only a file
+            with a subset of the rows, that file is read.
         lowercase: Look words up in lower case; `encoder` follows its tokenizer instead.
         min_coverage: Lowest fraction of the corpus's tokens that must have a vector, 0–1; less is an
             error.
@@ -75,8 +76,9 @@ class WordVectors:
     - `types` and `tokens`: numbers of distinct forms and of all tokens of the corpus; `types_covered`
       and `tokens_covered`: numbers of types and tokens with a vector.
     - `coverage`: fraction of the tokens with a vector, 0–1.
-    - `repeated_rows`, for a text file: rows of words that already had one.
-    - `types_all_unknown`, for `encoder`: types whose pieces are all the unknown token.
+    - `repeated_rows`, only for a text file: number of rows ignored because an earlier row has the same
+      word.
+    - `types_all_unknown`, only for `encoder`: number of types whose pieces are all the unknown token.
 
     Attributes:
         index: Row in `matrix` of every word with a vector, in the form in which it is looked up.
@@ -208,7 +210,9 @@ def _converted(
 
 
 def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Path]:
-    """Return the path of a file of word vectors, followed by the arrays that gensim has stored beside a `.kv`.
+    """Return the path of a file of word vectors, followed by the paths of the files that belong to it.
+
+    gensim stores the arrays of a `.kv` in `.npy` files beside it.
 
     Args:
         spec: Name of the vectors.
@@ -216,7 +220,8 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
         fetch: Permit gensim's downloader to download the file.
 
     Raises:
-        UserError: There is no such file and it cannot be downloaded, or it is a pickle that is not allowed.
+        UserError: There is no such file and it cannot be downloaded, or it is a pickle that is not
+            allowed.
     """
     path = Path(spec.name).expanduser()
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))

@@ -70,9 +70,9 @@ def read_fields(
         random_init: True if the experiment can also read batches of an encoder with random weights.
 
     Raises:
-        UserError: The data have no encoder to read, or batches of random weights that the experiment does
-            not support.
-        TypeError: A batch has no such field.
+        UserError: The experiment reads attention or hidden states, and the data have no encoder; or the
+            data have batches of an encoder with random weights, and `random_init` is False.
+        TypeError: A name in `reads` is not a field of a batch.
     """
     if unknown := set(reads) - FIELDS:
         raise TypeError(f"{reader}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
@@ -136,8 +136,8 @@ class ArcEvaluation(nn.Module):
     """Metric that scores predicted syntactic heads on test, beside baselines chosen on dev.
 
     Args:
-        relations: Relations shown in the table and the figure, in this order, after the two rows for
-            all words; empty for all relations.
+        relations: Relations shown in the table and the figure, in this order, after the row for
+            all words and the row for all words but punctuation; empty for all relations.
     """
 
     def __init__(self, relations: Sequence[str] = ()) -> None:
@@ -299,11 +299,13 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
 
 
 def rows_of(table: Table, relations: Sequence[str]) -> Table:
-    """Select the rows of a table for all words and for some relations, in the order of `relations`.
+    """Return a table with only the rows of some relations, in the order of `relations`.
+
+    The row for all words and the row for all words but punctuation are kept too, and come first.
 
     Args:
         table: Table with a column `relation`.
-        relations: Relations to keep; if empty, all rows are kept.
+        relations: Relations to keep; if empty, the whole table is returned.
     """
     if not relations:
         return table
@@ -314,7 +316,10 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
 
 
 def relation_bars(table: Table) -> Bars:
-    """Return a bar chart of the most frequent relations in a table from `relation_table`."""
+    """Return a bar chart of the accuracies in the first 25 rows of a table from `relation_table`.
+
+    The bars are the accuracy of the probe, if there is one, and of the best fixed offset.
+    """
     shown = replace(table, frame=table.frame.head(SHOWN))
     probe = {"probe": "probe"} if shown.frame["probe"].notna().any() else {}
     series = {**probe, "best fixed offset": "offset"}
@@ -329,8 +334,8 @@ class Baselines(DependencyExperiment):
     heads. Nothing is trained, so `python train.py test` runs it.
 
     Args:
-        relations: Relations shown in the table and the figure, in this order, after the two rows for
-            all words; by default all relations.
+        relations: Relations shown in the table and the figure, in this order, after the row for
+            all words and the row for all words but punctuation; by default all relations.
     """
 
     experiment = "baselines"

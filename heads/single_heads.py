@@ -95,7 +95,7 @@ class Predictions:
 
     @cached_property
     def by_offset(self) -> "Predictions":
-        """Predictions of fixed offsets on the same arcs; each offset is a predictor, the nearest first."""
+        """Predictions of the fixed offsets −3 to 3, without 0, on the same arcs; the nearest offset first."""
         return Predictions(self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in _OFFSETS], axis=1))
 
     @property
@@ -109,8 +109,9 @@ class Predictions:
     def found(self, predictor: int) -> tuple[Floats, Floats]:
         """Return two arrays of the hits of one predictor, each float64 `[words]`.
 
-        The first is 1.0 where it finds the gold head. The second is 1.0 where it finds the gold arc in
-        either direction. See `attached` and `edges_found` of `metrics.attachment`.
+        The first is 1.0 for a word whose gold head the predictor finds, else 0.0. The second is 1.0 if
+        it finds the gold arc of the word in either direction, else 0.0; it is nan for words without an
+        edge that counts. See `attached` and `edges_found` of `metrics.attachment`.
 
         Args:
             predictor: Index of the predictor, a column of `predicted`.
@@ -242,15 +243,17 @@ class ChosenHeads:
             permutations: Number of permutations of the test that gives `p`.
 
         Returns:
-            Table with columns `relation, n, head, direction, dev, test, low, high, offset,
-            best_offset, random_init, p`. All numbers but `dev` are of the scored split:
+            Table with a row for each group of words (see `Predictions.groups`) and these columns:
 
-            - `n` is the number of words; `p` is the p-value of `permutation_p`.
-            - `dev` and `test` are the accuracies of the head, `low` and `high` the interval. `test` is
-              nan if dev is scored.
-            - `best_offset` is the fixed offset that is best on dev, `offset` its accuracy.
-            - `random_init` is the accuracy of the head with random weights that is best on dev; nan
-              without a control.
+            - `relation`, `n`: the group, and its number of words in the scored split;
+            - `head`, `direction`: the head and direction that are best on dev;
+            - `dev`, `test`: their accuracy on each split; `test` is nan if dev is scored;
+            - `low`, `high`: 95 % interval of their accuracy on the scored split;
+            - `offset`, `best_offset`: accuracy, on the scored split, of the fixed offset that is best on
+              dev, and this offset;
+            - `random_init`: accuracy, on the scored split, of the head with random weights that is best
+              on dev; nan without a control;
+            - `p`: p-value of `permutation_p` on the scored split.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
         chosen = {group: dev.best(group) for group in groups}
@@ -309,11 +312,15 @@ class ChosenHeads:
         return Table(frame, dict.fromkeys(("accuracy", "offset"), "fraction"))
 
     def all_heads(self) -> Table:
-        """Return the accuracy of every attention head, in both directions, on every relation.
+        """Return the accuracy of every attention head, in both directions, on every group of words.
+
+        The groups are all words, all words but punctuation, and the words of each relation.
 
         Returns:
-            Table with columns `relation, n, direction, head, layer, number, dev, test`; `head` is `layer-number`, both
-            from 1.
+            Table with columns `relation, n, direction, head, layer, number, dev, test`. `relation` is
+            the group, and `n` its number of words in the scored split. `head` is the name
+            `layer-number`, both from 1. `dev` and `test` are the accuracies on these splits; `test` is
+            nan if dev is scored.
         """
         groups = {
             group: (
@@ -346,10 +353,11 @@ class ChosenHeads:
             shares of all heads. The columns are:
 
             - `head` and `confidence`;
-            - `offset`, `offset_share`, `positional`: the most frequent offset, and the share of words
-              with it;
-            - `relation`, `direction`, `margin`, `syntactic`: the relation with the greatest margin
-              over the best fixed offset;
+            - `offset`, `offset_share`, `positional`: the most frequent offset, the share of words with
+              it, and True if the head is positional;
+            - `relation`, `direction`, `margin`, `syntactic`: the relation and direction in which the
+              head's accuracy exceeds the best fixed offset's most, the difference of the two
+              accuracies on dev, and True if the head is syntactic;
             - `accuracy`, `low`, `high`, `fixed_offset`: on this relation in the scored split, the
               accuracy of the head with its interval, and the accuracy of the offset.
         """
@@ -620,10 +628,10 @@ def draw_sentence(
 
 
 def best_bars(best: Table) -> Bars:
-    """Return a bar chart of the best attention head of each of the most frequent relations.
+    """Return a bar chart of the accuracy of the best attention head of each of the most frequent relations.
 
-    Beside it are bars for the relation's best fixed offset and, if it was computed, for the best head of an
-    encoder with random weights.
+    Two more bars per relation show the accuracy of its best fixed offset and, if it was computed, of the
+    best head of an encoder with random weights.
 
     Args:
         best: Table that `ChosenHeads.best_heads` returns.

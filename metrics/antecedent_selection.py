@@ -114,11 +114,12 @@ def antecedent_hits(weights: Tensor, links: Links) -> Choices:
 
 
 def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Choices:
-    """Choose, for every attention head and link, the word with the greatest weight before the link's head word.
+    """Choose, from all words before the head word of a link, the one with the greatest weight.
 
-    All words before the link's head word are candidates here, whether they head a mention or not; on a tie the last
-    is chosen. A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot
-    be chosen, so a link without another gold candidate is always wrong.
+    The choice is made for every attention head and link. Words are candidates here whether they head a
+    mention or not. On a tie the last is chosen; a choice with weight zero is wrong. A gold candidate
+    after the link's head word (the head of a longer mention that begins earlier) cannot be chosen, so a
+    link without another gold candidate is always wrong.
 
     Args:
         rows: Attention from each head word to the n words of the window, `[layers, heads, U, n]`.

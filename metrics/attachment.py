@@ -93,9 +93,9 @@ def attached(arcs: Arcs, predicted: Integers) -> Floats:
 def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
     """Return 1.0 for each word whose undirected edge to its gold head is predicted, else 0.0, `[words]`.
 
-    An edge is predicted if either of its words has the other as predicted head. Predictions for punctuation do not
-    count. Words under ROOT and punctuation get nan; the mean of the other words is the UUAS (Hewitt & Manning 2019,
-    §4).
+    An edge is predicted if either of its words has the other as predicted head. Predictions for
+    punctuation do not count. Punctuation, words under ROOT and words that are their own gold head (in
+    control tasks) get nan. The mean of the other words is the UUAS (Hewitt & Manning 2019, §4).
 
     Args:
         arcs: Gold arcs.
@@ -125,9 +125,11 @@ def uniform_attached(arcs: Arcs) -> Floats:
 def uniform_edges_found(arcs: Arcs) -> Floats:
     """Return the expected `edges_found` score if heads are drawn uniformly at random, `[ways, words]`.
 
-    The rows are those of `uniform_attached`. If heads are drawn from all words, the score of an edge
-    is 1 − (1 − 1/n)² if neither of its words is punctuation, and 1/n if the head is. Words under ROOT
-    and punctuation get nan.
+    The rows are those of `uniform_attached`. Without `arcs.reach`, the score of an edge in a sentence of
+    n words is 1 − (1 − 1/n)², because either word may draw the other. It is 1/n if the gold head is
+    punctuation, because heads drawn for punctuation do not count. With `arcs.reach`, the probabilities
+    that the words draw each other in the row's layer and direction take the place of 1/n. Punctuation,
+    words under ROOT and words that are their own gold head get nan.
     """
     scored, head_row = _edges(arcs)
     own, of_head = _uniform(arcs)
@@ -156,14 +158,16 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
 
 
 def offset_heads(arcs: Arcs, k: int | Integers) -> Integers:
-    """Predict the word at offset `k` as the syntactic head of every word, `[words]`; a positive `k` is to the right.
+    """Predict the word at offset `k` as the syntactic head of every word; return its position, `[words]`.
 
-    `k` is one offset for all words, or one for each word, `[words]`.
+    If this position is outside the sentence, it is replaced by −1, which is always wrong. Clark et al.'s
+    released code instead clips it into [0, n], so that a first word may hit ROOT: for k = −1 on the
+    test set of UD English EWT this raises the UAS without punctuation from 6.6 % to 9.2 %. The position is also replaced by −1 if
+    `arcs.reach` excludes attention between the two words, in both directions, in every layer.
 
-    A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips the target
-    into [0, n] instead, so that a first word may hit ROOT: for k = −1 on UD English EWT this raises the score from
-    6.6 to 9.2. A target also becomes −1 if `arcs.reach` excludes attention between the two words, in both directions,
-    in every layer.
+    Args:
+        arcs: Gold arcs; only positions, lengths and `reach` are used.
+        k: Offset, positive to the right: one for all words, or one for each word, `[words]`.
     """
     target = arcs.word + k
     inside = (target >= 1) & (target <= arcs.length)
@@ -272,10 +276,10 @@ def ratio_scores(
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
-    """Return the groups of words that scores are reported for, bool `[words]` by name.
+    """Return masks of the groups of words that scores are reported for, bool `[words]` by group name.
 
-    They are `ALL` words, `PLAIN` (all but punctuation), and the words of each relation that occurs, ordered by its
-    frequency.
+    The groups are all words (`ALL`), all words but punctuation (`PLAIN`), and the words of each relation
+    that occurs, the most frequent relation first.
 
     Args:
         arcs: Gold arcs.
@@ -327,9 +331,15 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
             does not count.
 
     Returns:
-        A frame with columns `sentence, words, scored, correct, correct_with_punctuation, edges,
-        edges_found`. `words` is the number of words, `scored` without punctuation. `ATTACHMENT_RATIOS`
-        says which two columns make which score.
+        A frame with a row for each sentence and these columns:
+
+        - `sentence`: index of the sentence in its split;
+        - `words`, `scored`: number of words, and of words other than punctuation;
+        - `correct`, `correct_with_punctuation`: sum of `attached` over the words other than
+          punctuation, and over all words;
+        - `edges`, `edges_found`: number of edges that count, and sum of their scores.
+
+        `ATTACHMENT_RATIOS` names the two columns of each score.
     """
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)

@@ -48,10 +48,12 @@ class TokenKinds:
 
 
 def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = False) -> Tensor:
-    """Return the `STATISTICS` of every input and head: mean attention, entropies, and sinks.
+    """Return statistics of the attention of every head on every input, in the order of `STATISTICS`.
 
-    A mean is over the rows of the real tokens of an input. A row without a previous or next token
-    counts as 0 in the mean attention to it.
+    They are the mean attention to kinds of tokens, to the previous and next token and to the token
+    itself; entropies; and the mean attention to attention sinks. A mean is over the rows of the real
+    tokens of an input, unless `MASSES` or `ENTROPIES` names other rows. A row without a previous or
+    next token counts as 0 in the mean attention to it.
 
     Some statistics leave out the column of an attention sink: `…_without_first` the column of the
     first position, and `…_without_heaviest` the column with most attention in this input and head.

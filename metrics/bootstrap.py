@@ -48,8 +48,8 @@ def bootstrap_ratio(
 
     Returns:
         The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all
-        units, an interval if fewer than two units have a denominator. Resamples without a denominator
-        are ignored.
+        units. An interval is nan if the denominator is nonzero in fewer than two units. Resamples in
+        which the denominator sums to zero are ignored.
 
     Raises:
         ValueError: A count is not finite.
@@ -103,8 +103,9 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
     """Compute a statistic of a test set, its 95 % interval, and its value under each resample.
 
     Args:
-        statistic: Function from values and weights `[draws, units]`, which count how often each unit was drawn, to
-            one number per draw.
+        statistic: Function that takes values `[units, columns]` and weights `[draws, units]`, and
+            returns one number per draw, `[draws]`. A weight is the number of times that a unit was
+            drawn.
         values: One row per unit, `[units, columns]`. Rows with a nan are ignored, but may be drawn like the others,
             so that all statistics share their resamples.
         unit: Unit of the statistic.
@@ -112,7 +113,8 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
         seed: Seed of the resampling.
 
     Returns:
-        The estimate; its interval is nan for fewer than two units, and without draws.
+        The estimate. Its interval is nan for fewer than two units (rows with a nan not counted), and if
+        `draws` is 0.
     """
     rows = np.asarray(values, dtype=np.float64)
     sound = ~np.isnan(rows).any(axis=1)
@@ -218,8 +220,9 @@ def _spread(column: Floats, weights: Floats) -> Floats:
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates from runs that differ only in the seed.
 
-    All must have been resampled alike. The values of each resample are averaged over runs, and the
-    interval is taken from these averages. `sd` is the standard deviation over seeds, nan for one run.
+    The `draws` of all estimates must come from the same resamples of the same units. They are averaged
+    over the runs, and the interval is taken from these averages. `sd` is the standard deviation over
+    seeds, nan for one run.
     """
     value, sd = mean_and_sd([one.value for one in seeds])
     draws = np.mean([one.draws for one in seeds], axis=0)
@@ -276,8 +279,9 @@ def paired_bootstrap(
         seed: Seed of the resampling.
 
     Returns:
-        Difference, nan if a denominator is zero in every unit; interval and p-value are nan if it is
-        zero in all units but one. Resamples without a denominator are ignored.
+        The difference with its interval and p-value. The difference is nan if a denominator is zero in
+        every unit. Interval and p-value are nan if a denominator is nonzero in fewer than two units.
+        Resamples in which a denominator sums to zero are ignored.
 
     Raises:
         ValueError: A count is not finite.

@@ -18,10 +18,11 @@ CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "
 
 
 def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> dict[str, Integers]:
-    """Return, for each text, the numerators and denominators of accuracy and F1, by name of the column.
+    """Return the numerators and denominators of accuracy and F1 for each text, by name of the column.
 
-    Each column is `[texts]`; `CLASSIFICATION_RATIOS` lists the names. F1 is 2·right / (gold + predicted) of the class
-    `positive`.
+    Each column is `[texts]`. A score is the sum of its numerators over texts divided by the sum of its
+    denominators; `CLASSIFICATION_RATIOS` names the two columns of each. F1 is 2·right / (gold +
+    predicted), counted for the class `positive`.
 
     Args:
         gold: Gold class of each text, `[texts]`.
@@ -91,10 +92,11 @@ def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: 
         gold: Gold class of each text, `[texts]`.
         probabilities: Probabilities of the classes, `[texts, classes]`, or other numbers that rank the texts.
         positive: The class, or None for the mean over classes, each against the rest.
-        weights: How often each text counts, `[draws, texts]`.
+        weights: Number of times that each text was drawn in each bootstrap resample, `[draws, texts]`.
 
     Returns:
-        Areas `[draws]`; nan if undefined for every class.
+        Areas `[draws]`. A class that has no texts, or all of them, has no area and is left out of the
+        mean; nan if no class has an area.
     """
     classes = range(probabilities.shape[1]) if positive is None else [positive]
     return _mean(np.stack([_area(gold == one, probabilities[:, one], weights) for one in classes], axis=-1))

@@ -69,8 +69,8 @@ def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
 class RowPeaks(ExactMetric):
     """Metric of the confidence of every attention head: the mean over words of the largest weight in a word's row.
 
-    It is defined as in Voita et al. (2019, §4), except that all delimiters are left out; Voita et al. leave out only
-    the end of the sentence.
+    It is defined as in Voita et al. (2019, §4), except that all delimiters are left out, as rows and as
+    columns; Voita et al. leave out only the end-of-sentence token.
     """
 
     peaks: Tensor
@@ -153,12 +153,12 @@ def permutation_p(
     predictor's accuracy is higher than the positions of words explain, and higher than the choice of
     the best of K predictors explains.
 
-    A permutation shuffles the offsets of the gold heads among the words of a group that have about as
-    many words before and after them. A shuffle among all words would put gold heads outside of
-    sentences, where no predictor looks. A predictor with a fixed offset keeps its accuracy and is
-    never significant; a predictor that follows the arcs loses accuracy. Each permutation takes the
-    maximum over all predictors (max statistic of Westfall & Young 1993), which corrects for the
-    choice.
+    A permutation shuffles the offsets of the gold heads within classes of the words of a group. The
+    words of a class have about the same number of words before them, and about the same number after
+    them. A shuffle among all words would put gold heads outside of sentences, where no predictor looks.
+    A predictor with a fixed offset keeps its accuracy and is never significant; a predictor that follows
+    the arcs loses accuracy. Each permutation takes the maximum over all predictors (max statistic of
+    Westfall & Young 1993), which corrects for the choice of the best of K.
 
     The smallest p-value is 1 / (permutations + 1). A p-value is nan if no shuffle can change the
     offsets of the group.

@@ -91,11 +91,11 @@ class Means:
         return np.where(count > 1, p, np.nan)
 
     def at(self, place: int) -> "Means":
-        """Return the sums at one index, `place`, of the last axis of the numbers."""
+        """Return the same counts, sums and bounds for one index, `place`, of the last axis of the numbers."""
         return self._part((..., place), self.unit if isinstance(self.unit, str) else self.unit[place])
 
     def select(self, groups: slice) -> "Means":
-        """Return the sums of the groups in the slice `groups` only."""
+        """Return the same counts, sums and bounds for the groups in the slice `groups` only."""
         return self._part(groups, self.unit)
 
     def _part(self, place: Any, unit: Unit | Sequence[Unit]) -> "Means":  # noqa: ANN401 - any index of an array
@@ -150,7 +150,11 @@ _UPDATES: ContextVar[Updates | None] = ContextVar("_UPDATES", default=None)
 
 @contextmanager
 def recorded() -> Iterator[Updates]:
-    """Yield a mapping in which all `Moments` metrics record their updates within the block, for `subtract`."""
+    """Yield a mapping that collects the updates of all `Moments` metrics during the `with` block.
+
+    The mapping has, for each metric, the groups and numbers of each update; `subtract` takes two such
+    mappings.
+    """
     found: Updates = {}
     token = _UPDATES.set(found)
     try:
@@ -160,10 +164,10 @@ def recorded() -> Iterator[Updates]:
 
 
 def subtract(updates: Updates, others: Updates) -> None:
-    """Subtract a second encoder's numbers from a first one's by input, and add up the differences.
+    """Add the differences between two encoders' numbers, first minus second for each input, to metrics.
 
-    They are added to `Moments.differences` of the metrics on which `Moments.pair` was called; the
-    other metrics stay as they are. Both arguments come from `recorded`.
+    They are added to the attribute `differences` of the metrics in `updates` on which `Moments.pair` was
+    called; other metrics are ignored. Both arguments come from `recorded`.
 
     Args:
         updates: Updates of the metrics with the first encoder's numbers.
@@ -211,7 +215,7 @@ class Moments(ExactMetric):
             self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def pair(self) -> None:
-        """Make this metric compare two encoders: `subtract` adds the difference of their numbers for each input."""
+        """Create `differences`, a metric of the paired differences between encoders; `subtract` updates it."""
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
         self.differences = Moments(groups, shape, self._unit, self._scale, (low - high, high - low))
@@ -243,7 +247,7 @@ class Moments(ExactMetric):
                 self.squares[place + other].index_add_(0, group, one * limbs[other], alpha=1 if other == place else 2)
 
     def compute(self) -> Means:
-        """Return the counts and sums of each group as numpy arrays; `Means.over` computes means from them."""
+        """Return the counts, sums and sums of squares of each group; `Means.over` computes means from them."""
         counts, sums, parts = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
         step = 2.0**-self._scale
         squares = sum(part * 2.0 ** (_LIMB * place) for place, part in enumerate(parts)) * step**2

@@ -142,7 +142,7 @@ def _masses(weights: Tensor, rows: Tensor) -> _Masses:
 
 
 def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the pattern of each attention map, and how far its shares are from a threshold that would change it.
+    """Return the pattern of each attention map, and its distance to the nearest threshold.
 
     The rules, in order, on the fields of `Structure`:
 
@@ -160,8 +160,8 @@ def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Te
         boundary: False leaves out the condition on `boundary`.
 
     Returns:
-        Indices in `PATTERNS`, int64 `[batch, heads]`; and the distances to the nearest threshold beyond which the map
-        would have another pattern, float64 `[batch, heads]`.
+        Indices in `PATTERNS`, int64 `[batch, heads]`; and the distances, float64 `[batch, heads]`, to
+        the nearest threshold beyond which the map would have another pattern.
     """
     vertical, diagonal, block, beyond, remaining = found
     total, smaller = vertical + diagonal, torch.minimum(vertical, diagonal)

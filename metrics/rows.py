@@ -42,8 +42,10 @@ class ItemRows(ExactMetric):
     """Metric that gathers named columns of numbers for each item of a split, from batches in any order.
 
     Args:
-        columns: Width of each column, by name: None for one number per item, k for k numbers.
-        keys: Names of the columns, of one number each, that identify an item; the items are sorted by them.
+        columns: Width of each column but the keys, by name: None for one number per item, k for k
+            numbers.
+        keys: Names of further columns, of one number each, that identify an item; the items are sorted
+            by them.
         dtype: Type of all columns, keys included; a key in float32 must be below 2²⁴.
     """
 
@@ -125,7 +127,10 @@ class ItemRows(ExactMetric):
         should_sync: bool = True,
         distributed_available: Callable[..., Any] | None = None,
     ) -> None:
-        """Gather the rows of all devices, also of devices without a batch; takes the arguments of torchmetrics."""
+        """Gather the rows of all devices, also of devices without a batch.
+
+        The arguments are those of `torchmetrics.Metric.sync`.
+        """
         # A device without a batch would send an empty vector of floats, which does not fit the matrices of the others.
         if isinstance(self.rows, list) and not self.rows:
             self.rows.append(self._nothing())

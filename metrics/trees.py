@@ -75,12 +75,14 @@ def _real(n: int, lengths: Tensor) -> Tensor:
 
 
 def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Return 1/n² Σ |gold − predicted| over ordered pairs of words, `[batch, k]` (Hewitt & Manning 2019, §2).
+    """Return 1/n² Σ |gold − predicted| over ordered pairs of the n words of each sentence, `[batch, k]`.
+
+    See Hewitt & Manning (2019, §2).
 
     Args:
         predicted: Distances predicted by k probes, `[batch, k, n, n]`.
         gold: Tree distances, `[batch, n, n]`.
-        lengths: Number of words of each sentence, `[batch]`; the padding is ignored.
+        lengths: Number of words n of each sentence, `[batch]`; the padding is ignored.
     """
     real = _real(gold.size(1), lengths)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]

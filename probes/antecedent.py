@@ -156,10 +156,12 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
 
 
 class AntecedentWordsProbe(TrainedAntecedentProbe):
-    """An `AntecedentAttentionProbe` whose weights depend on the two words: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
+    """A probe that scores antecedent j of mention i by attention, with weights that depend on both words.
 
-    The weights of the other direction are `u_k = U_k·(v_i ⊕ v_j) + c_k`. v are frozen word vectors of size d, zeros
-    for unknown words; ⊕ is concatenation. With L layers of H heads there are `2LH·(2d + 1)` parameters.
+    The score is `Σ_k w_k α^k[i,j] + u_k α^k[j,i]` over attention heads k, as in
+    `AntecedentAttentionProbe`, but with `w_k = W_k·(v_i ⊕ v_j) + b_k` and `u_k = U_k·(v_i ⊕ v_j) + c_k`.
+    v_i and v_j are the frozen word vectors, of size d, of the head words of the two mentions, zeros for
+    unknown words; ⊕ is concatenation. With L layers of H heads there are `2LH·(2d + 1)` parameters.
     """
 
     experiment = "antecedent_words"

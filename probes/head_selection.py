@@ -102,8 +102,8 @@ class HeadSelectionProbe(DependencyProbe):
         schedule: `epoch` decays the learning rate after every epoch, `plateau` after each epoch that does not lower
             the loss on dev.
         labels: Also train a `RelationClassifier`, for the labelled attachment score `las`.
-        relations: Relations shown in the table and the figure, in this order, after the row for all words; empty for
-            all relations.
+        relations: Relations shown in the table and the figure, in this order, after the row for all
+            words and the row for all words but punctuation; empty for all relations.
 
     Attributes:
         predictions: Table of the predicted heads of the test split, filled by `Trainer.predict`, with the columns
@@ -252,7 +252,10 @@ class HeadSelectionProbe(DependencyProbe):
         return {**super().checkpoint_part(), "relations": self._relations}
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Restore the relations of a checkpoint; make a new classifier if the present one has others.
+        """Set the relations to those of the training that wrote the checkpoint.
+
+        With the option `labels`, if the probe has other relations now, its relation classifier is
+        replaced by a new, untrained one for the relations of the checkpoint.
 
         Args:
             part: The probe's part of a checkpoint; see `TrainedModule.checkpoint_part`.

@@ -108,15 +108,16 @@ class NestedExperiment(DependencyExperiment):
     Subclasses implement `outcome`. The copies are trained on the device of the test. All other options
     of the Trainer apply to the test only, not to these trainings.
 
-    A validation check comes after every epoch or, on small data, after several epochs; see `batches`.
+    A validation check comes after every epoch, or after every k epochs if an epoch has fewer than
+    `batches` training batches; k is the least number of epochs that together have `batches` batches.
+    Before the first check, dev is also evaluated after 1, 2, 4, … epochs (fewer than k): the weights are
+    kept if they are the best so far, but these evaluations do not count as checks.
 
     Args:
         probe: The probe to train, a `DependencyProbe`.
         max_epochs: Largest number of validation checks of a training.
         patience: Validation checks without improvement after which a training ends.
-        batches: Least number of training batches between two validation checks. On small data,
-            validation also runs after 1, 2, 4, … epochs before the first check, but only to keep better
-            weights.
+        batches: Least number of training batches between two validation checks.
         seed: Seed of the initialisation and of all other random draws; None for the seed of the run. The
             order of the training batches depends on the datamodule's seed.
     """

@@ -34,11 +34,11 @@ DECAY = 0.1
 
 
 class Pair(NamedTuple):
-    """Layer and rank of one matrix of a sweep.
+    """Layer and rank of one probe matrix, in a sweep over layers and ranks.
 
     Attributes:
         layer: Layer of the hidden states, 0 for the embeddings.
-        rank: Number of rows of the matrix.
+        rank: Number of rows of the matrix, the dimension that it projects to.
     """
 
     layer: int
@@ -168,10 +168,10 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
 class MatrixSweep(DependencyProbe):
     """Probe matrices for several layers and ranks, trained on the same batches but independently of each other.
 
-    A matrix projects the hidden states of its layer to as many dimensions as its rank. Each has its own random
-    initialisation and its own learning rate, which falls tenfold after every epoch that does not lower its loss on
-    dev. The weights of its best epoch are kept, and it stops after `patience` epochs without improvement. Training
-    ends when all matrices have stopped.
+    A matrix projects the hidden states of its layer to as many dimensions as its rank. Each matrix has
+    its own random initialisation and its own learning rate, which falls tenfold after every epoch that
+    does not lower the matrix's loss on dev. The weights of the matrix's best epoch are kept. A matrix
+    stops after `patience` epochs without improvement. Training ends when all matrices have stopped.
 
     Subclasses implement `states`, `predict` and `losses`. A pair is a layer and a rank; size is the size of a hidden
     state.
@@ -328,7 +328,9 @@ class MatrixSweep(DependencyProbe):
         self._val.update(index=batch.index, losses=self.losses(predicted, batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Keep the weights of improved matrices, lower the learning rate of the others, and stop if all have stopped.
+        """Keep the weights of matrices that improved on dev, and lower the learning rate of the others.
+
+        When every matrix has stopped (`patience` epochs without improvement), the training ends.
 
         If there are several pairs of layer and rank, the dev loss of each is logged. In training, `val_loss` is the
         lowest loss of each pair so far, averaged over pairs. It falls whenever a pair improves, so the checkpoint
@@ -379,8 +381,8 @@ class StructuralProbe(MatrixSweep):
         patience: Consecutive epochs without improvement after which a matrix stops.
 
     Attributes:
-        share: Name of the score for found edges or roots, a fraction, and names of the columns with its numerator and
-            its denominator.
+        share: Three names: the score that is the share of edges or roots found, the column with its
+            numerator, and the column with its denominator.
         correlation: Name of the score that is a rank correlation.
     """
 
@@ -562,8 +564,8 @@ class StructuralDistanceProbe(StructuralProbe):
 
             - the number of gold edges, without punctuation, `[batch]`;
             - the number of these edges that are in the predicted trees, `[batch, k]`;
-            - the rank correlation of a word's predicted and gold distances to all words, averaged over its
-                words, `[batch, k]`; nan for a sentence of one word.
+            - the rank correlation of a word's predicted and gold distances to all words, averaged over
+              the words of the sentence, `[batch, k]`; nan for a sentence of one word.
         """
         drawn = trees.gold_in_trees(
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths

@@ -195,7 +195,10 @@ INK = "0.15"
 
 
 def draw(figure: object) -> Canvas:
-    """Draw a figure of `results` with matplotlib, in sizes for print.
+    """Draw a figure, such as a `results.Bars`, with matplotlib in sizes for print.
+
+    Returns:
+        The matplotlib figure.
 
     Raises:
         TypeError: The figure is a `ColouredTexts`, which is a page of HTML, or has an unknown type.

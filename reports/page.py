@@ -99,9 +99,10 @@ class ShownTable:
 
     @property
     def first_rows(self) -> Iterator[list[tuple[str, bool, str]]]:
-        """First rows of this table, at most `ROWS`, which can be HTML elements of the page.
+        """First rows of this table, at most `ROWS`, which the page can show without its scripts.
 
-        For each cell: its text, True if its column is numeric, and its link; empty for no link.
+        A row has an entry for each column: the text of the cell, True if the column is numeric, and the
+        link of the cell, empty for none.
         """
         columns = [
             [(text, self.numeric[name], link) for text, link in zip(cells[:ROWS], self._links(name), strict=False)]
@@ -242,9 +243,10 @@ def _text_rows(text: ColouredText) -> list[dict[str, object]]:
 
 
 def facts(entries: Mapping[str, Any]) -> dict[str, str]:
-    """Format values as text, by name; a value in a nested mapping gets the names joined with dots.
+    """Format the values of nested mappings as text, and return them by their names joined with dots.
 
-    A list becomes its first `LISTED` entries, separated by commas.
+    A list becomes its first `LISTED` entries, separated by commas, and the number of its other entries.
+    An empty list becomes `none`.
     """
     return {name: _fact(value) for name, value in flat(entries).items()}
 

@@ -65,7 +65,12 @@ class Record:
 
     @property
     def splits(self) -> list[tuple[str, Mapping[str, object]]]:
-        """Pairs of the name and the description of each split of the data; a description has file, SHA-256 and size."""
+        """Pairs of the name and the description of each split or corpus, and of the word vectors.
+
+        The description of a split or corpus has file, SHA-256 and size. For the data of the atlas, the
+        names are `text`, `dependency` and `coreference`, and each description maps splits or corpora to
+        such descriptions.
+        """
         return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
 
     def score_rows(self) -> list[dict[str, object]]:

@@ -100,10 +100,10 @@ def score_cell(score: Estimate) -> str:
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
     """Return a table for the terminal, with the first rows of a table of results.
 
-    It has the columns of `table.answer`, and further columns as far as they fit. A caption counts the rows
-    and columns that are left out. If the columns of `table.answer` alone are too wide, headings and words
-    are broken into several lines. If that is not enough, intervals go below their numbers, and finally
-    every row becomes a block of lines.
+    It has the columns that answer the question of the experiment, `table.answer`, and further columns as
+    far as they fit. A caption counts the rows and columns that are left out. If the columns of
+    `table.answer` alone are too wide, headings and words are broken into several lines. If that is not
+    enough, intervals go below their numbers, and finally every row becomes a block of lines.
 
     Args:
         title: Title of the table.

@@ -217,7 +217,9 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
 def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     """Return a text with the saliency of each word, by every measure of `fidelity.saliency`.
 
-    The saliency is for the class that the classifier predicts for the text.
+    The saliency is for the class that the classifier predicts for the text. A word has the sum of the
+    signed values of its tokens, or 0 if all its tokens were cut. The notes of the text name the class,
+    and say if tokens were cut.
 
     Args:
         text: The text.
@@ -225,8 +227,8 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
         model: The classifier.
 
     Raises:
-        UserError: The classifier's tokens cannot be aligned with the words of the text, or it keeps fewer
-            than two words.
+        UserError: The classifier's tokens cannot be aligned with the words of the text, or it keeps
+            fewer than two words.
     """
     split = model.sizes.tokenize([" ".join(text.words)])
     batch = split[[0]]
@@ -291,8 +293,9 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
         folder: Folder of the store.
         item: Number of the item, from 1.
         quantity: Values to show. `attention` is the attention between words; `hidden` the cosines
-            between the hidden states of words; `antecedent`, in stores of coreference data, the
-            attention of the head words of mentions.
+            between the hidden states of words, negative ones as 0; `antecedent`, in stores of
+            coreference data, the attention between the head words of mentions, or between these and all
+            words, as the store has it.
 
     Raises:
         UserError: There is no such store or item, or the store does not have the quantity.

@@ -119,7 +119,9 @@ class ResultWriter(pl.Callback):
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
-    """Print the audit, the tables with an `answer`, and the scores, and name the other tables.
+    """Print the audit, the main tables and the scores of a result, and name its other tables.
+
+    Main tables are those with columns in `answer`.
 
     Args:
         result: The result.
@@ -363,7 +365,7 @@ def _write_record(record: Path, content: Mapping[str, object]) -> None:
 
 
 def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
-    """Merge the audits of the data and of the experiment.
+    """Return the entries of two audits, that of the data and that of the experiment, in one mapping.
 
     If both have an entry of the same name, the entry of the data becomes `data.<name>`.
     """

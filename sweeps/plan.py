@@ -144,7 +144,7 @@ class Sweep:
 
 @dataclass
 class Entry:
-    """Settings in the YAML of a plan: of a row, a run, a grid, or a value of an axis of a grid.
+    """Settings of a row, a run, a grid, or one value on an axis of a grid, in the YAML file of a plan.
 
     Attributes:
         config: Config file of train.py.
@@ -178,8 +178,8 @@ class Plan:
         label: Name of the first column, if the plan has `rows`; empty for `row`.
         seeds: Seeds of the rows without `seeds` of their own.
         rows: Settings of each row, in the form of an `Entry`, by the name of the row.
-        grid: In place of `rows`, the settings that all rows share, and `axes`: the settings of each
-            value of each axis. Each combination of values is a row.
+        grid: Given in place of `rows`: settings that all rows share, and `axes`, a mapping from the name
+            of each axis to its values with their settings. Each combination of values is a row.
         columns: Columns to show, in this order; empty for all.
     """
 

@@ -41,12 +41,12 @@ TAIL = 20
 
 
 class Sweeper:
-    """Executes the unfinished runs of a sweep and reports their progress.
+    """Scheduler that executes the unfinished runs of a sweep and reports their progress.
 
     Args:
         sweep: The sweep.
         out: Folder of the sweep.
-        jobs: Executor of the runs.
+        jobs: Jobs on this machine or on SLURM, in which the runs are executed.
         program: Command that starts train.py.
         console: Console that prints the progress.
         beside: Folders of other sweeps; runs in them with the same key are reused.
@@ -265,8 +265,9 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterat
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
     """Return the last lines of a failed run's log, and its last error message.
 
-    The name of the run's folder is removed from the error message, so that messages of different runs can
-    be equal.
+    The log is the first of `errors.txt`, `output.txt` and the log of the job that is not empty. The path
+    of the run's folder is removed from the error message, so that messages of different runs can be
+    equal. The error message is empty if the log has none.
 
     Args:
         folder: Folder of the run.
