@@ -104,8 +104,9 @@ class HeadSummary:
     def rows(self, half: int | None = None) -> pd.DataFrame:
         """Return a table with a row for each attention head, layer by layer.
 
-        The columns are `layer` and `head` from 1, `role` (the main role, the first of `ROLES` that the
-        head has; `–` for none), `roles` (all its roles), the classes and the numbers.
+        The columns are `layer` and `head` from 1; `role`, the main role, which is the first of `ROLES`
+        that the head has (`–` for none); `roles`, all roles of the head; one for each entry of
+        `classes`; and one for each entry of `numbers`, followed by the ends of the interval.
 
         Args:
             half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
@@ -163,9 +164,10 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
 
     Returns:
         Table with columns `statistic, mean, random_mean, random_low, random_high, heads, share, outside`,
-        one row for each number. `mean` and `random_mean` are means over heads; `random_low` and
-        `random_high` are the range of the random heads, see `outside`; `heads`, `share` and `outside` are
-        the number, the share and the names of the given encoder's heads outside this range.
+        one row for each number that has intervals in both encoders. `mean` and `random_mean` are means
+        over heads; `random_low` and `random_high` are the range of the random heads, see `outside`;
+        `heads`, `share` and `outside` are the number, the share and the names of the given encoder's
+        heads outside this range.
     """
     own, others, rows = given.estimates(), random.estimates(), []
     apart = outside(own, others)
@@ -227,10 +229,16 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
         shape: Number of layers, and number of heads of each layer.
 
     Returns:
-        For each head, the relation that it finds best compared with the best fixed offset (`relation`,
-        `direction`, `syntactic`), its accuracy on this relation (`relation_accuracy`) and the offset's
-        (`fixed_offset`), the mean of its largest weights (`confidence`), and the offset to which it
-        attends most often (`offset`, `offset_share`).
+        Numbers and classes of each head. Its relation is the one for which its accuracy on dev is
+        furthest above the accuracy of the best fixed offset.
+
+        - `relation`, `direction`: this relation, and the direction of attention that finds it.
+        - `syntactic`: True if the accuracy on dev is at least 10 points above the offset's.
+        - `relation_accuracy`, `fixed_offset`: accuracies of the head, with its interval, and of the
+          offset on this relation, in the split that `SingleHeads` scores.
+        - `confidence`: mean over words of the largest attention weight in a word's row.
+        - `offset`, `offset_share`: the offset to which the head attends most often, and the share of
+          words from which it does.
     """
     table = result.tables[f"{prefix}roles"].frame
 
@@ -257,7 +265,7 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
 
     Returns:
         Two numbers for each head, both over all mentions: its accuracy (`antecedent`), on test, or on
-        dev without test; and the accuracy of the baseline that predicts the nearest mention
+        dev if there is no test; and the accuracy of the baseline that predicts the nearest mention
         (`nearest_mention`). A head is scored in the direction, to or from the antecedent, that is better
         on dev.
     """
@@ -277,17 +285,17 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
 class Atlas(Experiment[TextDataModule]):
     """Experiment that describes each attention head in one row of a table, `atlas`.
 
-    The row has surface statistics, pattern, cluster, roles, the relation that the head finds best, and its
-    accuracy on antecedents. The experiment runs the given analyses, `SingleHeads` on the treebank, and
-    `AntecedentHeads` on the documents; without a treebank or documents it leaves these out. Further tables
-    are the same for an encoder with random weights, the differences between both encoders, and the
+    The row has surface statistics, pattern, cluster, roles, the relation that the head finds best, and
+    its accuracy on antecedents. The experiment runs the given analyses, `SingleHeads` on the treebank,
+    and `AntecedentHeads` on the documents; without a treebank or documents it leaves these out. Further
+    tables describe the heads of an encoder with random weights, compare the two encoders, and give the
     stability of each number over two halves of the texts. Run it with `python train.py test`.
 
     Args:
         analyses: Analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out
             without one; the others read the texts.
         minimum: Least number of words on dev that a relation needs to count for the role of a head.
-        seed: Seed of intervals.
+        seed: Seed of the bootstrap intervals of `SingleHeads` and `AntecedentHeads`.
     """
 
     experiment = "atlas"
@@ -363,7 +371,8 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
 
     The tables are `atlas` for the given encoder, `<encoder>.atlas` for each other one, and `stability`,
     see `stability_table`. With an encoder with random weights there is also the table `control`, see
-    `control_table`.
+    `control_table`; and the column `outside_random` of `atlas` names, for each head, the numbers for
+    which `outside` is true.
 
     Args:
         known: Numbers and classes of the attention heads, by encoder; `given` must be among them.

@@ -98,16 +98,17 @@ class Analysis(nn.Module):
 class AttentionAnalyses(Experiment[TextDataModule]):
     """Experiment that runs several analyses of attention in one pass over some texts.
 
-    Run it with `python train.py test`. Nothing is trained, and no attention is stored. With `random_init`
-    of the data every analysis also reads an encoder with random weights; its results are called
-    `random_init.<name>`. With `before` every analysis also reads the encoder before its fine-tuning; its
-    results are called `before.<name>`, and the tables `differences` and `differences_by_quantity` compare
-    the two encoders.
+    Run it with `python train.py test`. Nothing is trained, and no attention is stored. With the option
+    `random_init` of the datamodule, every analysis also reads an encoder with random weights; the names
+    of these results begin with `random_init.`. With the option `before`, every analysis also reads the
+    encoder before its fine-tuning; the names of these results begin with `before.`. The tables
+    `differences` and `differences_by_quantity` then compare the encoder before and after its
+    fine-tuning. Analyses that compare the two encoders themselves, such as `Change`, run only once.
 
     Args:
         analyses: The analyses.
-        corpora: For each named analysis, the names of the corpora that it reads; other analyses read all
-            corpora.
+        corpora: Names of the corpora that an analysis reads, by name of the analysis; analyses that are
+            not named read all corpora.
 
     Raises:
         UserError: There is no analysis, one is named twice or before another one that it needs, or

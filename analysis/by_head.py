@@ -131,8 +131,8 @@ def by_name(
         groups: Indices of the groups; by default all.
 
     Returns:
-        For each name, the estimate `[…]`: the axes between groups and numbers. Without such axes it is
-        an estimate of one number.
+        Estimate of each number, by name. Its shape `[…]` is the shape of `means` without the first and
+        the last axis, for instance `[layers, heads]`.
     """
     return {name: means.at(place).over(groups)[()] for place, name in enumerate(names)}
 
@@ -191,12 +191,14 @@ def class_map(title: str, cells: Sequence[Sequence[str | None]], glyphs: Mapping
 
 
 def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
-    """Return the head with the highest mean, on a tie the first, as 0-based layer and head, and its estimate.
-
-    The interval of the estimate ignores that the head was chosen on the same inputs.
+    """Find the head with the highest mean; on a tie, the first such head.
 
     Args:
-        values: Estimates `[layers, heads]`.
+        values: Estimates `[layers, heads]`; heads with nan are never chosen unless all are nan.
+
+    Returns:
+        Layer and number of the head, both from 0, and its estimate. The interval ignores that the head
+        was chosen on the same inputs.
     """
     layer, head = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
     place = int(layer), int(head)
@@ -207,6 +209,6 @@ def best_audit(best: Mapping[str, tuple[tuple[int, int], Estimate]]) -> dict[str
     """Return audit entries `best_<name>` that name the best heads as `layer-head`, both from 1.
 
     Args:
-        best: Results of `best_head`, by name.
+        best: Result of `best_head` for each name.
     """
     return {f"best_{name}": head_name(*place) for name, (place, _) in best.items()}

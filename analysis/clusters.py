@@ -30,9 +30,13 @@ class Clusters(Analysis):
     """Distances between attention heads, and clusters of heads that are close to each other (Clark et al. 2019, §6).
 
     The distance of two heads is the Jensen–Shannon divergence of their attention rows, averaged over
-    tokens. A permutation test compares distances within a layer with distances between layers, and figures
-    show all heads on a plane. Memory grows with the square of the number of heads, and not with the texts;
-    the required memory is logged at the start.
+    tokens. A permutation test compares distances within a layer with distances between layers, and
+    figures show all heads on a plane. The analysis `Surface` must come earlier in the list. Memory grows
+    with the square of the number of heads, and not with the texts; the required memory is logged at the
+    start.
+
+    Raises:
+        UserError: The encoder has fewer than three heads.
     """
 
     name = "clusters"
@@ -158,8 +162,9 @@ def places(distances: Floats) -> Floats:
 def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple[float, float, float]:
     """Test by permutation whether heads of one layer are closer than heads of different layers.
 
-    The layers of the heads are shuffled `PERMUTATIONS` times. The p-value is the share of assignments,
-    the observed one included, under which the mean distance within layers is at most the observed mean.
+    The layers are assigned to the heads anew, in random order, `PERMUTATIONS` times. The p-value is the
+    share of assignments, the observed one included, in which the mean distance of heads of one layer is
+    at most the observed mean.
 
     Args:
         distances: Distances between the heads, `[heads, heads]`.

@@ -89,8 +89,8 @@ class Linguistic(Analysis):
             released code does.
 
     Raises:
-        UserError: The texts have no tags, a class of `classes` has no word, or none of the default
-            classes has one.
+        UserError: The texts have no part-of-speech tags; one of the given `classes` has no word in the
+            texts; or, without `classes`, none of the default classes has a word in the texts.
     """
 
     name = "linguistic"
@@ -188,7 +188,10 @@ class Linguistic(Analysis):
         return found.nan_to_num(0.0) if self.missing == "zero" else found
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the mean attention of each attention head to each class of words, named `to_<class>`."""
+        """Return each head's mean attention to each class of words and to delimiters, named `to_<class>`.
+
+        The names for the delimiters are `to_start` and `to_end`.
+        """
         found = self._numbers.by_head()
         return {f"to_{name}": found[name] for name in self._columns}
 

@@ -111,7 +111,7 @@ class Patterns(Analysis):
         self._numbers.close(2 * self._corpora.index(batch.corpus) + batch.index % 2)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the share of inputs on which each attention head shows a pattern, by name of the pattern."""
+        """Return the share of inputs on which each attention head shows each pattern, by pattern name."""
         return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, Sequence[str]]:
@@ -213,7 +213,7 @@ class RawMaps(Analysis):
         """Return the figure `maps`, with the attention map of every layer and head on the chosen input.
 
         Raises:
-            UserError: The texts have fewer inputs.
+            UserError: The texts have no input with this index.
         """
         found = sorted(gathered(self._found), key=lambda one: one[0])
         if len(found) != self._layers:

@@ -39,10 +39,10 @@ MAX_ELEMENT, MIN_DISTANCE = 3, 2
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells (from, to) of the attention maps of a batch, in groups for each of which a maximum is taken.
+    """Cells (from, to) of the attention maps of a batch, each with an owner; maxima are taken by owner.
 
-    A group belongs to an owner, for instance to one relation label in one segment. A cell that counts
-    for several owners is listed once for each.
+    An owner is for instance one relation label in one segment. A cell that counts for several owners is
+    listed once for each.
 
     Attributes:
         owners: Number of owners.
@@ -112,14 +112,17 @@ def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterab
 class Relations(Analysis):
     """Attention between linked words, for instance of one semantic frame (Kovaleva et al. 2019, §4.2).
 
-    A link joins one or several words at its start with one or several at its end, and has a label. The
-    attention of a head on a segment (one passage, or two) is the largest weight between a token of a
-    start and a token of an end, over the links of the segment. It is averaged over segments that have
-    links, for each label and for all labels together. In a treebank without links, the arcs of the trees
-    are the links: each from the dependent to its syntactic head and labelled with its relation. Links
-    with more than `MAX_ELEMENT` words at one end, or with ends less than `MIN_DISTANCE` words apart, are
-    left out, as in the paper. The audit counts the links that are left out, over all texts of the
-    corpus.
+    A link joins one or several words at its start with one or several at its end, and has a label. In a
+    treebank without links, the arcs of the trees are the links: each goes from the dependent to its
+    syntactic head, and its label is the relation.
+
+    The attention of a head on a segment (one passage, or two) is its largest weight from a start to an
+    end of a link, or back, over the tokens of these words and over the links of the segment. It is
+    averaged over the segments that have links, for each label and for all labels together.
+
+    As in the paper, links are left out if they are in a passage of more than `max_words` words, have
+    more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
+    audit counts the links that are left out, over all texts of the corpus.
 
     Args:
         max_words: Largest number of words of a passage, 12 in the paper; None reads passages of any

@@ -54,8 +54,8 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
 
     Returns:
         Float64 `[batch, heads, scores]`, in the order of `SCORES`. The score `<role>` is the share of the
-        attention that falls on the pattern, 0 to 1. The score `<role>_abs` is 1 − Σ |weights − pattern|,
-        averaged over rows, −1 to 1.
+        attention that falls on the pattern, 0 to 1. The score `<role>_abs` is 1 − Σ |weights − pattern|
+        with the sum over a row, averaged over rows, −1 to 1.
     """
     weights, patterns = weights.double()[:, :, None], patterns.double()[:, None]
     on_pattern = (weights * patterns).sum((-2, -1)) / weights.sum((-2, -1))
@@ -104,7 +104,13 @@ class RepeatedSequences(Analysis):
             self._numbers.close(torch.arange(len(tokens)) % 2)
 
     def tokens(self, encoder: Encoder) -> Tensor:
-        """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder."""
+        """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder.
+
+        `tokens` is twice the length of a sequence, plus one if there is a start delimiter.
+
+        Raises:
+            UserError: The sequences are longer than the encoder allows.
+        """
         drawn = np.random.default_rng(run_seed(None)).choice(encoder.ordinary, (self.sequences, self.length))
         first = encoder.tokenizer("a")["input_ids"][0]
         starts = [np.full((self.sequences, 1), first)] if first in encoder.tokenizer.all_special_ids else []

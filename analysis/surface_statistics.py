@@ -113,7 +113,8 @@ class Surface(Analysis):
     def classes(self) -> Mapping[str, list[str]]:
         """Return the behaviour of each attention head, such as `previous token` or `broad`, as the class `behaviour`.
 
-        The thresholds are those of the colours in Clark et al.'s (2019) Fig. 6.
+        The thresholds are those of the colours in Clark et al.'s (2019) Fig. 6. A head without any of
+        the behaviours has the class `other`.
         """
         means = self._numbers.over()
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)

@@ -55,14 +55,15 @@ class ReferenceOutputs:
     uses the outputs themselves, which are kept for some of the texts only.
 
     Attributes:
-        mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that have it.
-            The last entry is the mean over all positions, for positions beyond the longest text.
+        mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that are long
+            enough. The last entry is the mean over all positions of all texts, which is used beyond the
+            end of the longest text.
         texts: Number of texts in the mean.
-        outputs: Outputs of the heads in the kept texts, `[kept texts, layers, heads, longest, dim]`;
-            undefined after the end of a text.
+        outputs: `[kept texts, layers, heads, longest kept, dim]`, outputs of the heads in the kept
+            texts; undefined after the end of a text.
         lengths: Number of pieces of each kept text, int64 `[kept texts]`, ascending.
-        numbers: Index of each kept text among the ablated texts, int64 `[kept texts]`; an ablated text
-            with the same index is the same text. None if no kept text is ablated.
+        numbers: Index of each kept text, int64 `[kept texts]`. A kept text never replaces the outputs of
+            an ablated text with the same index. None if the reference texts have no indices.
     """
 
     mean: Tensor
@@ -228,7 +229,7 @@ class _Batch:
 
 
 class AblatedModel:
-    """A model whose attention heads can be ablated, several sets of heads at a time.
+    """A model whose attention heads can be ablated, several sets of heads in one forward pass.
 
     The model must be in eval mode and use the attention function of `attention.capture`. The constructor tests
     whether a forward pass can start from any layer. If it cannot, for instance because all layers share one module,

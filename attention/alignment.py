@@ -29,16 +29,16 @@ class AlignmentError(UserError):
 
 @dataclass(frozen=True)
 class AlignedPieces:
-    """Pieces of a sentence or of a part of it, delimiters included, each with its position in the sentence.
+    """Pieces of a sentence or of a part of it, delimiters included, each with the word that it belongs to.
 
     Attributes:
         ids: Ids of the pieces, int32 `[pieces]`.
-        positions: Word of each piece, from 1, int32 `[pieces]`, non-decreasing; 0 for the start delimiter, words + 1
-            for the end delimiter.
-        words: Number of words.
-        first: 0-based index of the first word in its sentence.
-        unknown: Number of words without pieces, which were replaced by the unknown token.
-        with_unknown: Number of words whose pieces include the unknown token.
+        positions: Word of each piece, int32 `[pieces]`, non-decreasing: the words of this sentence or
+            part are numbered from 1, the start delimiter is 0, and the end delimiter is `words + 1`.
+        words: Number of words of this sentence or part.
+        first: 0-based index of this part's first word in the sentence; 0 for a whole sentence.
+        unknown: Number of words without pieces, which were replaced by the unknown token; 0 for a part.
+        with_unknown: Number of words whose pieces include the unknown token; 0 for a part.
     """
 
     ids: NDArray[np.int32]
@@ -60,7 +60,8 @@ class AlignedPieces:
 def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[AlignedPieces]:
     """Cut the words of each sentence into pieces aligned with the words, without truncation.
 
-    A word without pieces, for instance a lone zero-width joiner, becomes the tokenizer's unknown token and is counted.
+    A word without pieces, for instance a lone zero-width joiner, becomes the tokenizer's unknown token;
+    the attribute `unknown` of the result counts such words.
 
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.
@@ -133,7 +134,8 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
 def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
     """Cut a long sentence into parts of whole words, at most `limit` pieces each, delimiters included.
 
-    Each part begins in the middle of the part before it.
+    Each part begins about the middle of the part before it. A sentence within the limit is returned as
+    one part.
 
     Raises:
         AlignmentError: One word alone has too many pieces.

@@ -107,7 +107,7 @@ class Mixture:
 
     @cached_property
     def outputs(self) -> Tensor:
-        """Outputs of the heads `[batch, heads, from, dim]`: values averaged with the weights, before the projection."""
+        """Outputs of the heads `[batch, heads, from, dim]`: sums of values weighted by attention after dropout."""
         weights = self.weights.to(self.values.dtype)
         dropped = self.drop(weights)
         if self.undropped is not None:
@@ -269,8 +269,9 @@ def capture_attention(
         states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
 
     Returns:
-        Number of layers that called this module's attention function before the pass ended. If there are
-        fewer than up to the last wanted layer, the architecture computes its attention elsewhere.
+        Number of layers that called this module's attention function before the pass ended. If it is
+        smaller than the number of layers up to and including the last wanted one, the architecture
+        computes its attention elsewhere.
     """
     capture = _Capture(receive, layers, None if states else max(layers, default=None))
     token = _ACTIVE.set(capture)

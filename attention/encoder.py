@@ -145,6 +145,8 @@ class EncoderSource:
     def embeddings_identity(self, digests: Digests) -> dict[str, object]:
         """Return the values that determine the encoder's input embeddings of words.
 
+        They are the values of `identity`, and the version of the code that embeds words.
+
         Args:
             digests: Cache of the SHA-256 of files.
 
@@ -254,8 +256,8 @@ class LoadedEncoder:
         causal: True if no token attends to a later one.
 
     Raises:
-        EncoderError: The attention cannot be captured, the tokenizer is not a fast one, or it has pieces without an
-            embedding.
+        EncoderError: The encoder is not found or cannot be loaded, its attention cannot be captured, the
+            tokenizer is not a fast one, or it has pieces without an embedding.
         UserError: PyTorch cannot use the device.
     """
 
@@ -376,7 +378,12 @@ class LoadedEncoder:
 
     @cached_property
     def state_size(self) -> int:
-        """Size of a hidden state; a UserError if the states cannot be kept."""
+        """Size of a hidden state.
+
+        Raises:
+            UserError: The states differ in size, or are not one for each layer and one for the
+                embeddings.
+        """
         return state_size(self.model, self.layers, f"{self.source.spec.name} ({type(self.model).__name__})")
 
     @cached_property
@@ -526,7 +533,11 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of an encoder; an EncoderError if it is missing, damaged, or not a fast tokenizer."""
+    """Return the tokenizer of an encoder.
+
+    Raises:
+        EncoderError: The tokenizer is missing, damaged, or not a fast tokenizer.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
     except Exception as error:  # tokenizers raises nothing narrower

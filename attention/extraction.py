@@ -91,7 +91,9 @@ def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
 def extract(
     encoder: LoadedEncoder, items: Items, shards: Iterable[int]
 ) -> Generator[tuple[int, str, Tensor], None, None]:
-    """Run the encoder over some shards, and yield the tensors to store, in the order of `shapes`.
+    """Run the encoder over the items of some shards, and yield the tensors to store.
+
+    The tensors of a shard come in the order of `shapes`.
 
     Args:
         encoder: The encoder.
@@ -127,13 +129,15 @@ def extract(
 def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Generator[tuple[Pass, Kept], None, None]:
     """Run forward passes; yield each pass, in the given order, with the tensors to store for its inputs.
 
-    The tensors are on the CPU.
-
     Args:
         encoder: The encoder.
         items: The items of the store.
-        jobs: For each pass, the index of its shard and its inputs as (item, part) pairs, both 0-based; a short
-            sentence has only part 0.
+        jobs: For each pass, the index of its shard and its inputs as (item, part) pairs, both 0-based; a
+            short sentence has only part 0.
+
+    Yields:
+        The pass, and for each of its inputs a tuple of tensors on the CPU: the attention, and the hidden
+        states if the store has any.
     """
     on_gpu = encoder.device.type == "cuda"
 
@@ -197,10 +201,14 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
 
 
 def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Tensor]:
-    """Return the model's inputs for a batch of sentences or parts, padded on the right.
+    """Return the model's inputs for a batch of sentences, or of parts of long ones, padded on the right.
+
+    Args:
+        parts: Pieces of each sentence or part.
+        encoder: The encoder.
 
     Returns:
-        `input_ids` and `attention_mask`, int64 `[batch, pieces]`.
+        `input_ids` and `attention_mask`, int64 `[batch, pieces]`, on the encoder's device.
     """
     ids = pad_sequence([torch.from_numpy(part.ids).long() for part in parts], True, encoder.pad_id)
     mask = torch.arange(ids.size(1)) < torch.tensor(list(map(len, parts)))[:, None]
@@ -290,11 +298,16 @@ def _place(target: Tensor, block: Tensor, part: AlignedPieces, own: Tensor) -> N
 def in_order(
     compute: Callable[[Job], Result], jobs: Iterable[Job], workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Call a function on every job in parallel threads, and yield the (job, result) pairs in the order of the jobs.
+    """Call a function on every job in parallel threads; yield (job, result) pairs in the order of the jobs.
 
-    Each thread gets an equal share of PyTorch's threads: one forward pass on each core keeps a CPU busier than one
-    pass on all cores. While the caller handles one result, at most `workers` further results exist or are being
-    computed.
+    Each thread gets an equal share of PyTorch's threads: one forward pass on each core keeps a CPU
+    busier than one pass on all cores.
+
+    Args:
+        compute: The function.
+        jobs: Its arguments.
+        workers: Number of threads. While the caller handles one result, at most `workers` further
+            results exist or are being computed.
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)

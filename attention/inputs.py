@@ -33,8 +33,10 @@ class TextPieces:
     Attributes:
         ids: Ids of the pieces, int64 `[pieces]`.
         sources: Text of each piece, int64 `[pieces]`: 0 in the text, 1 in its pair, -1 for delimiters.
-        ends: 0-based index of the last character of each piece in its text, int64 `[pieces]`; 0 for delimiters.
-        blank: True if the text had no pieces and became the unknown token.
+        ends: 0-based index of the last character of each piece in its text, int64 `[pieces]`; 0 for
+            delimiters.
+        blank: True if neither the text nor its pair had any pieces, and the text became the unknown
+            token.
     """
 
     ids: NDArray[np.int64]
@@ -86,10 +88,11 @@ class TextTokenizer:
     def split(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[TextPieces]:
         """Cut each text, with its pair if it has one, into pieces, without truncation.
 
-        A text without pieces becomes the token `unknown`.
+        If neither a text nor its pair has any pieces, the text becomes the unknown token.
 
         Raises:
-            EncoderError: A text has no pieces, and the tokenizer no unknown token.
+            EncoderError: Neither a text nor its pair has any pieces, and the tokenizer has no unknown
+                token.
         """
         found: list[TextPieces] = []
         both = zip(texts, pairs, strict=True)

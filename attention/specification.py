@@ -139,7 +139,7 @@ class Extraction:
         return identity
 
     def chosen(self, encoder: LoadedEncoder | None) -> tuple[tuple[int, ...], tuple[int, ...], HiddenLayers]:
-        """Return the layers and heads of the encoder to store, by the settings of this extraction.
+        """Return the layers, heads and hidden states of the encoder that this extraction stores.
 
         Args:
             encoder: The encoder; None selects nothing.
@@ -177,7 +177,7 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Items of a corpus, sentences or windows of documents, and the tensors to store for each.
+    """Items of a corpus (sentences, or windows of documents), with the layers and heads to store.
 
     Attributes:
         extraction: Corpus, encoder and settings.

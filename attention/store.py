@@ -432,7 +432,7 @@ def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unpack_weights(stored: Tensor) -> Tensor:
-    """Return the attention weights, in float32, that `pack_weights` has packed; zeros are positive."""
+    """Return, in float32, the attention weights that `pack_weights` packed; no zero has a negative sign."""
     return stored.clone() if stored.dtype != torch.float16 else unpack_half_(stored.float())
 
 

@@ -87,13 +87,18 @@ class WordAttention(Sequence[xr.DataArray]):
     def lines(
         self, sentence: int | str | Sequence[str], layer: int, head: int, arcs: Iterable[tuple[int, int]] = ()
     ) -> AttentionLines:
-        """Return a figure of one head in one sentence: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
+        """Return a figure of the attention of one head in one sentence, as lines between its words.
+
+        `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")` draws and saves it.
 
         Args:
             sentence: 0-based index, text or words of the sentence.
             layer: Number of the layer, from 1.
             head: Number of the head in the layer, from 1.
-            arcs: Pairs of 0-based positions on the axes, drawn in colour.
+            arcs: Pairs (from, to) of 0-based positions, delimiters included, whose lines are coloured.
+
+        Raises:
+            IndexError: There is no such sentence, layer or head.
         """
         array = self[self.place(sentence)]
         for name, number in (("layer", layer), ("head", head)):
@@ -161,7 +166,9 @@ class WordAttention(Sequence[xr.DataArray]):
         )
 
     def between(self, sentence: int, first: int) -> PieceValues:
-        """Return the attention between the pieces of a sentence, for a `View` over its words.
+        """Return the pieces of a sentence, the word of each, and the attention between them.
+
+        A `View` over the words of the sentence shows them on demand.
 
         Args:
             sentence: 0-based index of the sentence.
@@ -199,14 +206,18 @@ class Encoder(LoadedEncoder):
 
         Args:
             sentences: Strings, which are split at white space, or sequences of words; or one string.
-            options: Layers, heads and treatment of long sentences; by default all, in single precision.
-            over: `words` reduces attention to words (see `attention.alignment`), `pieces` returns it unchanged.
+            options: Layers, heads, precision, and treatment of long sentences and of pieces; by default
+                all layers and heads, in single precision.
+            over: `words` reduces attention to words (see `attention.alignment`), `pieces` returns it
+                unchanged.
 
         Returns:
-            An `xarray.DataArray` `[layer, head, from, to]` for each sentence.
+            An `xarray.DataArray` `[layer, head, from, to]` for each sentence, without those that the
+            option `too_long: skip` leaves out.
 
         Raises:
-            UserError: There is no sentence, one is empty, a layer or head does not exist, or `over` is not allowed.
+            UserError: There is no sentence, one is empty, a layer or head does not exist, or `over` is
+                not allowed.
             AlignmentError: A sentence is too long for the encoder.
         """
         check_values(Encoder.attention, over=over)

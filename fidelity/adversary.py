@@ -171,8 +171,9 @@ class Adversary(FidelityTest):
         """Return random attention logits, `[count, heads, batch, positions]`.
 
         The logits of a text with L positions are log(1/L) plus normal noise with mean 0 and standard
-        deviation `spread`, a constant of the class. Outside the mask they are the lowest float, so that
-        weights and gradients are 0 there. They depend only on the seed, the text and `purpose`.
+        deviation `spread`, a constant of the class. Outside the mask the logits are the lowest float, so
+        that weights and gradients are 0 there. The logits depend only on the seed, the text and
+        `purpose`.
 
         Args:
             classified: The texts.
@@ -190,9 +191,14 @@ class Adversary(FidelityTest):
     def loss(self, classified: ClassifiedBatch, weights: Tensor) -> Tensor:
         """Return the loss of the published search, summed over the texts, a scalar.
 
-        The loss of a text has three terms: a penalty if the TVD of the output exceeds `epsilon`; minus the
-        JSD of each distribution from the classifier's attention; and minus the mean JSD between pairs of
-        the distributions, so that they differ from each other.
+        The loss of a text is the sum of three terms:
+
+        - for each distribution, a penalty proportional to the excess of the output's TVD over `epsilon`;
+        - for each distribution, minus its JSD from the classifier's attention;
+        - once, minus the mean JSD between pairs of the distributions, so that they differ from each
+          other.
+
+        JSDs are averaged over heads.
 
         Args:
             classified: The texts, with the classifier's attention.
@@ -256,10 +262,12 @@ class Adversary(FidelityTest):
         return means(self._divergences, "nats") | means(["tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return two tables of the ε-max JSD.
+        """Return the tables `adversary` and `adversary.curve` of the ε-max JSD.
 
-        The table `adversary` gives the mean and median over texts, in bins of the texts' highest attention
-        weight. The table `adversary.curve` gives the mean for each checkpoint and value of ε.
+        The table `adversary` gives the mean and median of the column `max_jsd` for each variant, in bins
+        of the texts' highest attention weight. Its columns are those of `bin_table`. The table
+        `adversary.curve` gives the mean over texts for each checkpoint and value of ε, in the columns
+        `checkpoint`, `epsilon` and `max_jsd`.
         """
         curves = [
             pd.DataFrame(
@@ -274,11 +282,12 @@ class Adversary(FidelityTest):
         }
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return two figures of the ε-max JSD.
+        """Return the figures `adversary` and `adversary.curve` of the ε-max JSD.
 
-        The figure `adversary` has violins, in bins of the texts' highest attention weight. The figure
-        `adversary.curve` has a line for each variant: the mean against the accepted distance of the output,
-        ε.
+        The figure `adversary` has violins of the column `max_jsd`, in bins of the texts' highest
+        attention weight. The figure `adversary.curve` has a line for each variant: the mean over texts
+        as a function of ε, the accepted distance of the output. The texts of all seeds of a variant are
+        taken together.
         """
         seeds = over_seeds(results, self.name)
         lines = {variant: (self.epsilons, self._curve(values)) for variant, values in seeds.items()}
@@ -293,9 +302,10 @@ class Adversary(FidelityTest):
     def audit(self) -> Mapping[str, object]:
         """Return how often the classifier is evaluated for one text, by kind of search.
 
-        The single entry, `evaluations`, is a mapping from kinds to counts: `published`, `draws`, `ascent`
-        and `pairs`; kinds that the test does not run are absent. The evaluations of single positions depend
-        on the length of the text; `each_position` is their number for each position.
+        The single entry, `evaluations`, is a mapping from kinds of search to counts; kinds that the test
+        does not run are absent. The kinds are `published`, `draws`, `ascent`, `pairs` and
+        `each_position`. The count of `each_position` is for each position of the text; the others are
+        for the whole text.
         """
         counts = {"published": self.starts * self.copies * (self.steps + 1)}  # and one after the last step
         if self.search == "best":
@@ -359,8 +369,9 @@ class Farthest:
         return distance, divergence
 
     def keep(self, weights: Tensor, distance: Tensor, divergence: Tensor) -> None:
-        """Keep the best of some candidates whose output distance and divergence are known.
+        """Update the largest divergences with candidates whose output distance and divergence are known.
 
+        A candidate counts for a limit on the output distance if its distance is at most that limit.
         Candidates whose distance or divergence is nan are skipped.
 
         Args:

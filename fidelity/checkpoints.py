@@ -52,6 +52,9 @@ class Checkpoint:
     def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
         """Return an untrained classifier with the checkpoint's configuration, on the CPU.
 
+        Word vectors and the files of a pretrained transformer are loaded; all other parameters are
+        random.
+
         Args:
             data: Datamodule with the vocabulary and the labels.
             seed: Seed of the random initial parameters.

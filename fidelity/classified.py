@@ -64,11 +64,11 @@ class ClassifiedBatch:
 
     @cached_property
     def groups(self) -> Tensor:
-        """Number of the attention distribution that each position belongs to, int64 `[batch, positions]`.
+        """Index of the attention distribution that each position belongs to, int64 `[batch, positions]`.
 
-        The weights of one distribution sum to one. Usually the whole text has one distribution, number 0.
-        At the word level of a hierarchical model every sentence has its own. Positions outside the mask
-        have -1.
+        The weights of one distribution sum to one. Usually a text has a single distribution, with index
+        0. At the word level of a hierarchical model every sentence has its own. Positions outside the
+        mask have -1.
         """
         groups = self.output.levels[self.names[0]].groups
         return (~self.mask).long().neg() if groups is None else groups
@@ -129,7 +129,8 @@ class ClassifiedBatch:
     def decide(self, weights: Tensor) -> Tensor:
         """Return the class probabilities of the classifier if its attention is replaced by `weights`.
 
-        The hidden states that are attended to stay the same.
+        The hidden states below the lowest tested level stay the same; everything above is computed
+        again.
 
         Args:
             weights: Attention of the tested levels, `[..., heads, batch, positions]`.
@@ -154,12 +155,13 @@ class ClassifiedBatch:
 
     @torch.no_grad()
     def reread(self, keep: Tensor) -> Tensor:
-        """Remove words from the texts, and encode and classify what is left.
+        """Remove words from copies of the texts, and encode and classify what is left.
 
-        Each text may be read several times, with other words removed. Delimiters always stay.
+        Different copies of a text may lose different words. Delimiters always stay.
 
         Args:
-            keep: Bool `[copies, batch, positions]`, True for the words that stay in each copy of a text.
+            keep: Bool `[copies, batch, positions]`, True for the positions whose words stay in a copy of
+                a text.
 
         Returns:
             Probabilities `[copies, batch, classes]`, nan for copies without a word.
@@ -354,12 +356,14 @@ def passes(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def renormalised(weights: Tensor, groups: Tensor) -> Tensor:
-    """Scale attention weights so that they sum to one in each group; a group without weight stays 0.
+    """Scale attention weights so that they sum to one in each distribution.
+
+    A distribution in which all weights are 0 stays 0.
 
     Args:
         weights: Attention `[..., batch, positions]`.
-        groups: Number of the distribution that each position belongs to, int64 `[batch, positions]`; -1 for
-            none.
+        groups: Index of the distribution that each position belongs to, int64 `[batch, positions]`; -1
+            for none.
 
     Returns:
         Scaled weights `[..., batch, positions]`.

@@ -43,7 +43,10 @@ class CheckpointResult:
 
 
 def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[CheckpointResult]]:
-    """Group results by variant; variants and checkpoints keep the order of `results`."""
+    """Group results by variant, the name shared by checkpoints that differ only in the seed.
+
+    Variants, and the checkpoints of a variant, keep the order of `results`.
+    """
     variants: dict[str, list[CheckpointResult]] = {}
     for result in results:
         variants.setdefault(result.variant, []).append(result)
@@ -64,7 +67,12 @@ def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.D
 
 
 def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return one row per checkpoint: the number of tested and of skipped texts, and all scores, nan if missing."""
+    """Return a table of all scores, one row per checkpoint.
+
+    Columns: `checkpoint`, `variant` and `seed`; `texts` and `skipped`, the numbers of tested and of
+    skipped texts; and each score with the ends of its interval, `<score>.low` and `<score>.high`.
+    Missing and undefined scores are nan.
+    """
     rows = []
     for result in results:
         texts = int(result.tested.sum())
@@ -76,13 +84,18 @@ def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
 
 
 def comparison_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return one row per score and variant: the mean over seeds, and its difference from the first variant.
+    """Return a table that compares the variants with the first variant, one row per score and variant.
 
-    `mean` is over the seeds of the variant, `sd` the standard deviation over them, `seeds` their
-    number. `low` and `high` are the bootstrap interval of `mean` over texts. `difference` has its own
-    interval and the p-value `p`; both variants use the same resamples of the texts. `p_holm` is `p`
-    after Holm's correction for the number of variants compared on the score. The columns of the
-    difference are nan for the first variant.
+    A variant is the name shared by checkpoints that differ only in the seed. Columns:
+
+    - `mean`: mean of the score over the seeds of the variant; `low` and `high`: its bootstrap interval
+      over texts;
+    - `sd`: standard deviation over the seeds; `seeds`: their number;
+    - `difference`: mean minus the mean of the first variant, with its interval `difference.low` and
+      `difference.high` and the p-value `p`; both variants use the same resamples of the texts;
+    - `p_holm`: `p` after Holm's correction for the number of variants compared on the score.
+
+    `difference`, its interval, `p` and `p_holm` are nan for the first variant.
     """
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
@@ -102,9 +115,11 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
 
 
 def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()) -> Table:
-    """Return one row per score and one column per variant: the mean over seeds, with its interval.
+    """Return a table of the mean scores, one row per score and one column per variant.
 
-    The ends of the interval are in the columns `<variant>.low` and `<variant>.high`.
+    A variant is the name shared by checkpoints that differ only in the seed. Its column has the mean
+    over these seeds; the ends of the bootstrap interval are in the columns `<variant>.low` and
+    `<variant>.high`.
 
     Args:
         results: Results of all checkpoints.
@@ -122,9 +137,10 @@ def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
-    """Return the mean over seeds of every score.
+    """Return, for each variant, the mean of every score over its seeds, with a bootstrap interval.
 
-    Names are `<variant>.<score>`, or `<score>` alone for the first variant.
+    A variant is the name shared by checkpoints that differ only in the seed. The names of the means are
+    `<variant>.<score>`, or `<score>` alone for the first variant.
     """
     found = by_score(results)
     scores: dict[str, Estimate] = {}
@@ -135,9 +151,10 @@ def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
 
 
 def by_score(results: Sequence[CheckpointResult]) -> dict[str, dict[str, list[Estimate]]]:
-    """Return the estimates of all seeds, by score and then by variant.
+    """Return the estimates of each score by variant: a mapping from scores to variants to lists.
 
-    Seeds whose estimate is nan are left out, unless all seeds of the variant are nan.
+    A variant is the name shared by checkpoints that differ only in the seed; its list has one estimate
+    per seed. Estimates that are nan are left out, unless all estimates of the list are nan.
     """
     found: dict[str, dict[str, list[Estimate]]] = {}
     for variant, ours in by_variant(results).items():

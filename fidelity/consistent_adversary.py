@@ -161,15 +161,16 @@ class ConsistentAdversary(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), _UNITS)}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a figure of the mean JSD of the attention over the mean TVD of the outputs, and one of seeds.
+        """Return the figures `consistent_adversary` and `consistent_adversary.seeds`.
 
-        In the figure `consistent_adversary`, each checkpoint with adversaries has a line through these,
-        which begins at the checkpoint itself, (0, 0). The other models that checkpoints are compared with
-        are points.
+        The figure `consistent_adversary` shows the mean JSD of the attention over the mean TVD of the
+        outputs, both measured from a checkpoint. Each checkpoint with adversaries has a line, from the
+        checkpoint itself, (0, 0), through its adversaries. The other models that checkpoints are
+        compared with are points.
 
-        The figure `consistent_adversary.seeds`, only with several seeds of a variant, has violins of the
-        JSD between the attention of each seed and of the first seed, in bins of the texts' highest
-        attention weight.
+        The figure `consistent_adversary.seeds` exists only if a variant has several seeds. It has
+        violins of the JSD between the attention of each seed and of the first seed, in bins of the
+        texts' highest attention weight.
         """
         lines: dict[str, tuple[list[float], list[float]]] = {}
         points: dict[str, tuple[list[float], list[float]]] = {}
@@ -282,13 +283,19 @@ class Recipe:
         mode: Literal["min", "max"],
         **texts: Any,  # noqa: ANN401
     ) -> Best:
-        """Train a module with these settings, and return its best epoch.
+        """Train a module with these settings, and return the parameters of its best epoch.
 
         Args:
             module: Module to train.
             monitor: Name of the logged value that decides which epoch is best.
             mode: `min` if the lowest value is best, `max` if the highest.
             **texts: Data, as in Lightning's `Trainer.fit`: `train_dataloaders` or `datamodule`.
+
+        Returns:
+            The parameters on the CPU, with the number of the best epoch and its monitored value.
+
+        Raises:
+            TrainingError: The monitored value is never finite.
         """
         progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
         run = self.checkpoint.config.get("trainer", {})
@@ -359,7 +366,8 @@ class TrainOutputs(NamedTuple):
             positions: Number of positions after padding.
 
         Returns:
-            Probabilities `[batch, classes]`, and attention `[heads, batch, positions]`.
+            Probabilities `[batch, classes]`, and attention `[heads, batch, positions]`, 0 in the
+            padding.
         """
         weights = pad_sequence([self.weights[text] for text in texts.tolist()], batch_first=True)
         return self.probabilities[texts], pad(weights, (0, 0, 0, positions - weights.size(1))).permute(2, 0, 1)
@@ -453,8 +461,9 @@ def adversary_training(recipe: Recipe, strength: float) -> Training:
     """Return the description of an adversary's training; `training.nested.share` runs it later.
 
     The adversary is trained against the checkpoint of the recipe. All adversaries of a checkpoint start
-    from the same random weights, which are not the checkpoint's. The epoch with the lowest training
-    loss is kept. Nothing is chosen on test, whereas the authors' code chooses the base model there.
+    from the same random weights, which are not the checkpoint's. The epoch with the lowest training loss
+    is kept. Nothing is chosen on the test split, unlike in the code of Wiegreffe & Pinter (2019), which
+    chooses the base model on it.
 
     Args:
         recipe: Settings of the training.

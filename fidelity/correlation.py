@@ -117,9 +117,10 @@ class Correlation(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a figure for each measure: the histogram over texts of τ between attention and the measure.
+        """Return a figure `correlation.<measure>` for each measure, with one line per variant.
 
-        Every variant is a line.
+        The line is the histogram over texts of Kendall's τ between attention and the measure. The texts
+        of all seeds of a variant are taken together.
         """
         seeds, figures = over_seeds(results, self.name), {}
         for measure in self.saliencies:
@@ -176,8 +177,8 @@ def agreements(one: Floats, other: Floats) -> Agreement:
 def without_rounding(values: Floats, tolerance: Floats) -> Floats:
     """Return the values, `[..., words]`, with those made equal that differ only by rounding.
 
-    In ascending order, a value that exceeds the one before it by at most its tolerance becomes equal to it.
-    A chain of such values becomes equal to its first.
+    The values of a text are sorted. A value belongs to the same group as the next lower value if it
+    exceeds that value by at most its own tolerance. All values of a group become equal to its lowest.
 
     Args:
         values: Values of the words, `[..., words]`.

@@ -27,13 +27,17 @@ FIRST_ROUND = 4  # numbers of erased weights tried in the first round
 class SingleWeight(FidelityTest):
     """Test of erasing the largest attention weight, or a random other weight (Serrano & Smith 2019, §4).
 
-    The two erasures are separate: one weight is set to zero, and the others are scaled to sum to one.
-    On a tie the first of the largest weights is erased. If the model has several heads, all lose the
-    weight of the same position, the one with the largest mean over heads.
+    The two erasures are separate: one weight is set to zero, and the others are scaled to sum to one. On
+    a tie the first of the largest weights is erased. If the model has several heads, all lose the weight
+    of the same position, the one with the largest mean over heads.
 
-    Scores: `flips_top` and `flips_random`, the share of decisions that flip if the largest or if the
-    random weight is erased; `delta_js`, the mean of a difference of JSDs in nats: the JSD of the output
-    that erasing the largest weight causes, minus the JSD that erasing the random weight causes.
+    Scores:
+
+    - `flips_top` and `flips_random`: share of decisions that flip if the largest or if the random weight
+      is erased;
+    - `delta_js`: mean over texts of the JSD, in nats, between the outputs before and after erasing the
+      largest weight, minus the same JSD for the random weight.
+
     Columns: one for each score, and `delta_weight`, the largest weight minus the random weight.
     """
 
@@ -79,10 +83,11 @@ class SingleWeight(FidelityTest):
         return {f"{self.name}_flips": Table(pd.DataFrame(rows), dict.fromkeys(shares, "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a scatter plot of the texts, comparing the largest weight with the random one.
+        """Return the figure `single_weight`, a scatter plot with a point for each text.
 
-        The axes are the difference between the two weights, and the difference between the JSDs of the
-        output that erasing them causes. The plot shows the first checkpoint of each variant.
+        The x axis is the largest weight minus the random weight. The y axis is the JSD between the
+        outputs before and after erasing the largest weight, minus the same JSD for the random weight.
+        The plot shows the first checkpoint of each variant.
         """
         first = {variant: ours[0].columns(self.name).dropna() for variant, ours in by_variant(results).items()}
         points = {name: (own["delta_weight"].tolist(), own["delta_js"].tolist()) for name, own in first.items()}

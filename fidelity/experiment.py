@@ -57,7 +57,9 @@ class Score(NamedTuple):
 
     Attributes:
         columns: Columns of the test that the statistic reads.
-        statistic: Function that computes the score from the values of these columns and resampling weights.
+        statistic: Function that computes the score in each bootstrap resample, `[draws]`, from the
+            values of these columns, `[texts, columns]`, and the number of times that each text was
+            drawn, `[draws, texts]`.
         unit: Unit of the score.
     """
 
@@ -236,6 +238,9 @@ class Fidelity(Experiment[ClassificationDataModule]):
     def data_of(cls, arguments: Namespace) -> Namespace | None:
         """Return the data settings stored in the first checkpoint, used if the command line has no `--data`.
 
+        Args:
+            arguments: Arguments of the experiment from the command line, with `checkpoints`.
+
         Returns:
             The settings; None if no checkpoint is named.
 
@@ -409,7 +414,10 @@ def examples_of(
 def example_page(
     found: Sequence[Example], data: ClassificationDataModule, checkpoints: Sequence[Checkpoint]
 ) -> ColouredTexts:
-    """Return the example page, which shows every chosen text once for the first checkpoint of each variant.
+    """Return the example page, with one entry for each chosen text.
+
+    An entry has the gold label of the text. For the first checkpoint of each variant it also has the
+    predicted label with its probability, and the text coloured by each measure.
 
     Args:
         found: Example texts with the decisions of all checkpoints, in any order.

@@ -67,7 +67,7 @@ class GuidedMLP(FidelityTest):
     the MLP learns itself, it carries information about the text beyond the checkpoint, unless an
     adversary's attention helps as much. Embeddings and optimisation are the checkpoint's, without its
     regularisers; the epoch is chosen on dev. Hierarchical classifiers and transformers have no single
-    distribution over words, and are left out.
+    distribution over words, and are left out. Scores: `<source>.f1`, the F1 on test.
 
     Args:
         sources: Sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP
@@ -169,7 +169,12 @@ class GuidedMLP(FidelityTest):
         return {f"{source}.f1": Score(("gold", f"predicted_{source}"), f1, "fraction") for source in self.sources}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the F1 of the MLP for each checkpoint and source of attention."""
+        """Return the table `guided_mlp`: the F1 of the MLP for each checkpoint and source of attention.
+
+        Columns: `variant` and `checkpoint`; `attention`, the source of the attention; `f1`, with the
+        ends of its interval, `f1.low` and `f1.high`. They are nan if the checkpoint has no MLP with this
+        source.
+        """
         rows = [
             {"variant": result.variant, "checkpoint": result.name, "attention": source}
             | result.scores[f"{self.name}.{source}.f1"].named("f1")

@@ -110,13 +110,17 @@ class Permutation(FidelityTest):
         return means(["median_tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the table `permutation`: mean and median of `median_tvd`, in bins of the texts' highest weight."""
+        """Return the table `permutation`: the mean and median over texts of `median_tvd` for each variant.
+
+        Texts are divided into bins by their highest attention weight. The columns are those of
+        `bin_table`.
+        """
         return {self.name: bin_table(by_max_attention(results, self.name, "median_tvd"), "tvd", "fraction")}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return the figure `permutation`: violins of `median_tvd`, in bins of the texts' highest weight.
+        """Return the figure `permutation`: violins of `median_tvd` for each variant.
 
-        It corresponds to Jain & Wallace's Fig. 6.
+        Texts are divided into bins by their highest attention weight, as in Jain & Wallace's Fig. 6.
         """
         values = by_max_attention(results, self.name, "median_tvd")
         return {self.name: violins("Attention shuffled", values, "median TVD of the output")}
@@ -128,7 +132,7 @@ def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
     Args:
         weights: Attention `[heads, batch, positions]`.
         noise: Random numbers whose order gives the permutations, `[draws, batch, positions]`.
-        groups: Number of the distribution that each position belongs to, int64 `[batch, positions]`;
+        groups: Index of the distribution that each position belongs to, int64 `[batch, positions]`;
             positions with -1 keep their weight.
 
     Returns:
@@ -151,7 +155,9 @@ def max_attention(classified: ClassifiedBatch) -> Tensor:
 
 
 def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
-    """Return the values of a test's column, in bins of the texts' highest attention weight.
+    """Return the values of a test's column by variant, in bins of the texts' highest attention weight.
+
+    The texts of all seeds of a variant are taken together. Texts whose value is nan are left out.
 
     Args:
         results: Results of all checkpoints.
@@ -159,7 +165,8 @@ def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str
         column: Name of the column.
 
     Returns:
-        For each variant, the values of its texts, `[texts]`, in each of the `BINS`; all seeds together.
+        For each variant, four arrays of values, `[texts]`: one for each quarter of the range of the
+        highest weight, from 0–.25 to .75–1.
     """
     found: dict[str, list[Floats]] = {}
     for variant, values in over_seeds(results, test).items():
@@ -171,11 +178,14 @@ def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str
 
 
 def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> Table:
-    """Return a table of the mean and median value in each bin, for each variant; empty bins have no row.
+    """Return a table of the mean and median value, one row for each variant and bin that has texts.
+
+    Columns: `variant`; `max_attention`, the bin of the texts' highest attention weight, such as
+    `.25–.5`; `texts`, the number of values; `mean_<what>` and `median_<what>`.
 
     Args:
         values: Values `[texts]` of each bin by variant, from `by_max_attention`.
-        what: Name of the values in the columns `mean_<what>` and `median_<what>`.
+        what: Name of the values in the last two columns.
         unit: Unit of the values.
     """
     rows = [
@@ -190,7 +200,13 @@ def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> 
 
 
 def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> Spreads:
-    """Return a figure with one violin for each bin and variant; `values` are from `by_max_attention`."""
+    """Return a figure with one violin for each variant and bin of the texts' highest attention weight.
+
+    Args:
+        title: Title of the figure.
+        values: Values `[texts]` of each bin by variant, from `by_max_attention`.
+        label: Label of the axis of the values.
+    """
     series = {variant: [some.tolist() for some in by_bin] for variant, by_bin in values.items()}
     return Spreads(title, BINS, series, label, unit="ratio", category_label="highest attention weight of the text")
 

@@ -177,9 +177,10 @@ def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return precision and recall if the value of each position in turn is the threshold.
+    """Return precision and recall of the marked words, at the value of each position as threshold.
 
-    The predicted words are those with at least this value.
+    The predicted words are those whose value is at least the threshold. At a position without a word,
+    all words are predicted. Recall is nan for a text without a marked word.
 
     Args:
         values: Scores of the positions, `[batch, positions]`.

@@ -28,11 +28,13 @@ TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass ho
 
 @dataclass(frozen=True, eq=False)
 class Saliency:
-    """Importance of each word for the decision, by several measures, for a batch of texts.
+    """Importance of each position for the decision, by several measures, for a batch of texts.
 
-    Measures are `[batch, positions]`, summed over the tokens of a position, and 0 at positions without a
-    word. Each is computed when it is first used. In their formulas p is the probability of the class
-    predicted for the unchanged text, e an embedded token and α an attention weight.
+    A measure is `[batch, positions]`, and is computed when it is first used. Gradients by embedded
+    tokens and integrated gradients are summed over the tokens of a position. These measures, and
+    leave-one-out, are 0 at positions without a word. In the formulas of the measures p is the
+    probability of the class predicted for the unchanged text, e an embedded token and α an attention
+    weight.
 
     Attributes:
         classified: The texts, with the decisions of a classifier.
@@ -122,9 +124,10 @@ class Saliency:
 
     @property
     def leave_one_out(self) -> Tensor:
-        """Decrease in the probability of the predicted class without a position's words, `[batch, positions]`.
+        """Decrease in the predicted class's probability without a position's words, `[batch, positions]`.
 
-        Positive values support the decision.
+        The words are removed, and the rest of the text is encoded again. Positive values support the
+        decision. The value is 0 at positions without a word.
         """
         return self._left_out[0]
 
@@ -147,16 +150,17 @@ class Saliency:
     def attention_gradient(self) -> Tensor:
         """Gradient ∂p/∂α of the probability p of the predicted class by attention, `[batch, positions]`.
 
-        It is summed over heads (Serrano & Smith 2019, §5). Hidden states are held fixed. The gradient is 0
-        outside the mask.
+        The gradients of all heads are summed (Serrano & Smith 2019, §5). The hidden states that
+        attention averages are held fixed. The gradient is 0 outside the mask.
         """
         return self._attention_gradients.sum(0)
 
     @cached_property
     def attention_times_gradient(self) -> Tensor:
-        """Attention times gradient, α ∂p/∂α, p the probability of the predicted class, `[batch, positions]`.
+        """Attention times its gradient, α ∂p/∂α, `[batch, positions]`.
 
-        It is summed over heads (Serrano & Smith 2019, §5). Hidden states are held fixed. The product is 0
+        p is the probability of the predicted class. The products of all heads are summed (Serrano &
+        Smith 2019, §5). The hidden states that attention averages are held fixed. The product is 0
         outside the mask.
         """
         return (self.classified.weights.detach() * self._attention_gradients).sum(0)

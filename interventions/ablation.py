@@ -130,7 +130,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         )
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Return the sets of heads to ablate, for each kind of ablation.
+        """Return the sets of heads to ablate, by ablation.
 
         It is called when the model is on its device.
         """
@@ -145,7 +145,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         raise NotImplementedError(f"{type(self).__name__} must implement summary().")
 
     def drawn(self, split: Split, most: int) -> list[dict[str, Tensor]]:
-        """Draw random texts of a split, and return their inputs as batches.
+        """Draw random texts of a split, and return batches of the model's inputs for them.
 
         All processes draw the same texts.
 
@@ -219,8 +219,8 @@ class HeadAblation(TaskExperiment):
     """Experiment that scores a model with each head, each layer, and each set of heads that the user names ablated.
 
     Named sets are compared with random sets. A paired bootstrap over texts tests the difference between
-    each score and the score of the intact model; Holm's method (1979) adjusts the p-values for the number
-    of heads in the model.
+    each score and the score of the intact model. Holm's method (1979) adjusts the p-values over all rows
+    of a table that have the same kind of ablation.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for language
@@ -233,14 +233,15 @@ class HeadAblation(TaskExperiment):
             layer.
         random: Number of random sets for each named set, with as many heads of the same layers. A random
             set takes other heads than the named set as long as there are enough.
-        split: Split of labelled texts that is scored. The ablations `mean` and `resample` take replacements
-            from at most 1,000 texts of dev; if dev is scored, the mean thus includes the scored text, and
-            `resample` never takes the scored text.
+        split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
+            replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes the
+            scored text, and `resample` never takes the scored text.
         score: Name of the score on labelled texts; by default the default score of the data.
         seed: Seed of random sets and of `resample`; by default the seed of the run.
 
     Raises:
-        UserError: There is nothing to ablate, data and checkpoint do not fit, or there is no such head.
+        UserError: There is nothing to ablate, `kinds` has duplicates, the data do not fit the
+            checkpoint, or the model has no such head.
     """
 
     experiment = "ablation"

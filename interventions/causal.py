@@ -550,7 +550,9 @@ class CausalCheck(NestedExperiment):
 
 
 def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:
-    """Return a bar chart of the change of a score if the best heads are ablated, and if random heads are ablated.
+    """Return a bar chart of the change of a score by ablation, with two bars for each relation.
+
+    One bar is for ablating the best heads of the relation, the other for ablating random heads.
 
     Args:
         table: Frame of the table `causal`.

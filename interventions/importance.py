@@ -94,11 +94,12 @@ class Importance(Analysis):
 
     α is an attention weight, and L the loss of one input. There are three kinds of loss:
 
-    - If the encoder's files hold a head for language modelling, L is its mean loss over masked tokens
-      (15 %) or, in a causal encoder, over the next tokens.
+    - With the option `classifier`, L is the loss of that classifier, and α is a weight of its own
+      attention.
+    - Otherwise, if the encoder's files hold a head for language modelling, L is the mean loss over
+      masked tokens (15 %) or, in a causal encoder, over the next tokens.
     - Otherwise the texts must have labels. L is then the cross-entropy of a logistic regression on the
       mean of the last hidden states, fitted to the train split of the same corpus.
-    - With the option `classifier`, L is the loss of that classifier, and α is its own attention.
 
     The mean is taken over the weights from real tokens to tokens of the class, and then over inputs
     with such tokens.
@@ -108,9 +109,9 @@ class Importance(Analysis):
             must have its labels. It is not used for an encoder with random weights.
 
     Raises:
-        UserError: The encoder's files hold no head for language modelling, and the texts are not one
-            labelled corpus with a train split; or `classifier` was fine-tuned from another encoder, or
-            lacks a label of the texts.
+        UserError: `classifier` was fine-tuned from another encoder, or lacks a label of the texts; or,
+            where `classifier` is not used, the encoder's files hold no head for language modelling, and
+            the texts are not one labelled corpus with a train split.
     """
 
     name = "importance"

@@ -236,7 +236,7 @@ class Pruning(TaskExperiment):
         return order
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Measure the speed of the models without heads, and return the result.
+        """Measure the speed of the pruned models, and return the result.
 
         If the option `save` is given, a model is saved too.
         """

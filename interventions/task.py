@@ -392,7 +392,7 @@ class Classification(LabelTask):
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
     def drawn(self, data: ClassificationDataModule, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Draw random texts of a split, and return their inputs as batches.
+        """Draw random texts of a split, and return batches of the model's inputs for them.
 
         All processes draw the same texts.
 
@@ -565,7 +565,7 @@ class LanguageModelling(Task):
         return first_output_per_gold
 
     def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Draw random texts, and return their inputs as batches.
+        """Draw random texts, and return batches of the model's inputs for them.
 
         All processes draw the same texts.
 
@@ -579,11 +579,14 @@ class LanguageModelling(Task):
 
 
 def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
-    """Return the sum of the first output over texts, divided by the sum of the gold value, for each draw, `[draws]`.
+    """Divide the sum of first outputs over texts by the sum of gold values, for each bootstrap draw.
 
     Args:
         values: Rows of the texts, `[texts, 1 + width]`: a column of gold values, then the outputs.
         weights: How often each text occurs in a draw, `[draws, texts]`.
+
+    Returns:
+        The ratio for each draw, `[draws]`; nan if the gold values sum to zero.
     """
     gold, outputs = values[:, 0], values[:, 1:]
     return ratio(weights @ outputs[:, 0], weights @ gold)

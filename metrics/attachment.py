@@ -162,8 +162,9 @@ def offset_heads(arcs: Arcs, k: int | Integers) -> Integers:
 
     If this position is outside the sentence, it is replaced by −1, which is always wrong. Clark et al.'s
     released code instead clips it into [0, n], so that a first word may hit ROOT: for k = −1 on the
-    test set of UD English EWT this raises the UAS without punctuation from 6.6 % to 9.2 %. The position is also replaced by −1 if
-    `arcs.reach` excludes attention between the two words, in both directions, in every layer.
+    test set of UD English EWT this raises the UAS without punctuation from 6.6 % to 9.2 %. The position
+    is also replaced by −1 if `arcs.reach` excludes attention between the two words, in both directions,
+    in every layer.
 
     Args:
         arcs: Gold arcs; only positions, lengths and `reach` are used.

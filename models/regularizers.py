@@ -26,10 +26,10 @@ class Encoded:
         words: Bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
         embedded: Embedded words `[batch, time, embedded size]`, input of the encoder.
         hidden: Hidden states `[batch, time, hidden size]`, output of the encoder.
-        averaged: `[batch, time, averaged size]`, hidden states after the transforms of all regularisers; attention
-            averages them.
-        encode: Function that returns the hidden states `[batch, time, hidden size]` of other tokens, int64 `[batch,
-            time]`, at the same positions.
+        averaged: `[batch, time, averaged size]`, hidden states after the transforms of all regularisers;
+            attention averages them.
+        encode: Function that takes int64 `[batch, time]`, other tokens in place of `tokens`, and returns
+            their hidden states `[batch, time, hidden size]`.
     """
 
     tokens: Tensor
@@ -84,6 +84,9 @@ class Regularizer(nn.Module):
 
         Args:
             state: Embedded words and hidden states of a batch.
+
+        Returns:
+            The mean over the texts or words of the batch, with the number of these.
         """
         return None
 

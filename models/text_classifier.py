@@ -174,9 +174,10 @@ class TextClassifier(TextModel):
             self._val, self._dev, self._test = (DecisionRows(sizes.classes, sizes.regression) for _ in range(3))
 
     def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        """Return the output of `forward`, and the terms of the loss beside the cross-entropy, each times its weight.
+        """Return the output of `forward`, and the terms of the loss beside the main one, by name.
 
-        The terms are a mapping by name, empty by default.
+        The main term is the cross-entropy or, in a regression, the squared error. The others are each
+        multiplied by their weight; there are none by default.
         """
         return self(batch), {}
 

@@ -64,7 +64,7 @@ class Output:
 
 
 def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:
-    """Check the names of attention levels, and return the given weights unchanged.
+    """Check the names of attention levels (see `Level`), and return the given weights unchanged.
 
     Args:
         imposed: Attention weights by name of the level.
@@ -168,19 +168,21 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         Args:
             batch: At least one text.
             embedded: `[batch, time, size]`, replaces the embeddings of the batch.
-            imposed: Attention weights `[batch, positions]` by name of the level. They replace the model's own
-                attention without being normalised.
+            imposed: Attention weights `[batch, positions]` by name of the attention level, see `Level`.
+                They replace the model's own attention without being normalised.
         """
 
     @abstractmethod
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits `[..., batch, classes]` of the texts of an output under other attention.
+        """Return the logits `[..., batch, classes]` of texts if their attention is replaced.
+
+        Attention levels (see `Level`) below the lowest replaced level keep their weights. Levels above
+        it recompute theirs.
 
         Args:
             output: Output of `forward` for the texts.
-            imposed: Attention weights `[..., batch, positions]` by name of the level, used without
-                being normalised. Levels below the lowest replaced level keep their weights; levels
-                above it recompute theirs.
+            imposed: Attention weights `[..., batch, positions]` by name of the level, used without being
+                normalised.
         """
 
     def prepare(self) -> None:
@@ -196,10 +198,10 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         self.bind(TextSizes.from_data(data), data.identity)
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """Return what a checkpoint stores of the model beside its weights.
+        """Return the entries of a checkpoint that describe the model; its weights are stored apart.
 
-        These are the data and sizes that the parameters were created for, and the class of every submodule, because
-        some submodules have no parameters.
+        The entries are the data and sizes for which the parameters were created, and the class of every
+        submodule. The classes are stored because some submodules have no parameters.
         """
         return {**super().checkpoint_part(), "modules": _modules(self)}
 
@@ -208,11 +210,14 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         return TextSizes.from_plain(part["sizes"])
 
     def difference(self, trained: Origin[TextSizes], run: Origin[TextSizes]) -> str | None:
-        """Return a message if corpus, vocabulary or labels differ between training and run; None if they are equal.
+        """Return a message if vocabulary, labels, tokenizer or delimiters differ from the training's.
 
         Args:
             trained: Data and sizes of the training.
             run: Data and sizes of this run.
+
+        Returns:
+            The message; None if they are equal.
         """
         other = [name for name, value in run.source.items() if trained.source.get(name) != value]
         if not other:

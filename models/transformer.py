@@ -105,16 +105,17 @@ class SequenceClassifier(nn.Module):
         heads: Sequence[Head] = (),
         imposed: Mapping[Head, Tensor] | None = None,
     ) -> Decision:
-        """Classify one or more texts; texts are padded on the right.
+        """Classify one or more texts, padded on the right; return logits and the attention of some heads.
 
         Args:
             embedded: Word embeddings `[batch, pieces, size]`, with any values in the padding.
             mask: Bool `[batch, pieces]`, True for real pieces, delimiters included.
-            segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair; used if the tokenizer has segments.
+            segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair; used if the tokenizer has
+                segments.
             heads: Attention heads whose attention is returned, 0-based (layer, head) pairs.
-            imposed: Attention weights `[batch, pieces]` for some of these heads. They replace the attention from the
-                piece that the classification head reads, without being normalised and without dropout. All other
-                rows, heads and layers keep their attention.
+            imposed: Attention weights `[batch, pieces]` for some of these heads. They replace the
+                attention from the piece that the classification head reads, without being normalised and
+                without dropout. All other rows, heads and layers keep their attention.
         """
         last = mask.sum(1) - 1
         rows = _Rows(last if self._reads_last else torch.zeros_like(last), heads, imposed or {})
@@ -337,12 +338,14 @@ class TransformerClassifier(TextClassifier):
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         """Run the transformer again with replaced attention, and return logits `[..., batch, classes]`.
 
-        Levels without weights in `imposed` keep the weights that were imposed in `forward`, if any, or compute their
-        own attention. One forward pass has at most `PIECES` pieces.
+        The attention of a level that is not in `imposed` is the one imposed on it in `forward`, if any;
+        otherwise the level computes its own. The texts are divided into passes of at most `PIECES`
+        pieces, padding included.
 
         Args:
             output: Output of `forward`.
-            imposed: Attention weights `[..., batch, time]` by name of the level, used without being normalised.
+            imposed: Attention weights `[..., batch, time]` by name of the level (`layer-head`), used
+                without being normalised.
         """
         assert isinstance(output, TransformerOutput)
         mask = next(iter(output.levels.values())).mask

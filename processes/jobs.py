@@ -38,8 +38,12 @@ def results_of(folder: Path) -> Path | None:
 def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     """Return the environment variables for a child run.
 
-    SLURM_* and SUBMITIT_* variables of this process are left out, because with them Lightning would treat the run
-    as a task of the enclosing job.
+    They are the variables of this process with three differences:
+
+    - SLURM_* and SUBMITIT_* are left out, because with them Lightning would treat the run as a task of
+      the enclosing job;
+    - PL_GLOBAL_SEED is left out;
+    - PYTHONUTF8 is 1.
 
     Args:
         changes: Variables to set; a variable with the value None is removed.
@@ -51,7 +55,9 @@ def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
 
 @dataclass
 class Attempt:
-    """One call of train.py for a run of a sweep, as a job; requeued after a signal, it continues from the saved state.
+    """Job that calls train.py for one run of a sweep.
+
+    A job that is requeued after a signal continues from the saved state of the run.
 
     Attributes:
         folder: Folder of the run.
@@ -60,7 +66,8 @@ class Attempt:
         command: Words of the command line.
         identity: Values that determine the scores of the run; see `sweeps.plan.Run.identity`.
         changes: Environment variables to set; a variable with the value None is removed.
-        patience: Seconds from the signal that asks the run to end to the signal that kills it; 0 never kills it.
+        patience: Seconds from the signal that asks the run to end to the signal that kills it; 0 never
+            kills it.
     """
 
     folder: Path
@@ -175,12 +182,13 @@ class Slurm:
 class Jobs:
     """Submits runs as jobs and follows their states.
 
-    Jobs run on this machine, at most `limit` at a time, or as one array on SLURM. States on SLURM come from squeue
-    and scontrol, because submitit only uses sacct, which needs accounting.
+    Jobs run on this machine or as an array on SLURM. States on SLURM come from squeue and scontrol,
+    because submitit only uses sacct, which needs accounting.
 
     Args:
         folder: Folder for the files of submitit.
-        limit: Largest number of jobs at a time on this machine; ignored on SLURM.
+        limit: Largest number of jobs at a time on this machine; ignored on SLURM. `submit` does not
+            enforce it: its caller reads the attribute `limit`.
         slurm: Options of the SLURM jobs; None runs the jobs on this machine.
     """
 
@@ -218,7 +226,8 @@ class Jobs:
     def states(self) -> dict[str, str]:
         """Return the state of each unfinished job, such as `RUNNING`, by its id.
 
-        On SLURM, all jobs of the user are listed.
+        On SLURM, all jobs of the user are listed, and a job that has ended is listed once more. If
+        squeue fails, the jobs listed before keep their state, and the submitted jobs have `UNKNOWN`.
         """
         if self.slurm is None:
             return {name: "RUNNING" for name, job in self._local.items() if not job.done()}
@@ -230,10 +239,10 @@ class Jobs:
         return before | self._listed  # files of other machines may arrive late: list an ended job once more
 
     def why(self, name: str) -> str:
-        """Return a phrase that describes the end of a job without an `ended.txt`, for messages.
+        """Return a phrase that describes the end of a job that has written no `ended.txt`, for messages.
 
-        On SLURM, the phrase has the final state that scontrol reports; otherwise it says that the job
-        was killed.
+        The phrase has the final state of the job on SLURM, from scontrol. Without such a state, it says
+        that the job was killed.
 
         Args:
             name: Id of the job.

@@ -89,7 +89,7 @@ class ProgressLines(Callback):
         self._progress.advance(note=f"{epoch}, {note}" if note else epoch)
 
     def on_test_batch_end(self, *_: Any) -> None:  # noqa: ANN401
-        """Count a finished test batch."""
+        """Count a finished test or prediction batch; if a line is due, log it."""
         self._progress.advance()
 
     on_predict_batch_end = on_test_batch_end  # type: ignore[assignment]

@@ -52,7 +52,10 @@ class Ranks:
 
     @contextmanager
     def alive(self, folder: Path) -> Iterator[None]:
-        """Within the block, regularly touch this rank's file in a folder, as a sign of life for the other ranks."""
+        """Touch this rank's file in a folder regularly, until the end of a `with` block.
+
+        It is a sign of life for the other ranks. The file is removed at the end.
+        """
         if self.world == 1:
             yield
             return
@@ -87,13 +90,15 @@ class Ranks:
 
         Args:
             found: Function that returns the result, or None if it is not there yet.
-            owner: Rank that makes the result, within the block of `alive` for the folder of `file`.
+            owner: Rank that makes the result. It must do so in a `with` block of `alive` for the folder
+                of `file`.
             file: File that holds the result; it is named in the error message.
-            stop: True raises `Interrupted` after a signal; False only tells the other ranks to stop.
+            stop: True to raise `Interrupted` after a signal; False to tell the other ranks to stop, but
+                wait on.
 
         Raises:
             LostRank: The owner has not touched its file for `patience` seconds.
-            Interrupted: A signal has come.
+            Interrupted: A signal has come, and `stop` is True.
         """
         seen, since, pause = None, time.monotonic(), 0.01
         while (one := found()) is None:
@@ -159,15 +164,16 @@ class Ranks:
     def meet(self, place: Path, left: Path) -> bool:
         """Wait until every rank has reached a common point of the program or has stopped before it.
 
-        All ranks get the same answer, so either all or none start a collective that follows. A signal does not stop
-        a rank that waits here.
+        All ranks get the same answer, so either all or none start a collective that follows. A signal
+        does not stop a rank that waits here.
 
         Args:
-            place: Path that stands for the common point; `meet` itself calls `come(place)` for this rank.
+            place: Path that stands for the common point; `meet` itself calls `come(place)` for this
+                rank.
             left: Path that stands for having stopped; a rank that stops calls `come(left)`.
 
         Returns:
-            True if all ranks have reached the point.
+            True if all ranks have reached the point; False if one has stopped before it.
 
         Raises:
             LostRank: Another rank has not touched its file for `patience` seconds.

@@ -29,7 +29,8 @@ def running() -> int:
 def wait_policy(others: int, cores: int, threads: int) -> str | None:
     """Return `PASSIVE` if idle OpenMP threads of this process should sleep, None if they should spin.
 
-    They should sleep if the threads of other processes leave fewer free cores than this process has threads.
+    They should sleep if this process has several threads, and the threads of other processes leave fewer
+    free cores than that.
 
     Args:
         others: Number of running threads of other processes.

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -64,14 +64,13 @@ class Record:
         return f"{self.experiment}_runs" in self.content["tables"]
 
     @property
-    def splits(self) -> list[tuple[str, Mapping[str, object]]]:
-        """Pairs of the name and the description of each split or corpus, and of the word vectors.
+    def splits(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Pairs of the name and the description of each file that the run has read: splits, corpora and word vectors.
 
-        The description of a split or corpus has file, SHA-256 and size. For the data of the atlas, the
-        names are `text`, `dependency` and `coreference`, and each description maps splits or corpora to
-        such descriptions.
+        The description has file, SHA-256 and size. The names of the atlas begin with the part of its data, such as
+        `coreference.test`.
         """
-        return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
+        return list(_files(self.content["data"]))
 
     def score_rows(self) -> list[dict[str, object]]:
         """Return a row for each score, with the keys `score, value, low, high, sd, p, unit`.
@@ -183,6 +182,13 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path} is not a results.json written by a run ({fault})") from None
+
+
+def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name and the description of each file in the description of the data; parts of data are read too."""
+    for name, said in data.items():
+        if isinstance(said, Mapping):
+            yield from [(prefix + name, said)] if "file" in said else _files(said, f"{prefix}{name}.")
 
 
 def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -> dict[str, Estimate]:

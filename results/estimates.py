@@ -85,7 +85,10 @@ class Estimate(Generic[Number]):
 
 
 def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
-    """Return the numbers of all scores by name: `<name>`, `<name>.low`, `<name>.high` and so on."""
+    """Return the numbers of all scores by name: `<name>`, `<name>.low`, `.high`, `.sd` and `.p`.
+
+    Numbers that were not computed are left out.
+    """
     return {end: number for name, score in scores.items() for end, number in score.named(name).items()}
 
 

@@ -32,7 +32,7 @@ class Figure(ABC):
     def data(self) -> Table | None:
         """Return the numbers of this figure as a table, one row per bar, cell, point or word.
 
-        The result is None if there are more than `MOST` rows.
+        The result is None if there are more than 100,000 rows (`MOST`).
         """
         units, rows = self._numbers()
         found = list(islice(rows, MOST + 1))
@@ -224,7 +224,14 @@ class HeatMap(Figure):
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
-    """Return heat maps of one quantity with a common colour scale, from their lowest to their highest value."""
+    """Return the given heat maps with a common colour scale.
+
+    The scale goes from the lowest to the highest value of all maps, which must show the same quantity.
+    If no map has a value, the maps are returned unchanged.
+
+    Args:
+        maps: Heat maps by name.
+    """
     values = np.concatenate([np.ravel(figure.values) for figure in maps.values()] or [np.empty(0)])
     if np.isnan(values).all():
         return maps
@@ -504,9 +511,9 @@ class ColouredTexts(Figure):
 
         Args:
             title: Title of the figure.
-            frame: Rows of the CSV file, all values as strings, with the columns
-                `text, name, caption, row, word,         value` of the table that `data` returns; an
-                empty value is nan.
+            frame: Rows of the CSV file, all values as strings; an empty value is nan. The columns are
+                those of the table that `data` returns: `text`, `name`, `caption`, `row`, `word` and
+                `value`.
         """
         texts = []
         for _, text in frame.groupby("text", sort=False):

@@ -30,10 +30,11 @@ def keep(path: Path, content: bytes | memoryview) -> Path:
 
 
 def kept(path: Path) -> memoryview | None:
-    """Return the content of a file written by `keep`, mapped into memory; None if the file does not exist.
+    """Return the content of a file written by `keep`, mapped into memory; None if it has to be made again.
 
-    A file that is damaged, or has been moved or renamed, is deleted with a warning. The result is then None
-    too, so that the caller creates the file again. So it is if a folder is in its place, which stays.
+    The result is None if there is no such file, or if it is damaged or has been moved or renamed. Such a
+    bad file is deleted with a warning. If a folder is in the place of the file, the result is None too,
+    but the folder stays.
 
     Raises:
         OSError: The file cannot be read now, but may be undamaged; the error names `path`.

@@ -26,14 +26,15 @@ class Result:
         figures: Figures by name.
         audit: Counts of what was left out or changed, by name.
         items: Frame with one row per test item; None if there is none.
-        ratios: For scores that are the ratio of the sums of two columns of `items`, the names of these
-            columns, by name of the score. Runs on the same items can be compared by these scores.
+        ratios: Names of two columns of `items`, by name of the score. The score is the sum of the first
+            column divided by the sum of the second. Runs on the same items can be compared by such
+            scores.
         headline: Names of the scores that answer the question of the experiment; they are printed first.
 
     Raises:
-        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name,
-            `ratios` names a score or a column that does not exist, or `headline` names a score that does
-            not exist.
+        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file
+            name, `ratios` names a score or a column that does not exist, or `headline` names a score
+            that does not exist.
     """
 
     experiment: str
@@ -69,7 +70,10 @@ class Result:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Numbers of all scores by name, with ends of intervals, as they stand in `results.json`."""
+        """Numbers of all scores by name: `<name>`, `<name>.low`, `.high`, `.sd` and `.p`.
+
+        They are the scores in `results.json`. Numbers that were not computed are left out.
+        """
         return numbers(self.scores)
 
 

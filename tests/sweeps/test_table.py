@@ -179,6 +179,18 @@ def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
     assert provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
 
 
+def test_files_of_data_in_parts_are_named_by_their_part(tmp_path: Path) -> None:
+    """The data of the atlas are those of three datamodules; a sweep compares the files of each."""
+    files = [{"file": name, "sha256": name, "sentences": 2} for name in ("a.txt", "b.conllu", "c.conll")]
+    data = {"text": {"wiki": files[0]}, "coreference": {"dev": files[1], "test": files[2]}, "vectors": None}
+    write_scores(tmp_path, Result("atlas", {}), Provenance({"name": "tiny"}, data, {}))
+    assert read_record(tmp_path / "results.json").splits == [
+        ("text.wiki", files[0]),
+        ("coreference.dev", files[1]),
+        ("coreference.test", files[2]),
+    ]
+
+
 def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas", "same": "uas"}) for name in "abcd"]
     numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0})
