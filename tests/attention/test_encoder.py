@@ -282,7 +282,7 @@ def test_a_model_of_texts_and_images_is_refused_and_its_text_model_is_not(tmp_pa
     tokenizer = tiny.bert_tokenizer()
     text = {**SIZES, "vocab_size": len(tokenizer), "bos_token_id": 2, "eos_token_id": 3}
     whole = tiny.build("clip", 0, text_config=text, vision_config=IMAGES, projection_dim=16)
-    with pytest.raises(EncoderError, match=r"CLIPModel\) cannot be run on token ids alone.*save the text model"):
+    with pytest.raises(EncoderError, match=r"CLIPModel\) cannot be run on token ids alone.*save its text model"):
         load(tiny.save(tmp_path / "clip", whole, tokenizer))
     text_model = whole.text_model
     assert isinstance(text_model, PreTrainedModel)

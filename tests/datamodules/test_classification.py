@@ -208,7 +208,7 @@ def test_what_the_cut_leaves_of_train_is_the_vocabulary(tmp_path: Path) -> None:
         ({"max_length": 6, "too_long": "error"}, r"train.tsv:2: text '2' has 8 tokens, but the limit is 6.*truncate"),
         (
             {"max_length": 2, "delimiters": True},
-            r"max_length is 2, which leaves no room for a word beside 2 delimiters",
+            r"max_length is 2, which leaves no room for a word beside 2 delimiters\. Give 3 or more",
         ),
     ],
 )
