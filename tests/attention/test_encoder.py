@@ -209,7 +209,7 @@ def pickled(content: bytes) -> Change:
         (remove("tokenizer.json", "tokenizer_config.json"), "no tokenizer"),
         (lambda folder: os.truncate(folder / WEIGHTS, 1000), "cannot be loaded"),
         (remove(WEIGHTS), "cannot be loaded"),
-        (without("layer.1."), r"lack 16 weights of BertModel, encoder\.layer\.1"),
+        (without("layer.1."), r"lack 16 weights of BertModel, for instance encoder\.layer\.1"),
         (reweigh(lambda w: w.update({f"{QUERY}.weight": torch.zeros(5, 5)})), "cannot be loaded"),
         (reweigh(lambda w: w[f"{QUERY}.bias"].fill_(torch.nan)), rf"32 of 32 numbers of its {QUERY}\.bias are nan or"),
         (reweigh(lambda w: w[LAST][3, 4].fill_(torch.inf)), rf"1 of 1280 numbers of its {LAST} are nan or infinite"),

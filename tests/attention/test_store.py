@@ -257,7 +257,7 @@ FORGED: dict[str, tuple[Callable[[Manifest], bytes], str]] = {
     "text for layers": (lambda manifest: change(manifest, layers="01"), "layers is of the wrong type, str"),
     "texts for heads": (lambda manifest: change(manifest, heads=["0", "1"]), "heads[0] is of the wrong type, str"),
     "true for items": (lambda manifest: change(manifest, items=True), "items is of the wrong type, bool"),
-    "too many items": (lambda manifest: change(manifest, items=11), "it lists 11 items, but the labels file has 10"),
+    "too many items": (lambda manifest: change(manifest, items=11), "it lists 11 items, but the file of labels has 10"),
     "too few layers": (
         lambda manifest: change(manifest, layers=[1]),
         "tensor attention.0 has layers × heads (2, 4), but the manifest lists (1, 4)",

@@ -137,7 +137,7 @@ BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("range backwards", "conllu", row("2-1", "ab", "_", "_") + ROW, 1, "id '2-1' is not valid"),
     ("empty node out of place", "conllu", ROW + row("3.1", "a", "_", "_"), 2, "the id is 3.1 after word 1"),
     ("empty nodes alone", "conllu", row("0.1", "a", "_", "_"), 1, "the sentence has no words"),
-    ("range in CoNLL-X", "conllx", row("1-2", "ab", "_", "_") + ROW, 1, "CoNLL-X has no multiword.*format to conllu"),
+    ("range in CoNLL-X", "conllx", row("1-2", "ab", "_", "_") + ROW, 1, "CoNLL-X has no multiword.*`format` to conllu"),
     ("tag empty in CoNLL-X", "conllx", row(1, "a", 0, tag=""), 1, "column CPOSTAG is empty"),
     ("empty file", "conllu", "", None, "holds no sentence"),
 ]

@@ -243,6 +243,12 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
         CoreferenceDataModule(encoder=None, parts=parts)
 
 
+def test_a_single_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    module = CoreferenceDataModule(str(tmp_path / "all.conll"), encoder=None, cache=str(tmp_path))
+    with pytest.raises(CorpusError, match=r"all\.conll: there is no such file\."):
+        module.setup("test")
+
+
 @pytest.mark.parametrize(
     ("count", "stage", "options", "message"),
     [

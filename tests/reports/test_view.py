@@ -108,6 +108,10 @@ def test_a_document_is_shown_from_its_beginning_or_in_part(tale: Path, show: Cal
 
     assert names() == names("tale:1-5") == " ".join(f"the fox {place} ." for place in range(5)).split()
     assert names("tale:3") == names("tale:3-3") == ["the", "fox", "2", "."]
+    with pytest.raises(UserError, match=r"--id tale:5-3: sentence 5 is after sentence 3\."):
+        names("tale:5-3")
+    with pytest.raises(UserError, match=r"--id tale:5-9: tale has sentences 1 to 6\."):
+        names("tale:5-9")
 
 
 def test_what_there_is_is_listed(
@@ -195,6 +199,7 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
         (("--list", "--text", "a"), "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER"),
         (("--text", "a", "--saliency", "{folder}"), "the folder and its subfolders contain no checkpoint"),
         (("--corpus", "no.conllu", "--id", "s1"), "no.conllu.*no such file"),
+        (("--corpus", __file__), "test_view.py: neither a treebank .* nor a CoNLL-2012 file"),
         (("--store", "{folder}"), "is not an attention store"),
         (("--store", "{folder}", "--pieces"), "need --text or --corpus"),
     ],
