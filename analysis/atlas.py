@@ -66,21 +66,23 @@ _ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": ", before fine-tuni
 
 
 def roles_of(row: Row) -> list[str]:
-    """Return the roles of an attention head, in the order of `ROLES`; empty if it has none.
+    """Return the names of all roles that an attention head has, in the order of `ROLES`; empty if none.
 
     Args:
-        row: Numbers and classes of the head by name, a row of the table `atlas`.
+        row: Numbers and classes of the head by name, such as a row of the table `atlas`.
     """
     return [role for role, (_, fits) in ROLES.items() if fits(row)]
 
 
 @dataclass(frozen=True, eq=False)
 class HeadSummary:
-    """Numbers and classes of all attention heads of one encoder.
+    """Statistics of all attention heads of one encoder, from which the table `atlas` is made.
 
     Attributes:
-        numbers: Numbers with intervals, `[layers, heads]` by name.
-        classes: Classes such as the pattern, by name; a list with one entry for each head, layer by layer.
+        numbers: Numerical statistics by name, such as the entropy; each is `[layers, heads]` with
+            intervals.
+        classes: Categorical statistics by name, such as the pattern; each is a list with one entry for
+            each head, layer by layer.
     """
 
     numbers: Mapping[str, HeadNumbers]
@@ -89,20 +91,25 @@ class HeadSummary:
     def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
         """Return the numbers of the heads with their intervals, `[layers, heads]` by name.
 
-        Numbers from arcs of the treebank and from documents are not computed for halves; they are the same
-        for both.
+        Numbers that come from arcs of the treebank or from documents are not computed for halves of the
+        inputs: they are the same for each half.
 
         Args:
-            half: 0 or 1 for one half of the inputs; None for all inputs.
+            half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
+                for all inputs.
         """
         groups = slice(None) if half is None else slice(half, None, 2)
         return {name: one.over(groups) if isinstance(one, Means) else one for name, one in self.numbers.items()}
 
     def rows(self, half: int | None = None) -> pd.DataFrame:
-        """Return a table with a row for each attention head: its roles, classes and numbers.
+        """Return a table with a row for each attention head, layer by layer.
+
+        The columns are `layer` and `head` from 1, `role` (the main role, the first of `ROLES` that the
+        head has; `–` for none), `roles` (all its roles), the classes and the numbers.
 
         Args:
-            half: 0 or 1 for one half of the inputs; None for all inputs.
+            half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
+                for all inputs.
         """
         frame = head_rows(self.estimates(half))
         for name, column in self.classes.items():
@@ -182,13 +189,18 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
 
 
 def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
-    """Compare each number of the heads between two halves of the inputs.
+    """Compare each number of the heads between two halves of the inputs, with even and with odd index.
+
+    Args:
+        known: Numbers and classes of the heads of one encoder.
 
     Returns:
-        Table with columns `statistic, correlation, difference`, one row for each number: Pearson's
-        correlation of the two halves over heads, and the mean |difference|. And the score `stability.role`,
-        the share of heads with the same main role in both halves. The roles `syntactic` and `coreference`
-        are always the same in both, because arcs and documents are not halved.
+        The table `stability` and one score. The table has columns `statistic, correlation, difference`,
+        and one row for each number that is computed for halves: Pearson's correlation of the two halves
+        over heads (nan if a half has one value for all heads), and the mean |difference|. The score
+        `stability.role` is the share of heads with the same main role in both halves. The roles
+        `syntactic` and `coreference` are always the same in both, because arcs and documents are not
+        halved.
     """
     rows, units = [], list[Unit]()
     for name, one in known.numbers.items():
@@ -206,15 +218,19 @@ def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
 
 
 def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
-    """Extract numbers and classes of each head from a result of `SingleHeads`.
-
-    They are the relation that the head finds best and its accuracy, the head's confidence, and its most
-    frequent offset.
+    """Read what the experiment `SingleHeads` found for each head, from its table `roles`.
 
     Args:
         result: Result of `SingleHeads`.
-        prefix: Prefix of the tables of one encoder, for instance `random_init.`.
+        prefix: Beginning of the names of the encoder's tables in the result: empty for the given
+            encoder, or for instance `random_init.`.
         shape: Number of layers, and number of heads of each layer.
+
+    Returns:
+        For each head, the relation that it finds best compared with the best fixed offset (`relation`,
+        `direction`, `syntactic`), its accuracy on this relation (`relation_accuracy`) and the offset's
+        (`fixed_offset`), the mean of its largest weights (`confidence`), and the offset to which it
+        attends most often (`offset`, `offset_share`).
     """
     table = result.tables[f"{prefix}roles"].frame
 
@@ -231,12 +247,19 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
 
 
 def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
-    """Extract the accuracy of each head from a result of `AntecedentHeads`, in the direction that is better on dev.
+    """Read the antecedent selection accuracy of each head from a result of `AntecedentHeads`.
 
     Args:
         result: Result of `AntecedentHeads`.
-        prefix: Prefix of the tables of one encoder, for instance `random_init.`.
+        prefix: Beginning of the names of the encoder's tables in the result: empty for the given
+            encoder, or for instance `random_init.`.
         shape: Number of layers, and number of heads of each layer.
+
+    Returns:
+        Two numbers for each head, both over all mentions: its accuracy (`antecedent`), on test, or on
+        dev without test; and the accuracy of the baseline that predicts the nearest mention
+        (`nearest_mention`). A head is scored in the direction, to or from the antecedent, that is better
+        on dev.
     """
     table = result.tables[f"{prefix}heads"].frame
     table = table[table["mentions"] == "all"]
@@ -336,12 +359,14 @@ def _of_each_head(result: Result) -> Result:
 
 
 def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
-    """Return the tables `atlas` and `stability`, maps of the roles, and the share of heads with each role.
+    """Return tables, maps of the roles, and the share of heads with each main role.
 
-    With random weights there are also the tables `random_init.atlas` and `control`.
+    The tables are `atlas` for the given encoder, `<encoder>.atlas` for each other one, and `stability`,
+    see `stability_table`. With an encoder with random weights there is also the table `control`, see
+    `control_table`.
 
     Args:
-        known: Numbers and classes of the attention heads, by encoder.
+        known: Numbers and classes of the attention heads, by encoder; `given` must be among them.
     """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     given, random = known["given"], known.get("random_init")

@@ -25,15 +25,17 @@ def without_interval(values: Floats, unit: Unit) -> Estimate[Floats]:
 
 
 class HeadMeans(nn.Module):
-    """Metric of means over inputs: of numbers for every attention head, every layer (mean of its heads), and the model.
+    """Metric that averages numbers over inputs, at three levels: heads, layers and the model.
 
-    For every batch call `add` once for each layer, and then `close`.
+    The number of a layer on an input is the mean over its heads; the number of the model is the mean
+    over all heads. For every batch call `add` once for each layer, and then `close`.
 
     Args:
         encoder: Encoder with the attention heads.
         units: Unit of each number, by name.
         bounds: Lowest and highest possible value; see `Moments`.
-        groups: Number of groups of inputs; by default two, the inputs with an even and with an odd index.
+        groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
+            with an even and with an odd index.
         scale: Number of binary digits after the point to which numbers are rounded; see `Moments`.
     """
 
@@ -55,7 +57,9 @@ class HeadMeans(nn.Module):
         self._layers: list[Tensor] = []
 
     def add(self, numbers: Tensor) -> None:
-        """Add the numbers of the next layer of a batch; they count when `close` is called.
+        """Add the numbers of one layer of a batch; the first call after `close` is for the lowest layer.
+
+        They are part of the means only after `close`.
 
         Args:
             numbers: `[batch, heads, numbers]`; nan for a number that an input does not have.
@@ -76,7 +80,7 @@ class HeadMeans(nn.Module):
             moments.update(group, numbers)  # type: ignore[operator]
 
     def means(self, level: Literal["heads", "layers", "model"] = "heads") -> Means:
-        """Return the sums of each group; `Means.over` divides them into means.
+        """Return the sums of all numbers over inputs; `Means.over` divides them into means.
 
         Every process must call this method, because it gathers from all processes.
 
@@ -104,10 +108,13 @@ class HeadMeans(nn.Module):
         return by_name(self.means(level), list(self.units), groups)
 
     def by_head(self, prefix: str = "") -> dict[str, Means]:
-        """Return the sums of each number for every attention head, named `<prefix><name>`.
+        """Return the sums of each number over inputs, as `Means` of `[groups, layers, heads]`, by name.
 
-        `Means.over` divides them into means. Every process must call this method, because it gathers from
-        all processes.
+        `Means.over` divides them into means. Every process must call this method, because it gathers
+        from all processes.
+
+        Args:
+            prefix: Beginning of the names in the result.
         """
         means = self.means()
         return {prefix + name: means.at(place) for place, name in enumerate(self.units)}
@@ -116,7 +123,7 @@ class HeadMeans(nn.Module):
 def by_name(
     means: Means, names: Sequence[str], groups: Sequence[int] | slice = slice(None)
 ) -> dict[str, Estimate[Any]]:
-    """Return the mean of each number with its interval, over the inputs of some groups.
+    """Divide the sums of several numbers into means over the inputs of some groups, with intervals.
 
     Args:
         means: Sums `[groups, …, numbers]`.
@@ -124,7 +131,8 @@ def by_name(
         groups: Indices of the groups; by default all.
 
     Returns:
-        Estimates `[…]` by name of the number, of plain numbers if no axis is left.
+        For each name, the estimate `[…]`: the axes between groups and numbers. Without such axes it is
+        an estimate of one number.
     """
     return {name: means.at(place).over(groups)[()] for place, name in enumerate(names)}
 
@@ -132,12 +140,12 @@ def by_name(
 def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
     """Return a frame with a row for each attention head, layer by layer.
 
-    The first columns are `layer` and `head`, both from 1.
+    Its columns are `layer` and `head`, both from 1, then the constant columns, then `columns`.
 
     Args:
-        columns: Further columns by name, arrays or estimates `[layers, heads]`. An estimate becomes several
-            columns, `<name>`, `<name>.low` and so on. If they are `[layers]` instead, there is a row for
-            each layer.
+        columns: Columns by name, arrays or estimates `[layers, heads]`. An estimate becomes `<name>`,
+            and `<name>.low`, `.high`, `.sd` and `.p` as far as they were computed. If all columns are
+            `[layers]` instead, there is a row for each layer, and no column `head`.
         **constant: Columns with the same value in all rows.
     """
     first = next(iter(columns.values()))

@@ -63,8 +63,10 @@ class Change(Analysis):
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Return the change of attention by fine-tuning: tables, scores and figures.
 
-        The tables are `change`, by head, and `change_layers`, by layer. There are scores for the model and
-        for each layer. The figures are maps of all heads, and curves over layers.
+        The tables are `change`, with a row for each head, and `change_layers`, with a row for each
+        layer. Their columns are `cosine` with its interval `low` and `high`, and `divergence` (in nats)
+        with `divergence.low` and `divergence.high`. There are scores for the model and for each layer.
+        The figures are maps of all heads, and curves over layers.
         """
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
         scores = {f"change.{name}": one for name, one in model.items()}

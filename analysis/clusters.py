@@ -83,7 +83,13 @@ class Clusters(Analysis):
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Return the tables `head_distances` and `clusters`, three scores, and figures.
 
-        The scores are the results of `layer_test`: `within_layer`, `between_layer` and `p`.
+        `head_distances` has a row for each pair of heads, with their distance in nats. `clusters` has a
+        row for each head: its coordinates `x` and `y` on the plane, its cluster, and its behaviour by
+        the analysis `Surface`. The scores are the results of `layer_test`: `within_layer`,
+        `between_layer` and `p`.
+
+        Args:
+            others: Analyses that come earlier in the list, by name; `surface` must be among them.
         """
         distances = self.distances()
         layers, heads = (index.ravel() for index in np.indices(self._shape))
@@ -150,7 +156,10 @@ def places(distances: Floats) -> Floats:
 
 
 def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple[float, float, float]:
-    """Test whether heads of one layer are closer to each other than heads of different layers, by permutation.
+    """Test by permutation whether heads of one layer are closer than heads of different layers.
+
+    The layers of the heads are shuffled `PERMUTATIONS` times. The p-value is the share of assignments,
+    the observed one included, under which the mean distance within layers is at most the observed mean.
 
     Args:
         distances: Distances between the heads, `[heads, heads]`.
@@ -159,9 +168,7 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
 
     Returns:
         The mean distance of pairs of heads in one layer, the mean distance of pairs in different layers,
-        and the p-value. The p-value is the share of assignments of layers to heads under which the first
-        mean is at most the observed one; these are `PERMUTATIONS` random assignments and the observed one.
-        A mean without pairs is nan, and then so is the p-value.
+        and the p-value. If there are no pairs of one kind, their mean and the p-value are nan.
     """
     one, other = np.triu_indices(len(layers), 1)
     found = distances[one, other]

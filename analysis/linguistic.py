@@ -70,12 +70,17 @@ CLASSES: Mapping[str, TokenClass] = {
 class Linguistic(Analysis):
     """Attention to classes of words, and between pairs of classes (Kovaleva et al. 2019, §4.2–4.4).
 
-    Tables show it beside uniform attention. All numbers are averaged over segments. The attention that a
-    token receives is the mean of its column over the tokens of the segment; the attention to a class is the
-    maximum over the tokens of the class. The attention between two classes is the largest weight from a
-    token of the first to a token of the second. Subjects and objects are paired only with the verb that is
-    their syntactic head, other classes with any word of the segment. In a decoder the attention between two
-    classes is 0 if all tokens of the second come later.
+    The attention that a token receives is the mean of its column over the tokens of the segment. The
+    attention to a class is the maximum over the tokens of the class.
+
+    The attention between two classes is the largest weight from a token of the first to a token of the
+    second. The pairs are subjects and verbs, objects and verbs, nouns and pronouns, and the start
+    delimiter and each class of words. Subjects and objects are paired only with a verb that is their
+    syntactic head; in the other pairs, all words of the segment that are in the classes count.
+
+    All numbers are averaged over segments. Tables show them beside the same numbers of uniform
+    attention. In a decoder, whose tokens attend only to earlier ones, the attention between two classes
+    is 0 if all tokens of the second come after those of the first.
 
     Args:
         classes: Classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The
@@ -84,8 +89,8 @@ class Linguistic(Analysis):
             released code does.
 
     Raises:
-        UserError: The texts have no tags, a class of `classes` has no word, or none of the default classes
-            has one.
+        UserError: The texts have no tags, a class of `classes` has no word, or none of the default
+            classes has one.
     """
 
     name = "linguistic"

@@ -61,14 +61,15 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
 
 
 class Patterns(Analysis):
-    """Shares of five patterns among the attention maps, by layer, by head and by corpus (Kovaleva et al. 2019, §4.1).
+    """Shares of five patterns among the attention maps (Kovaleva et al. 2019, §4.1).
 
-    Each head has one attention map on each input, and rules assign it a pattern; see `metrics.patterns`.
-    Intervals are over inputs. A gallery shows the maps that the rules assign most clearly.
+    The shares are given by layer, by head and by corpus. Each head has one attention map on each input,
+    and rules assign it a pattern; see `metrics.patterns`. Intervals are over inputs. A gallery shows the
+    maps that the rules assign most clearly.
 
     Args:
-        boundary: Require of a block that more attention stays within the segments than the distances
-            between tokens explain; see `metrics.patterns.by_rules`.
+        boundary: If True, a map counts as a block only if more attention stays within the two passages
+            of the input than attention to near tokens can explain; see `metrics.patterns.by_rules`.
     """
 
     name = "patterns"
@@ -119,10 +120,11 @@ class Patterns(Analysis):
         return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return the shares of the patterns as tables and figures, with the gallery of examples.
+        """Return the shares of the patterns as scores, tables and figures, with the gallery of examples.
 
-        The table `patterns` has the shares by corpus and layer; other tables have them by corpus, and by
-        head.
+        The tables have a column for each pattern, with its share of the attention maps: `patterns` by
+        corpus and layer, `patterns_total` by corpus, and `head_patterns` by head, with each head's most
+        frequent pattern.
         """
         groups = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}
         model, layers = self._numbers.over("model"), self._numbers.over("layers")

@@ -39,9 +39,10 @@ MAX_ELEMENT, MIN_DISTANCE = 3, 2
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of the attention maps of a batch, grouped by owner.
+    """Cells (from, to) of the attention maps of a batch, in groups for each of which a maximum is taken.
 
-    An owner is what a cell is counted for, for instance one relation label in one segment.
+    A group belongs to an owner, for instance to one relation label in one segment. A cell that counts
+    for several owners is listed once for each.
 
     Attributes:
         owners: Number of owners.
@@ -109,22 +110,24 @@ def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterab
 
 
 class Relations(Analysis):
-    """Attention between words that are linked, for instance by a semantic frame (Kovaleva et al. 2019, §4.2).
+    """Attention between linked words, for instance of one semantic frame (Kovaleva et al. 2019, §4.2).
 
     A link joins one or several words at its start with one or several at its end, and has a label. The
-    attention of a head is the largest weight between a token of a start and a token of an end, over the
-    links of a passage; it is averaged over passages, for each label and for all labels together. In a
-    treebank without links, the arcs of the trees are the links: each from the dependent to its syntactic
-    head and labelled with its relation. Links with more than `MAX_ELEMENT` words at one end, or with ends
-    less than `MIN_DISTANCE` words apart, are left out, as in the paper. The audit counts the links that are
-    left out, over all texts of the corpus.
+    attention of a head on a segment (one passage, or two) is the largest weight between a token of a
+    start and a token of an end, over the links of the segment. It is averaged over segments that have
+    links, for each label and for all labels together. In a treebank without links, the arcs of the trees
+    are the links: each from the dependent to its syntactic head and labelled with its relation. Links
+    with more than `MAX_ELEMENT` words at one end, or with ends less than `MIN_DISTANCE` words apart, are
+    left out, as in the paper. The audit counts the links that are left out, over all texts of the
+    corpus.
 
     Args:
-        max_words: Largest number of words of a passage, 12 in the paper; None reads passages of any length.
+        max_words: Largest number of words of a passage, 12 in the paper; None reads passages of any
+            length.
 
     Raises:
-        UserError: The texts have no links, or all links are left out; or, at the end, no segment that was
-            read has one.
+        UserError: The texts have no links, or all links are left out. In `result`: no segment that was
+            read has a link.
     """
 
     name = "relations"
@@ -211,10 +214,10 @@ class Relations(Analysis):
         return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the mean attention of each head along links of all labels, as the number `relations`.
+        """Return each head's mean attention along the links of all labels, as the number `relations`.
 
-        For each passage it is the attention in the direction, from start to end or back, in which it is
-        larger.
+        On each segment it is the larger of the head's attention in two directions: from the start of a
+        link to its end, and back.
         """
         return {"relations": self._numbers.means().select(slice(2)).at(0)}
 

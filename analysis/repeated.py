@@ -88,8 +88,8 @@ class RepeatedSequences(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         """Run the encoder on the sequences and collect the scores.
 
-        The processes of a distributed run share the batches. Batches are the same for any number of
-        processes, so that the sums do not depend on it.
+        The processes of a distributed run divide the batches among them. The batches are the same for
+        any number of processes, and so are the sums.
         """
         bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
         self._numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
@@ -119,8 +119,8 @@ class RepeatedSequences(Analysis):
     def by_head(self) -> Mapping[str, Means]:
         """Return each head's mean share of attention on the pattern of each role.
 
-        The numbers are named `repeated_previous`, `duplicate` and `induction`; their groups are the two
-        halves of the inputs.
+        The numbers are named `repeated_previous`, `duplicate` and `induction`. Each has two groups, the
+        sequences with an even and with an odd index.
         """
         found = self._numbers.by_head()
         return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}

@@ -130,8 +130,11 @@ class Surface(Analysis):
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Return the statistics as tables, scores and figures.
 
-        The tables are `surface`, by head, and `layers`. The scores are means over all heads of the model.
-        There are figures by layer and by head.
+        The tables are `surface`, with a row for each head, and `layers`, with a row for each layer and
+        means over its heads. They have a column for each statistic; `surface` also has columns
+        `uniform.<statistic>` for uniform attention, except for statistics whose names end in
+        `_without_heaviest`. The scores are means over all heads of the model. There are figures by layer
+        and by head.
         """
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
         uniform = {name: one.value for name, one in by_name(self._uniform.compute(), STATISTICS).items()}

@@ -51,18 +51,18 @@ def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 
 class ReferenceOutputs:
     """Outputs of every attention head on reference texts, which replace the outputs of ablated heads.
 
-    The ablation `mean` uses their mean over all reference texts, `resample` the outputs in some of the texts, which
-    are kept.
+    The ablation `mean` uses the mean of the outputs over all reference texts. The ablation `resample`
+    uses the outputs themselves, which are kept for some of the texts only.
 
     Attributes:
-        mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that have it. The last
-            entry is the mean over all positions, for positions beyond the longest text.
+        mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that have it.
+            The last entry is the mean over all positions, for positions beyond the longest text.
         texts: Number of texts in the mean.
-        outputs: Outputs in the kept texts, `[kept texts, layers, heads, longest, dim]`; undefined after the end of a
-            text.
+        outputs: Outputs of the heads in the kept texts, `[kept texts, layers, heads, longest, dim]`;
+            undefined after the end of a text.
         lengths: Number of pieces of each kept text, int64 `[kept texts]`, ascending.
-        numbers: Index of each kept text among the ablated texts, int64 `[kept texts]`; an ablated text with the same
-            index is the same text. None if no kept text is ablated.
+        numbers: Index of each kept text among the ablated texts, int64 `[kept texts]`; an ablated text
+            with the same index is the same text. None if no kept text is ablated.
     """
 
     mean: Tensor

@@ -178,18 +178,23 @@ def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64
 
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the two factors that reduce attention over pieces to attention over words, for a padded batch.
+    """Return two factors that reduce attention over pieces to attention over words.
 
-    The positions of a sentence are its start delimiter, its words and its end delimiter.
+    The attention to a word is the sum over its pieces; the attention from a word is set by
+    `from_pieces`. The positions of a sentence are its start delimiter, its words, and directly after
+    the last word its end delimiter.
 
     Args:
-        batch: Pieces of each sentence or part.
-        from_pieces: Row of a word in several pieces: the `mean` of their rows, or the row of the `first`.
+        batch: Pieces of each sentence, or of each part of a long sentence, to be padded as one batch.
+        from_pieces: Attention from a word in several pieces: the `mean` over the pieces, or that of the
+            `first`.
         device: Device of the factors.
 
     Returns:
-        Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`: `rows @ weights @ columns` are
-        the reduced weights `[batch, heads, positions, positions]`. Padding and absent delimiters have zeros.
+        Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`:
+        `rows @ weights @ columns` are the reduced weights `[batch, heads, positions, positions]`. Both
+        factors, and therefore the reduced weights, are zero in the padding and for a delimiter that the
+        encoder does not use.
     """
     pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2
     columns = np.zeros((len(batch), pieces, positions), np.float32)

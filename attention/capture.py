@@ -102,7 +102,7 @@ class Mixture:
 
     @cached_property
     def values(self) -> Tensor:
-        """Values `[batch, heads, to, dim]`; grouped key heads are repeated for each query head."""
+        """Values `[batch, heads, to, dim]`; with grouped heads, repeated for all query heads of a group."""
         return self.value if self.groups == 1 else self.value.repeat_interleave(self.groups, dim=1)
 
     @cached_property
@@ -259,15 +259,18 @@ def capture_attention(
 
     Args:
         model: Model with `attn_implementation=NAME`, in eval mode.
-        inputs: Arguments of its forward, `input_ids` and `attention_mask` `[batch, pieces]`.
-        receive: Called with a 0-based layer and its weights, which are valid during the call only.
+        inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
+        receive: Called with each wanted 0-based layer and its attention weights before dropout, float32
+            `[batch, heads, from, to]`, valid during the call only.
         layers: Wanted 0-based layers.
-        receive_state: Called at the end of the pass with the index of a hidden state and the state. The last state
-            includes the final normalisation of the model, as in transformers.
+        receive_state: Called at the end of the pass with the index of each wanted hidden state and the
+            state `[batch, pieces, size]`. The last state includes the final normalisation of the model,
+            as in transformers.
         states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
 
     Returns:
-        Number of layers that called the attention function; fewer than wanted if the architecture bypasses it.
+        Number of layers that called this module's attention function before the pass ended. If there are
+        fewer than up to the last wanted layer, the architecture computes its attention elsewhere.
     """
     capture = _Capture(receive, layers, None if states else max(layers, default=None))
     token = _ACTIVE.set(capture)
@@ -314,7 +317,14 @@ def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
 def intervening(intervene: Intervene) -> Iterator[None]:
     """Within the block, call `intervene` in every layer to read and change the attention weights.
 
-    The block must run exactly one forward pass. Gradients flow through the weights that `intervene` returns.
+    The block must run exactly one forward pass. Gradients flow through the weights that `intervene`
+    returns.
+
+    Args:
+        intervene: Function of the 0-based layer, its weights before dropout `[batch, heads, from, to]`
+            and its values `[batch, heads, to, dim]`. It returns the weights to use instead, and a bool
+            mask, broadcast to the weights, of weights that are exempt from dropout (None if dropout
+            applies to all).
     """
     layers, outer = count(), _OUTPUTS.get()
 
@@ -333,10 +343,17 @@ def intervening(intervene: Intervene) -> Iterator[None]:
 def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
     """Within the block, compute the head outputs of every layer by `replace` instead of by attention.
 
-    The block must run exactly one forward pass, whose layers are counted from `first`.
+    The block must run exactly one forward pass.
+
+    Args:
+        replace: Function of the layer's number, its attention module and its attention as a `Mixture`.
+            It returns the outputs of the heads to use instead, `[batch, heads, from, dim]`.
+        first: Number given to the first layer that runs, larger than 0 if the pass starts above the
+            lowest layer.
 
     Raises:
-        RuntimeError: The block lies within another `replacing` or within `intervening`, which would have no effect.
+        RuntimeError: The block lies within another `replacing` or within `intervening`, whose change
+            would be lost.
     """
     if _OUTPUTS.get() is not _unchanged:
         raise RuntimeError(

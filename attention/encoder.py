@@ -72,9 +72,11 @@ class EncoderSpec:
     """The name of an encoder, and the choice of pretrained or random weights.
 
     Args:
-        name: A local folder, the default encoder (read from the package of the extra `demo` if installed), or a model
-            of the Hugging Face hub.
-        weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et al. 2019, §5).
+        name: A local folder, or the name of a model on the Hugging Face hub. The default encoder is read
+            from an installed package instead of the hub if the extra `demo` of this project is
+            installed.
+        weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et
+            al. 2019, §5).
         seed: Seed of the random weights.
         revision: Revision of a model on the hub.
     """
@@ -109,11 +111,17 @@ class EncoderSource:
         return next(filter(None, (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)), [])
 
     def identity(self, digests: Digests) -> dict[str, str | int]:
-        """Return the values that determine the attention weights: hashes of the encoder's files, kind of weights, seed.
+        """Return the values that determine the attention weights.
+
+        They are hashes of the encoder's files, the kind of weights (`pretrained` or `random`), and the
+        seed of random weights.
+
+        Args:
+            digests: Cache of the SHA-256 of files.
 
         Raises:
-            EncoderError: The folder has no weights, or the weights of the installed default encoder have another hash
-                than expected.
+            EncoderError: The folder has no weights, or the weights of the installed default encoder have
+                another hash than expected.
         """
         if not (weights := self.weights):
             raise EncoderError(
@@ -137,9 +145,12 @@ class EncoderSource:
     def embeddings_identity(self, digests: Digests) -> dict[str, object]:
         """Return the values that determine the encoder's input embeddings of words.
 
+        Args:
+            digests: Cache of the SHA-256 of files.
+
         Raises:
-            EncoderError: The folder has no weights, or the weights of the installed default encoder have another hash
-                than expected.
+            EncoderError: The folder has no weights, or the weights of the installed default encoder have
+                another hash than expected.
         """
         return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
 
@@ -437,13 +448,18 @@ def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> 
 
 
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
-    """Make a model with eager attention use this package's attention function, and check its weights.
+    """Make a model use this package's attention function; check that its attention stays the same.
+
+    Args:
+        model: Model with eager attention, changed in place.
+        name: Name of the model, for messages.
 
     Returns:
-        The model's numbers of layers and of heads in each layer.
+        The number of layers, and the number of heads in each layer.
 
     Raises:
-        EncoderError: The attention cannot be captured, or differs from the attention that the eager model returns.
+        EncoderError: The attention cannot be captured, or differs from the attention that the eager
+            model returns.
     """
     name = f"{name} ({type(model).__name__})"
     inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}

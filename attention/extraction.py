@@ -352,7 +352,12 @@ def _anonymous_bytes() -> int:
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
-    """Open the store of an extraction in the folder `cache`; return None if it is missing, incomplete or damaged.
+    """Open the store of an extraction; return None if it is missing, incomplete or damaged.
+
+    Args:
+        extraction: Corpus, encoder and settings, which determine the name of the store.
+        cache: Folder of all stores.
+        digests: Cache of the SHA-256 of files.
 
     Raises:
         UserError: A damaged file cannot be removed.
@@ -365,14 +370,15 @@ def make_store(
 ) -> Store:
     """Make, resume or repair the store of a corpus, and return it open.
 
-    Of W ranks, rank r makes the shards r, r + W, …. Each rank then waits for the others by watching the folder,
-    because a collective barrier would time out on a large corpus.
+    Of W ranks, rank r makes the shards r, r + W, …. Each rank then waits for the others by watching the
+    folder, because a collective barrier would time out on a large corpus.
 
     Args:
         items: Items of the corpus, cut into the encoder's pieces.
         cache: Folder of all stores.
-        digests: Gives the SHA-256 of files.
-        encoder: The encoder; None makes a store of labels alone.
+        digests: Cache of the SHA-256 of files.
+        encoder: The encoder; None makes a store without attention, which holds only the words of the
+            items with their trees or mentions.
         ranks: Rank of this process, and number of processes of the run; None for a single process.
 
     Raises:
@@ -406,7 +412,16 @@ def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
 
 
 def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
-    """Return the indices of the shards that a store's folder lacks; damaged shards are deleted and count as missing."""
+    """Return the 0-based indices of the shards that a store still lacks, and delete damaged shards.
+
+    Args:
+        items: Items of the store.
+        folder: Folder of the store.
+        digests: Cache of the SHA-256 of files.
+
+    Returns:
+        Indices of missing shards, damaged ones included.
+    """
     return [s for s in range(len(items.shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
 
 

@@ -143,10 +143,10 @@ class WordPieces:
         return WordPieces(self.ids[ends[0] : ends[-1]], ends - ends[0])
 
     def shortened(self, room: int) -> tuple["WordPieces", int]:
-        """Truncate every word of more than `room` pieces to its first `room // 2` pieces, and at least to one.
+        """Truncate every word of more than `room` pieces to its first `room // 2` pieces, at least one.
 
         Returns:
-            The pieces of all words, and the number of truncated words.
+            The pieces of all words, truncated or not, and the number of truncated words.
         """
         sizes = np.diff(self.ends)
         if not (long := sizes > room).any():

@@ -106,12 +106,15 @@ def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
 
 
 def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # noqa: ANN401 # a PreTrainedModel
-    """Remove attention heads from a model in place; it then computes the same as with zeros for their outputs.
+    """Remove attention heads from a model in place, with the same effect as zeros for their outputs.
 
-    A head is removed with its rows of the query projection and its columns of the output projection; a key and value
-    head is removed with the last of its query heads. With grouped heads, all remaining key heads must have the same
-    number of query heads. Each key head therefore loses as many query heads as the key head that loses fewest; further
-    heads stay, with zero columns in the output projection. A layer that loses all heads keeps one such head.
+    A head is removed with its rows of the query projection and its columns of the output projection. A
+    key and value head is removed with the last of its query heads.
+
+    Some heads stay in the model, and only their columns of the output projection become zero. With
+    grouped heads, all remaining key heads must have the same number of query heads. Each of them
+    therefore loses as many query heads as the one that loses fewest, and its other heads in `heads` stay
+    with zero columns. If all heads of a layer are to be removed, its first head stays with zero columns.
 
     Args:
         model: Model of transformers.
@@ -143,10 +146,14 @@ def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # no
 
 
 def auto_map(model_type: str) -> dict[str, str]:
-    """Return the entry `auto_map` for config.json of a pruned model: class names of this file by auto class.
+    """Return the entry `auto_map` of a pruned model's config.json: the classes that load the model.
 
     Args:
-        model_type: Type of the unpruned model, as in its config.
+        model_type: Type of the unpruned model, as in its config, for instance `bert`.
+
+    Returns:
+        Name of the class in this file, by name of the auto class: for BERT,
+        `modeling_pruned.PrunedBertModel` for `AutoModel`.
     """
     known = {auto: names[model_type] for auto, names in _AUTO_CLASSES.items() if model_type in names}
     return {auto: f"modeling_pruned.Pruned{name}" for auto, name in known.items()}

@@ -85,19 +85,22 @@ class Options:
 
 @dataclass(frozen=True)
 class Extraction:
-    """One corpus file and one encoder, with all settings that determine the contents of a store of attention.
+    """Corpus file, encoder and all settings that determine the contents of a store of attention.
 
     Args:
         corpus: The corpus file.
         reader: Name and version of the parser, and its options.
-        encoder: The encoder; None stores the labels alone.
+        encoder: The encoder; None stores no attention, but only the words of the items with their trees
+            or mentions.
         options: Layers, heads, precision and treatment of long sentences and of pieces.
-        hidden: Layers whose hidden states are stored beside the attention, in ascending order: 0 for the output of
-            the embeddings, k for the output of layer k. The pieces of a word are reduced to one state by
-            `from_pieces`, like rows of attention.
-        candidates: None stores all attention within each item. `mentions` stores attention between the head words of
-            mentions, `words` attention between head words and all words.
-        companion: Second file that the parser reads.
+        hidden: Layers whose hidden states are stored beside the attention, in ascending order: 0 for the
+            output of the embeddings, k for the output of layer k. The pieces of a word are reduced to
+            one state by `from_pieces`, like rows of attention.
+        candidates: Part of the attention to store. None stores all attention within each item. For
+            coreference, `mentions` stores only attention between the head words of mentions, and `words`
+            only attention between these head words and all words.
+        companion: Second file that the parser reads, for instance the treebank of a corpus of
+            coreference.
     """
 
     corpus: Path
@@ -136,10 +139,17 @@ class Extraction:
         return identity
 
     def chosen(self, encoder: LoadedEncoder | None) -> tuple[tuple[int, ...], tuple[int, ...], HiddenLayers]:
-        """Return the layers and the heads to store, both 0-based, and the layers whose hidden states are stored.
+        """Return the layers and heads of the encoder to store, by the settings of this extraction.
+
+        Args:
+            encoder: The encoder; None selects nothing.
+
+        Returns:
+            The 0-based layers, the 0-based heads of each layer, and the hidden states to store.
 
         Raises:
-            UserError: The encoder lacks one of them.
+            UserError: The encoder lacks a requested layer, head or hidden state, `hidden` is not in
+                ascending order, or the encoder's hidden states cannot be stored.
         """
         if encoder is None:
             return (), (), NO_HIDDEN
@@ -167,16 +177,17 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Items of a corpus (sentences, or windows of documents) as inputs of the encoder, and the tensors to store.
+    """Items of a corpus, sentences or windows of documents, and the tensors to store for each.
 
     Attributes:
         extraction: Corpus, encoder and settings.
         unit: Name of the items in messages, `sentences` or `windows`.
-        labels: Table with one row per item: its words, tree or mentions.
+        labels: Table with one row per item: its words, and its tree or mentions.
         audit: Counts of what was found, dropped, cut or replaced in the corpus.
-        inputs: Parts of each item, as pieces: one part, or several if a long sentence is cut. Empty without an
-            encoder.
-        head_words: 0-based head words of the mentions of each item, if the extraction has candidates.
+        inputs: Parts of each item, as pieces: one part, or several if a long sentence is cut. Empty
+            without an encoder.
+        head_words: 0-based positions of the head words of mentions in each item; empty if
+            `extraction.candidates` is None.
         layers: 0-based layers to store.
         heads: 0-based heads to store of each layer.
         hidden: Hidden states to store.
@@ -237,11 +248,13 @@ class Items:
 
         Args:
             batch: (Item, part of the item) of each input.
-            reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the longest
-                input, on any device.
+            reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the
+                longest input, on any device.
 
         Returns:
-            One tensor per input, with the axes of `Store.read`.
+            One tensor per input, with the axes that `Store.read` gives for `attention` or, with
+            candidates, for `antecedent`. The input of a long sentence is one of its parts, so the tensor
+            covers the words of that part.
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]

@@ -173,24 +173,31 @@ def _own(body: Mapping[str, object]) -> str:
 
 
 def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Digests) -> None:
-    """Rename a finished file of a store to `<stem>-<beginning of its SHA-256><suffix>`, and remember its hash.
+    """Rename a finished file of a store to its final name, `<stem>-<beginning of its SHA-256><suffix>`.
 
-    The file is flushed to disk first. If the renaming fails, it is deleted.
+    The file is flushed to disk first. If flushing or renaming fails, the file is deleted.
 
     Args:
         partial: The finished file.
         sha256: Its SHA-256, in hexadecimal.
         stem: Beginning of the new name.
         suffix: End of the new name.
-        digests: Known hashes of files, to which this one is added.
+        digests: Cache of the SHA-256 of files, to which this file is added.
     """
     digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
-    """Find a file `<stem>-<hash><suffix>` whose contents have this hash; return None if there is none.
+    """Find an undamaged file of a store by its name; return None if there is none.
 
-    Files with other contents are damaged; they are deleted, with a warning in the log.
+    The name is `<stem>-<beginning of its SHA-256><suffix>`. A file whose SHA-256 differs from its name
+    is damaged: it is deleted, with a warning in the log.
+
+    Args:
+        folder: Folder of the store.
+        stem: Beginning of the name.
+        suffix: End of the name.
+        digests: Cache of the SHA-256 of files.
 
     Raises:
         UserError: A damaged file cannot be deleted.
@@ -227,9 +234,14 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
-        """Open the store in `folder`; return None, with the reason in the log, if it is incomplete or damaged.
+        """Open the store in `folder`; return None if it is missing, incomplete or damaged.
 
-        Damaged files are deleted, and so are the files of another store that was copied into this folder.
+        The reason is logged, unless the store was never completed. Damaged files are deleted, and so are
+        the files of another store that was copied into this folder.
+
+        Args:
+            folder: Folder of the store.
+            digests: Cache of the SHA-256 of files.
 
         Raises:
             UserError: A file cannot be deleted.
@@ -324,14 +336,16 @@ class Store:
         return stored if quantity == "hidden" else unpack_weights(stored)
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
-        """Copy a quantity of several items into a padded batch; attention weights are converted to float32.
+        """Copy a quantity of several items into a padded batch, one item for each row.
 
-        Along each axis of its row, an item fills the first entries; the rest keeps its zeros.
+        The item starts at index 0 of every axis of its row. Behind it, the row stays zero, which is the
+        padding. Attention weights are unpacked to float32.
 
         Args:
             quantity: `attention`, `hidden` or `antecedent`, as for `read`.
             items: Index of the item for each row.
-            batch: Zeros `[items, layers, …]`, as large as the largest item; receives the values.
+            batch: Zeros `[items, layers, …]`, float32 for attention, at least as large as the largest
+                item; receives the values.
             lowest: Index, among the stored layers, of the first layer to read.
         """
         for row, item in zip(batch, items, strict=True):

@@ -51,15 +51,18 @@ class _Text:
 
 
 def read_documents(path: Path, parses: Path | None = None) -> Documents:
-    """Read the documents of a CoNLL-2011 or CoNLL-2012 file, with the head and the type of every mention.
+    """Read the documents of a CoNLL-2011 or CoNLL-2012 file; find head and type of every mention.
 
-    Accepted are columns separated by one tab each or by blanks; 12 columns or more, equally many in a sentence;
-    `-`, `_` or nothing in the last column for "no coreference"; mentions that nest or cross, also within a cluster;
-    one span in several clusters; a document without a mention; comments; CRLF line ends; a byte-order mark.
+    Columns are separated by one tab each or by blanks. There are at least 12, and the same number in all
+    rows of a sentence; `-`, `_` or nothing in the last one means "no coreference". Mentions may nest or
+    cross, also within a cluster, a span may be in several clusters, and a document may have no mention.
+    Comments, CRLF line ends and a byte-order mark are accepted.
 
-    Besides `documents`, `sentences`, `words`, `mentions` and `clusters`, the audit counts:
+    The reader counts, in `audit` of the result, `documents`, `sentences`, `words`, `mentions`,
+    `clusters`, and:
 
-    - `documents_without_mentions`, and `singletons`: clusters of one mention.
+    - `documents_without_mentions`.
+    - `singletons`: clusters of one mention.
     - `crossing`: pairs of spans that overlap without nesting.
     - `spans_in_two_clusters`: spans in two clusters or more.
     - `repeated_mentions`: mentions dropped because an earlier one has the same span and cluster.
@@ -69,13 +72,14 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
 
     Args:
         path: The file, in UTF-8.
-        parses: CoNLL-U treebank of the same sentences, word for word, from which the heads are read. None for a
-            `.conllu` file of the same name in the same folder, if there is one. Without a treebank, heads come from
-            the parse column, the parts of speech, or a heuristic (see `corpora.mentions`).
+        parses: CoNLL-U treebank of the same sentences, word for word, from which the heads are read.
+            None for a `.conllu` file of the same name in the same folder, if there is one. Without a
+            treebank, heads come from the parse column, the parts of speech, or a heuristic (see
+            `corpora.mentions`).
 
     Raises:
-        CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs
-            from the documents; the message names file, line and remedy.
+        CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank
+            differs from the documents; the message names file, line and remedy.
     """
     path = Path(path)
     texts = list(_Reader(path).texts())

@@ -95,10 +95,10 @@ class Window:
     Attributes:
         number: 0-based index of the document in its corpus.
         first: 0-based index of the window's first sentence in the document.
-        lost: Number of mentions in the window whose cluster has an earlier mention in the document, but none in the
-            window.
-        text: The sentences of the window as a document. The `sentence` of its mentions counts from 0 in the window;
-            clusters keep their numbers.
+        lost: Number of mentions in the window whose antecedents are all outside it: no earlier mention
+            of the cluster is in the window, but at least one is before the window.
+        text: The sentences of the window as a document. The `sentence` of its mentions counts from 0 in
+            the window; clusters keep their numbers.
     """
 
     number: int
@@ -159,7 +159,12 @@ def cut(number: int, document: Document, start: int, stop: int) -> Window:
 
 
 def windows_to_table(windows: Iterable[Window]) -> pa.Table:
-    """Return an Arrow table with one row for each window, and the columns of `SCHEMA`."""
+    """Return an Arrow table with one row for each window; `windows_from_table` reads it.
+
+    The columns are those of `SCHEMA`: the fields of the window and of its document, the words and tags
+    of all sentences in one list each, the bounds of the sentences, and a list for each field of
+    `Mention`.
+    """
     return pa.Table.from_pylist([_row(window) for window in windows], schema=SCHEMA)
 
 

@@ -251,7 +251,11 @@ class LabelledFile:
         return (self._text(line, values) for line, values in records)
 
     def named(self, field: str) -> str:
-        """Return a field with the name of its column, for error messages."""
+        """Return the description of a field for error messages, such as `label (column 'gold')`.
+
+        Args:
+            field: Field of `Columns` that the file has.
+        """
         return f"{field} (column {self._columns[field]!r})"
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:

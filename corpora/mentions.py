@@ -62,8 +62,9 @@ class Constituent:
 class ParseBitError(ValueError):
     """Error for parse bits (the parse column of CoNLL-2012) that do not form a tree.
 
-    Attributes:
-        word: 0-based position in the sentence of the first wrong bit.
+    Args:
+        word: 0-based position in the sentence of the first wrong bit; also an attribute.
+        wrong: Description of the fault, the message of the error.
     """
 
     def __init__(self, word: int, wrong: str) -> None:
@@ -146,12 +147,15 @@ def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
 
 
 def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tuple[MentionType, bool]:
-    """Return the type of a mention, and True if it was found by a heuristic because the part of speech is missing.
+    """Return the type of a mention, and True if it was found without a part of speech, by a heuristic.
 
-    The type follows from the tag of the head or, without a tag, from its UPOS in the dependency tree. Personal,
-    possessive and wh-pronouns, and a demonstrative that is the whole mention, make it a pronoun; a proper noun
-    makes it proper; all else is nominal. By the heuristic, a head in a closed list of pronouns makes it a pronoun,
-    and a capitalised head that does not begin its sentence makes it proper.
+    The part of speech is the tag of the head word or, without a tag, its UPOS in the dependency tree. A
+    mention is a pronoun if its head word is a personal, possessive or wh-pronoun, or if its only word is
+    a demonstrative. It is proper if its head word is a proper noun, and otherwise nominal.
+
+    The heuristic calls a mention a pronoun if its head word is in a closed list of pronouns, or if its
+    only word is a demonstrative. It calls it proper if its head word is capitalised and does not begin
+    the sentence, and otherwise nominal.
 
     Args:
         sentence: The sentence.
@@ -254,22 +258,30 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
 
 
 def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: int) -> int:
-    """Return the 0-based index of the head of the words `start` to `end - 1`, by head rules for constituents.
+    """Return the 0-based index of a span's head word, by head rules for constituents.
 
-    The search starts at the smallest constituent that spans the words, of which only the part in the span counts,
-    and follows head children down to a word. The rules are a short form of those of Collins 1999, "Head-Driven
-    Statistical Models for Natural Language Parsing", appendix A. The head child of a phrase is the first of these
-    that it has:
+    The search starts at the smallest constituent that contains the span, and follows head children down
+    to a word. Children without a word in the span are ignored.
 
-    1. the last noun or pronoun before any postmodifier (PP, S, SBAR, VP, RRC, PRN, …); among nouns joined by a
-       conjunction or comma the first (*cats* in *cats and dogs*), as Collins does for conjunctions;
+    The rules are a short form of the rules of Collins 1999, "Head-Driven Statistical Models for Natural
+    Language Parsing", appendix A. The head child of a phrase is the first of these that it has:
+
+    1. the last noun or pronoun before any postmodifier (PP, S, SBAR, VP, RRC, PRN, …); among nouns
+       joined by a conjunction or comma the first (*cats* in *cats and dogs*), as Collins does for
+       conjunctions;
     2. the first noun phrase (*lid* in *[the lid] [of the box]*);
     3. the last number before any postmodifier;
-    4. the last child before any postmodifier that is not punctuation; else the last child.
+    4. the last child that is not punctuation before any postmodifier; else the last child before it.
 
-    In a clause or verb phrase inside the span, other children come before all these: the first verb phrase, then
-    (in a clause) the first clause, then the first verb. In a possessive, Collins takes the 's for the head; here it
-    is the noun before the 's.
+    A clause or verb phrase that lies entirely in the span has other rules before these: the first verb
+    phrase, then (in a clause) the first clause, then the first verb. In a possessive, Collins takes the
+    's for the head; here it is the noun before the 's.
+
+    Args:
+        tree: Constituency tree of the sentence.
+        tags: Part-of-speech tag of each word of the sentence.
+        start: 0-based index of the first word of the span.
+        end: Index of its last word + 1.
     """
     node = tree
     while node.children:

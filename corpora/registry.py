@@ -68,21 +68,23 @@ class Corpus:
 
     Attributes:
         name: Name in the registry.
-        splits: Files by split.
+        splits: The file of each split.
         licence: Licence of the data.
         citation: Reference to cite.
         homepage: Address of the corpus's web page.
-        beside: Further files, for instance parses.
-        recipe: Instructions for making the files that have no address.
-        archive: Archive from which the files are made.
-        columns: Columns of labelled texts, by the fields of `Columns`; empty for the defaults of `Columns`.
+        beside: Files needed besides the splits, for instance parses.
+        recipe: Instructions for users to make the files that can neither be downloaded nor made from an
+            archive.
+        archive: Archive from which this package makes the files; None if there is none.
+        columns: For a corpus of labelled texts, the name or number of each column by field of
+            `corpora.labelled.Columns`; empty for the defaults of `Columns`.
         header: True if the first line names the columns.
         labels: All labels; empty if labels are not checked.
-        positive: Label for which F1 is computed.
+        positive: Label for which F1 is computed; None if the registry names none.
         regression: True if labels are numbers to predict.
-        score: Main score of the task.
-        skip: Records to leave out and count: `empty` texts, and `malformed` records with more or fewer fields than
-            the header.
+        score: Main score of the task, for instance `mcc`; None if the registry names none.
+        skip: Records to leave out and count: `empty` texts, and `malformed` records with more or fewer
+            fields than the header.
     """
 
     name: str
@@ -113,12 +115,17 @@ class Corpus:
 
 
 def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
-    """Return the posts on baseball (label 0) and hockey (1) in 20news-bydate.tar.gz, as (label, text) pairs by split.
+    """Return the posts on baseball (label 0) and hockey (1) in 20news-bydate.tar.gz, by split.
 
-    As in Jain & Wallace 2019, §3, headers, footers and quotes are removed, by the rules of scikit-learn's
-    `fetch_20newsgroups`. Posts that are then empty are left out, and their number is logged. Train and test are
-    those of the archive, which divides by date, and a tenth of train becomes dev; Jain & Wallace draw their splits
-    at random from both.
+    As in Jain & Wallace 2019, §3, headers, footers and quotes are removed, by the rules of
+    scikit-learn's `fetch_20newsgroups`. Posts that are then empty are left out, and their number is
+    logged.
+
+    The archive divides the posts by date into train and test, and this division is kept; a tenth of
+    train becomes dev. Jain & Wallace instead draw their splits at random from all posts.
+
+    Returns:
+        (Label, text) pairs by split.
 
     Raises:
         CorpusError: The file is not this archive.
@@ -233,10 +240,12 @@ def find(name: str) -> Corpus:
 
 
 def remedy_for(path: Path) -> str:
-    """Return the advice for a missing file: download it, make it, or check the path.
+    """Return the advice for a missing file, for error messages: download it, make it, or check the path.
 
-    The file is taken to belong to the corpus that lists the end of its path or, if there is none, to the only
-    corpus that lists a file of its name.
+    The advice depends on the corpus that the file belongs to. It is the corpus with a registered path
+    (relative to the data root) that the path of the file ends with. Otherwise it is the corpus with a
+    file of the same name, if the registry has only one such file. Without a corpus, the advice is to
+    check the path.
     """
     owners = [(corpus, Path(remote.path).parts) for corpus in CORPORA.values() for remote in corpus.files]
     for corpus, parts in owners:

@@ -115,11 +115,15 @@ SCHEMA = pa.schema(
 
 
 def to_table(sentences: Iterable[Sentence]) -> pa.Table:
-    """Return an Arrow table with one row for each sentence, and the columns of `SCHEMA`, in one chunk.
+    """Return an Arrow table with one row for each sentence, in one chunk.
 
-    The label dictionaries are sorted, so that the table depends on the sentences alone. All list columns have the
-    same offsets: the offsets of `table["heads"].chunk(0)` also divide the codes
-    `table["relations"].chunk(0).values.indices` into sentences.
+    The columns are those of `SCHEMA`, one for each field of `Sentence`. The dictionaries of relations
+    and tags are sorted, so that the table depends on the sentences alone.
+
+    All columns but `id` are lists with an entry for each word, and have the same offsets. Models
+    therefore read the integer codes of all relations as one array,
+    `table["relations"].chunk(0).values.indices`, and divide it into sentences by the offsets of
+    `table["heads"].chunk(0)`.
     """
     rows = list(sentences)
     offsets = pa.array(np.cumsum([0, *map(len, rows)]), pa.int32())

@@ -20,21 +20,25 @@ TREEBANK = "treebank"
 
 
 class AtlasDataModule(CorpusDataModule[Any]):
-    """Datamodule of texts, a treebank, and documents with coreference, one after the other, for `test` alone.
+    """Datamodule of texts, a treebank, and documents with coreference; only for `test`.
+
+    It has a datamodule for each of the three, and its test batches are all of theirs: first of the
+    texts, then of the treebank, then of the documents.
 
     Args:
         text: Corpora of texts, given as for `corpora` of `TextDataModule`.
-        treebank: Treebank, given as for `corpus` of `DependencyDataModule`; None for none. Its test split is also
-            read as one of the texts.
+        treebank: Treebank, given as for `corpus` of `DependencyDataModule`; None for none. Its test
+            split is also read as one of the texts.
         documents: Documents, given as for `corpus` of `CoreferenceDataModule`; None for none.
         encoder: The encoder.
-        options: Precision of the stored attention, and the policy for sentences over the encoder's limit, for
-            treebank and documents.
+        options: Precision of the stored attention, and the policy for sentences over the encoder's
+            limit, for treebank and documents.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
-        cache: Folder of attention stores and samples; else `$PROBING_CACHE`, else `./stores`.
+        cache: Folder of attention stores and of the package's sample corpora; else `$PROBING_CACHE`,
+            else `./stores`.
         max_length: Largest number of word pieces of a text segment, delimiters included.
-        random_init: Also read everything through the same encoder with random weights; only its embeddings stay
-            pretrained.
+        random_init: Also read everything through the same encoder with random weights; only its
+            embeddings stay pretrained.
         rank_timeout: Seconds without a sign of life after which another device is given up.
     """
 
@@ -110,7 +114,11 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return [fault for part in self.parts for fault in part.absent(stages)]
 
     def setup(self, stage: str) -> None:
-        """Set up the datamodules of the texts, the treebank and the documents; raise their errors."""
+        """Set up the datamodules of the texts, the treebank and the documents.
+
+        Raises:
+            UserError: One of these datamodules cannot be set up; see the `setup` of each.
+        """
         for part in self.parts:
             part.trainer = self.trainer
             part.setup(stage)

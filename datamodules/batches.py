@@ -378,9 +378,13 @@ class Batches(Generic[Item]):
 
 
 def check_batch(indices: object) -> None:
-    """Raise a `TypeError` if a dataset is not indexed by a list, which holds the items of one batch.
+    """Check that a dataset is indexed by a whole batch, that is by a list of item indices.
 
-    This happens if Lightning has replaced the batch sampler.
+    Args:
+        indices: Argument of the dataset's `__getitem__`.
+
+    Raises:
+        TypeError: It is not a list, because Lightning has replaced the batch sampler.
     """
     if not isinstance(indices, list):
         raise TypeError(
@@ -396,13 +400,18 @@ def _leave_signals_to_the_main_process(_: int) -> None:
 
 
 def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:
-    """Divide items in ascending order of length into batches; return (start, stop) of each batch.
+    """Divide items, sorted by cost, into batches of consecutive items.
+
+    A batch costs its number of items times the cost of its most expensive item.
 
     Args:
-        costs: Cost of each item, ascending. The cost of a batch is its number of items times the greatest cost of
-            an item.
-        max_cells: Upper bound of the cost of a batch; None for no bound.
+        costs: Cost of each item, ascending.
+        max_cells: Upper bound of the cost of a batch, None for no bound. An item that costs more alone
+            is a batch by itself.
         max_sentences: Largest number of items in a batch.
+
+    Returns:
+        For each batch, the index of its first item in `costs`, and of the item after its last.
     """
     bounds, start = [], 0
     for stop in range(1, len(costs) + 1):

@@ -49,16 +49,19 @@ _SHOWN = 20  # labels in a message
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the sorted labels of train, and the index of the positive label; None for more than two labels.
+    """Return the labels of train, and the positive one of two labels.
 
     Args:
         path: File of the texts, for error messages.
         texts: Texts of train.
         positive: The positive label; ignored if there are more than two labels.
 
+    Returns:
+        The sorted labels; and the index of the positive label, None if there are more than two labels.
+
     Raises:
-        CorpusError: There is only one label, there are nearly as many labels as texts, or `positive` is not one of
-            the two labels.
+        CorpusError: There is only one label, there are so many labels that the column is probably
+            wrong, or `positive` is not one of the two labels.
     """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
@@ -162,17 +165,27 @@ class TextSplit(Dataset[TextBatch]):
     The entries of `counts` are:
 
     - `tokens`: tokens of all texts, without delimiters.
-    - `unknown_tokens`: those of them that are not in the vocabulary.
+    - `unknown_tokens`: tokens that are not in the vocabulary.
     - `texts_all_unknown`: texts in which every token is unknown.
     - `texts_without_tokens`: texts without any token, which were given the unknown token.
     - `truncated_texts` and `tokens_cut`: texts that were truncated, and tokens cut from them.
     - `rationale_words_cut`: rationale words that lost all their tokens.
-    - `reserved_words`, if tokens are words: words that are spelled like a special token, and so became unknown.
+    - `reserved_words`, if tokens are words: words that are spelled like a special token, and so became
+      unknown.
+
+    Args:
+        split: Name of the split.
+        texts: The texts.
+        labels: Label of each text; see the attribute `labels`.
+        words: Words of the texts.
+        tokens: Tokens of the texts, truncated.
+        cut: Number of tokens cut from each text, int64 `[texts]`.
+        vocabulary: The vocabulary.
 
     Attributes:
         ids: Id of each text.
-        labels: int64 `[texts]`, indices into the labels of the datamodule; for a regression, float32 `[texts]`, the
-            labels themselves.
+        labels: int64 `[texts]`, indices into the labels of the datamodule; for a regression, float32
+            `[texts]`, the labels themselves.
         lengths: int64 `[texts]`, number of tokens of each text, delimiters included.
         counts: Counts by name, as listed above.
     """
@@ -294,33 +307,38 @@ class TextSplit(Dataset[TextBatch]):
 class ClassificationDataModule(CorpusDataModule[TextBatch]):
     """Datamodule of labelled texts, or of labelled pairs of texts, as tokens.
 
-    Every stage reads the train split, which defines the labels and the vocabulary. See `CorpusDataModule` for the
-    other options.
+    Every stage reads the train split, which defines the labels and the vocabulary. See
+    `CorpusDataModule` for the other options.
 
     Args:
-        corpus: `sample` for the embedded reviews, a name of `python -m corpora.registry --list`, one path with
-            `{split}` in the place of train, dev and test, or a mapping from these three to paths.
+        corpus: `sample` for reviews that this package generates, a name of
+            `python -m corpora.registry --list`, one path with `{split}` in the place of train, dev and
+            test, or a mapping from these three to paths.
         format: `tsv`, `csv` or `jsonl`; None for the format that the suffix implies.
-        columns: Columns of text, label and the rest; None for the columns in the registry, else `text` and `label`.
-        header: True if TSV and CSV files name their columns; if False, `columns` numbers them from 1. None for the
-            registry's value, else True.
+        columns: Columns of text, label and the rest; None for the columns in the registry, else `text`
+            and `label`.
+        header: True if TSV and CSV files name their columns; if False, `columns` numbers them from 1.
+            None for the registry's value, else True.
         empty: Policy for empty texts, `error` or `skip`; None for the registry's policy, else `error`.
-        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words the tokens.
+        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words the
+            tokens.
         lowercase: Convert words to lower case; ignored with a tokenizer, which has its own rule.
-        punctuation: `attached` splits at white space alone, for texts that are already tokenized; `apart` also
-            separates punctuation marks and clitics from words, for raw text.
+        punctuation: `attached` splits at white space alone, for texts that are already tokenized;
+            `apart` also separates punctuation marks and clitics from words, for raw text.
         min_count: Lowest frequency in train of a word in the vocabulary; rarer words are unknown.
         max_words: Largest number of words in the vocabulary; None for no bound.
-        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The limit of the
-            tokenizer's encoder holds as well.
-        too_long: Policy for longer texts: `truncate` cuts the end, first of the longer text of a pair; `error`
-            stops.
+        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The
+            limit of the tokenizer's encoder holds as well.
+        too_long: Policy for longer texts: `truncate` cuts the end, first of the longer text of a pair;
+            `error` stops.
         delimiters: Add a token before and after each text, if tokens are words.
-        sentence_separator: Word that separates sentences and is dropped; None for the rule of `read_words`.
-        positive: Label for which F1 is computed, if there are two labels; None for the registry's label, else `1`,
-            and `positive` for the sample.
+        sentence_separator: Word that separates sentences and is dropped; None for the rule of
+            `read_words`.
+        positive: Label for which F1 is computed, if there are two labels; None for the registry's
+            label; without one, `1`, but `positive` for the sample.
         regression: True if labels are numbers to predict; None for the registry's value, else False.
-        score: Main score of the task; None for the registry's score, else accuracy, or pearson for a regression.
+        score: Main score of the task; None for the registry's score, else accuracy, or pearson for a
+            regression.
         batch_size: Largest number of texts in a training batch.
         eval_tokens: Largest number of tokens in an evaluation batch, padding included.
 

@@ -42,23 +42,24 @@ _COUNTED = (
 
 
 def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder | None) -> Items:
-    """Cut every document into windows of whole sentences, and return these as inputs of the encoder.
+    """Cut every document into windows of whole sentences, and return the windows as inputs of the encoder.
 
-    A window has as many consecutive sentences as fit into the encoder's limit. Windows do not overlap, and those
-    without a mention are left out. Without an encoder every document is one window. The audit of the returned items
-    has the counts of the corpus reader, and these:
+    A window has as many consecutive sentences as fit into the encoder's limit. Windows do not overlap,
+    and those without a mention are left out. Without an encoder every document is one window. The
+    `audit` of the result has the counts of the corpus reader and these counts:
 
     - `windows` and `windows_without_mentions`: windows kept and windows left out.
     - `links`: mentions whose cluster has an earlier mention in the document.
     - `lost_links`: links in the windows whose earlier mentions are all outside the window.
-    - `skipped_too_long`, `skipped_mentions`, `skipped_links`: sentences left out, their mentions and links.
+    - `skipped_too_long`, `skipped_mentions`, `skipped_links`: sentences left out because they exceed
+      the limit, and the mentions and links in these sentences.
     - `words_without_piece`: words of the kept windows that the tokenizer cuts into no piece.
     - `words_with_unknown_token`: words of the kept windows with the unknown token, or without a piece.
 
     Args:
         extraction: Specification of the extraction, with the policy for sentences over the limit.
         documents: Documents of a corpus file.
-        encoder: The encoder; None for none.
+        encoder: The encoder, whose tokenizer and length limit are used; None for none.
 
     Raises:
         AlignmentError: A sentence is over the limit, and the policy is not to skip it.
@@ -255,19 +256,21 @@ def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tup
 class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     """Datamodule of the attention between the mentions of documents; a training batch is one window.
 
-    A window is a stretch of whole sentences of one document that fits into the encoder. See `AttentionDataModule`
-    and `CorpusDataModule` for the other options.
+    A window is a stretch of whole sentences of one document that fits into the encoder. See
+    `AttentionDataModule` and `CorpusDataModule` for the other options.
 
     Args:
-        corpus: `sample` for the embedded documents, a name of `python -m corpora.registry --list`, a path with
-            `{split}` in the place of train, dev and test, a mapping from these three to paths, or one path. If the
-            corpus is one file, its documents are divided into splits within each genre.
-        parses: Path of a treebank of the same sentences, from which the head words of the mentions are read; it may
-            contain `{split}`. None for the `.conllu` file of the same name beside the corpus, if there is one.
-        candidates: Words among which the antecedent of a mention is sought: the head words of the other `mentions`,
-            or all `words` of the window.
-        parts: If the corpus is one file, the fractions of its documents for dev and test, or for train, dev and
-            test.
+        corpus: `sample` for documents that this package generates, a name of
+            `python -m corpora.registry --list`, a path with `{split}` in the place of train, dev and
+            test, a mapping from these three to paths, or one path. If the corpus is one file, its
+            documents are divided into splits within each genre.
+        parses: Path of a treebank of the same sentences, from which the head words of the mentions are
+            read; it may contain `{split}`. None for the `.conllu` file of the same name beside the
+            corpus, if there is one.
+        candidates: Words among which the antecedent of a mention is sought: the head words of the other
+            `mentions`, or all `words` of the window.
+        parts: If the corpus is one file, the fractions of its documents for dev and test, or for train,
+            dev and test.
         split_seed: Seed of this division into splits.
 
     Raises:

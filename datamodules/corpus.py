@@ -85,14 +85,16 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
 
 
 def files_by_split(corpus: str | Mapping[str, str], option: str = "corpus") -> dict[str, Path]:
-    """Return the file of each split.
+    """Return the path of the file of each split.
 
     Args:
-        corpus: One path that contains `{split}`, or a mapping from splits to paths.
+        corpus: A path that contains `{split}`, which is replaced by train, dev and test; or a mapping
+            from splits to paths.
         option: Option of the data that holds `corpus`, for messages.
 
     Raises:
         CorpusError: The mapping has a key that is not a split, or names a file that does not exist.
+            Files of a path with `{split}` are not checked.
     """
     if isinstance(corpus, str):
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
@@ -108,10 +110,14 @@ def files_by_split(corpus: str | Mapping[str, str], option: str = "corpus") -> d
 
 
 def corpus_of(path: Path) -> dict[str, str]:
-    """Return the name of the `corpus` to which a file belongs, and its `split` if the file name ends in one.
+    """Return the corpus and the split to which a file belongs, derived from the file name.
 
     `en_ewt-ud-dev.conllu` is the split dev of `en_ewt-ud`. A file whose name is only a split, such as
     `sst2/dev.tsv`, takes the corpus name from its folder.
+
+    Returns:
+        The name of the corpus under the key `corpus`; the split under the key `split`, which is absent
+        if the file name does not end in a split.
     """
     found = _OF_SPLIT.fullmatch(path.stem)
     return {"corpus": found[1] or path.resolve().parent.name, "split": found[2]} if found else {"corpus": path.stem}
@@ -232,7 +238,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     def files(self) -> Mapping[str, Path]:
         """Return the corpus file of every split.
 
-        The files of the embedded sample are first written if they are absent or damaged.
+        If the corpus is `sample`, its files are first generated if they are absent or damaged.
 
         Raises:
             CorpusError: The corpus is unknown or absent.
@@ -411,11 +417,13 @@ class AttentionDataModule(CorpusDataModule[Item]):
         """Parse a corpus file; return its sentences or documents."""
 
     def accept(self, path: Path, store: Store) -> None:
-        """Check an existing store of a corpus file as `read` checks the file; by default do nothing.
+        """Check that an existing store suits the options of the datamodule; by default do nothing.
+
+        `read` makes the same checks on the corpus file, but is not called if the store of the file exists.
 
         Args:
             path: The corpus file, for messages.
-            store: Its store.
+            store: Store of the attention for this file.
         """
 
     @abstractmethod

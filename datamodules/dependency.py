@@ -176,18 +176,20 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     See `AttentionDataModule` and `CorpusDataModule` for the other options.
 
     Args:
-        corpus: `sample` for the embedded treebank, a name of `python -m corpora.registry --list`, one path with
-            `{split}` in the place of train, dev and test, or a mapping from these three to paths.
+        corpus: `sample` for a treebank that this package generates, a name of
+            `python -m corpora.registry --list`, one path with `{split}` in the place of train, dev and
+            test, or a mapping from these three to paths.
         format: `conllu` or `conllx`; None for the format that the suffix implies.
         relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.
-        punctuation: Labels of the words that UAS, UUAS and root accuracy leave out: relations, each with its
-            subtypes, or tags. None for the relation `punct`, or for the tags that the released code of Hewitt &
-            Manning (2019) leaves out.
-        punctuation_by: Kind of these labels: `relation`, or `xpos` for the treebank's own tags.
-        hidden: Layers whose hidden states are stored along with the attention: 0 for the output of the embeddings,
-            k for the output of layer k.
-        max_cells: Upper bound of the padded cells of a training batch, `batch · (longest + 2)²`. Evaluation batches
-            have at most twice as many cells, and at most 65,536.
+        punctuation: Labels of the words that UAS, UUAS and root accuracy leave out: either relations,
+            each with its subtypes, or tags, as `punctuation_by` says. None for the relation `punct`;
+            or, with tags, for the tags that the released code of Hewitt & Manning (2019) leaves out.
+        punctuation_by: Kind of the labels in `punctuation`: `relation`, or `xpos` for the treebank's
+            own tags.
+        hidden: Layers whose hidden states are stored along with the attention: 0 for the output of the
+            embeddings, k for the output of layer k.
+        max_cells: Upper bound of the padded cells of a training batch, `batch · (longest + 2)²`.
+            Evaluation batches have at most twice as many cells, and at most 65,536.
         max_sentences: Largest number of sentences in a training batch.
 
     Attributes:
@@ -265,7 +267,10 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return self._any.manifest.hidden.size
 
     def setup(self, stage: str) -> None:
-        """Open the stores of the splits of a stage, and assign ids to the relations of all open stores together."""
+        """Open the stores of the splits of a stage, and number the relations.
+
+        Relation ids are the same in all splits: a relation has an id if it occurs in any opened store.
+        """
         super().setup(stage)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(

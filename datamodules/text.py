@@ -53,21 +53,22 @@ class TextSource:
     """One corpus of texts, and the options to read it.
 
     Args:
-        corpus: `sample` for the embedded text, or with `format: conllu` for the test split of the embedded
-            treebank; a name of the registry; or a file: plain text with one paragraph per line (`.txt`, `.raw`),
-            labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or
-            sentences with labelled links between words.
+        corpus: `sample` for a text that this package generates, or with `format: conllu` for the test
+            split of the treebank that it generates; a name of the registry; or a file: plain text with
+            one paragraph per line (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`,
+            `.jsonl`), a treebank (`.conllu`, `.conllx`), or sentences with labelled links between
+            words.
         name: Name in tables; None for the name in the registry, or the stem of the file.
-        split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test if there is one,
-            else dev, else the whole corpus.
-        format: None for the format that the suffix implies. A file of word links needs a format: `links` for a TSV
-            file, `enhanced` for column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of
-            FrameNet; see `corpora.texts`.
-        columns: Columns of labelled texts; None for the columns in the registry, else `text` alone. Labels are read
-            if their column is named: `{text: text, label: label}`.
+        split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test. If a
+            corpus of the registry has no test split, None stands for dev, or else for the whole corpus.
+        format: None for the format that the suffix implies. A file of word links needs a format:
+            `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file, `framenet` for
+            `frameIndex.xml` in the folder of FrameNet; see `corpora.texts`.
+        columns: Columns of labelled texts; None for the columns in the registry, else `text` alone.
+            Labels are read if their column is named: `{text: text, label: label}`.
         header: True if TSV and CSV files name their columns; None for the registry's value, else True.
-        packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one segment, as
-            in BERT's pre-training.
+        packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one
+            segment, as in BERT's pre-training.
         limit: Largest number of segments; None for all.
     """
 
@@ -197,19 +198,24 @@ class TextSegment:
 
 
 class Segments:
-    """Segments of one corpus, in the order of its file.
+    """Segments of one corpus, in the order of its file; a segment is one input of the encoder.
 
-    A passage over the length limit is cut at word boundaries into consecutive stretches, and each stretch becomes a
-    segment. If passages are packed in pairs, two stretches of at most half the limit make a segment; the last
-    stretch of an odd number is cut in two. Sentences with a known tree or links, and pairs of texts, are never cut,
-    but left out if they are over the limit.
+    With `packing: single`, each passage or pair of texts is a segment. A passage over the length limit
+    is cut at word boundaries into consecutive stretches, and each stretch is a segment. With
+    `packing: pairs`, passages are cut into stretches of at most half the limit, and two consecutive
+    stretches make a segment. If the number of stretches is odd, the last one is cut in two.
+
+    Two kinds of text are never cut, but left out if they are over the limit: pairs of texts, and
+    sentences with a known tree or links.
 
     `read` counts:
 
     - `passages` and `segments`, and the `words`, `tokens` and `words_with_unknown` of the segments.
-    - `too_long` and `too_short`: texts left out, and stretches left out because they have fewer than two words.
+    - `too_long`: texts left out because they are over the limit and must not be cut.
+    - `too_short`: stretches left out because they have fewer than two words.
     - `words_cut`: words that alone exceed the limit.
-    - `unpaired`: sentences left out of `pairs` because no other follows.
+    - `unpaired`: with `packing: pairs`, a last sentence left out because it has no partner and must not
+      be cut.
     - The counts of the corpus reader.
 
     Args:
@@ -383,18 +389,22 @@ class TextStream(IterableDataset[SegmentBatch]):
 class TextDataModule(CorpusDataModule[SegmentBatch]):
     """Datamodule of text segments from one or more corpora, as tokens of one encoder.
 
-    Texts are streamed: no store is made, and memory does not grow with a corpus. Only a `test` reads them.
+    Texts are streamed: no store is made, and memory does not grow with a corpus. Only a `test` reads
+    them.
 
     Args:
-        corpora: `sample` for the embedded text, a name of the registry, a file, or a mapping; see `TextSource`. A list
-            names several corpora.
+        corpora: `sample` for a text that this package generates, a name of the registry, a file, or a
+            mapping; see `TextSource`. A list names several corpora.
         encoder: The encoder.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
-        cache: Folder of the embedded text; else `$PROBING_CACHE`, else `./stores`.
-        max_length: Largest number of pieces of a segment, delimiters included; the encoder's own limit if that is less.
-        max_cells: Upper bound of a batch in padded cells, `batch · longest²`; None for `CELLS` of the device.
+        cache: Folder of the sample text; else `$PROBING_CACHE`, else `./stores`.
+        max_length: Largest number of pieces of a segment, delimiters included; the encoder's own limit
+            if that is less.
+        max_cells: Upper bound of a batch in padded cells, `batch · longest²`; None for `CELLS` of the
+            device.
         before: The encoder before its fine-tuning. Its attention to the same batches is read too.
-        random_init: Read everything also through the same encoder with random weights, except the embeddings.
+        random_init: Read everything also through the same encoder with random weights, except the
+            embeddings.
         rank_timeout: Seconds without a sign of life after which another device is given up.
 
     Attributes:
@@ -402,9 +412,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         audits: Counts of the last pass, by corpus.
 
     Raises:
-        CorpusError: An option is out of range, or a corpus unknown; on `setup`, a corpus is absent or has no segment.
-        EncoderError: On `setup`, the encoder is not found or cannot separate two passages, or `before` differs from it
-            in layers, heads or pieces.
+        CorpusError: An option is out of range, or a corpus unknown; on `setup`, a corpus is absent or
+            has no segment.
+        EncoderError: On `setup`, the encoder is not found or cannot separate two passages, or `before`
+            differs from it in layers, heads or pieces.
     """
 
     unit = "segments"
@@ -450,7 +461,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def max_cells(self) -> int:
-        """Upper bound of the padded cells of a batch, `batch · longest²`, longest in tokens; known after `setup`."""
+        """Largest size of a batch in cells of its padded attention matrices, `batch · longest²`.
+
+        `longest` is the number of tokens of the longest segment, which alone may exceed the bound. If the
+        bound was not given, it depends on the device of the encoder, which is known after `setup`.
+        """
         return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property
@@ -460,7 +475,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def files(self) -> Mapping[str, Path]:
         """Return the file of every corpus, by name of the corpus.
 
-        The files of the embedded text are first written if they are absent or damaged.
+        If a corpus is `sample`, its files are first generated if they are absent or damaged.
         """
         for corpus in self._corpora:
             if corpus.source.corpus == "sample":

@@ -43,14 +43,15 @@ class VectorSpec:
     """Name of word vectors, and options for looking words up in them.
 
     Args:
-        name: A text or binary file of GloVe or word2vec (plain or .gz, with a header or without); a `.kv` of
-            gensim; `encoder` for the encoder's own input embeddings; `glove.6B.50d` (100d, 200d, 300d) for the file
-            of that name in `glove/` of the data root, or else for a subset of its rows there; or the name of
-            vectors of gensim's downloader.
+        name: One of four. A file: text or binary of GloVe or word2vec (plain or .gz, with or without a
+            header), or a `.kv` of gensim. `encoder`: the input embeddings of an encoder. The name of a
+            file in `glove/` of the data root, without `.txt`, such as `glove.6B.50d`; if only a file
+            with a subset of its rows is there, that file is read. Or a name of gensim's downloader.
         lowercase: Look words up in lower case; `encoder` follows its tokenizer instead.
-        min_coverage: Lowest fraction of the corpus's tokens that must have a vector, 0–1; less is an error.
-        allow_pickle: Permit opening a `.kv`, which is a pickle. A pickle can run any program: allow it only for
-            files that you trust.
+        min_coverage: Lowest fraction of the corpus's tokens that must have a vector, 0–1; less is an
+            error.
+        allow_pickle: Permit opening a `.kv`, which is a pickle. A pickle can run any program: allow it
+            only for files that you trust.
     """
 
     name: str = "glove.6B.50d"
@@ -71,18 +72,19 @@ class WordVectors:
 
     - `file`: name of the file of vectors, or `encoder`.
     - `size`: number of dimensions of a vector.
-    - `types` and `tokens`: distinct forms and all tokens of the corpus; `types_covered` and `tokens_covered`: those
-      with a vector.
+    - `types` and `tokens`: numbers of distinct forms and of all tokens of the corpus; `types_covered`
+      and `tokens_covered`: numbers of types and tokens with a vector.
     - `coverage`: fraction of the tokens with a vector, 0–1.
     - `repeated_rows`, for a text file: rows of words that already had one.
     - `types_all_unknown`, for `encoder`: types whose pieces are all the unknown token.
 
     Attributes:
-        index: Row of every known word, in the form in which it is looked up.
-        matrix: float32 `[types + 1, size]`; the last row, −1, is zero.
+        index: Row in `matrix` of every word with a vector, in the form in which it is looked up.
+        matrix: float32 `[words with a vector + 1, size]`; the last row, −1, is zero and stands for
+            unknown words.
         lowercase: True if words are looked up in lower case.
-        identity: Name and SHA-256 of the file, or the encoder's identity, and `lowercase`; the same for every
-            corpus.
+        identity: Name and SHA-256 of the file, or the encoder's identity, and `lowercase`; the same for
+            every corpus.
         audit: Facts and counts by name, as listed above.
     """
 
@@ -256,8 +258,11 @@ def _download(name: str, fetch: bool) -> Path:
 def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     """Return the vectors of the wanted words in a file of word vectors, in the order of the file.
 
-    gensim reads `.kv` files and word2vec's binary format. Text files are parsed here, because gensim would parse
-    all rows, pad a truncated row, and give no line numbers in its errors.
+    Words that the file lacks are left out. The matrix has no last row of zeros yet; `load_vectors` adds
+    it.
+
+    gensim reads `.kv` files and word2vec's binary format. Text files are parsed here, because gensim
+    would parse all rows, pad a truncated row, and give no line numbers in its errors.
 
     Raises:
         UserError: The file is malformed.

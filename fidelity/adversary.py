@@ -170,9 +170,9 @@ class Adversary(FidelityTest):
     def drawn(self, classified: ClassifiedBatch, purpose: str, count: int) -> Tensor:
         """Return random attention logits, `[count, heads, batch, positions]`.
 
-        The logits of a text with L positions are log(1/L) + spread · N(0, 1). Outside the mask they are the
-        lowest float, so that weights and gradients are 0 there. They depend only on the seed, the text and
-        `purpose`.
+        The logits of a text with L positions are log(1/L) plus normal noise with mean 0 and standard
+        deviation `spread`, a constant of the class. Outside the mask they are the lowest float, so that
+        weights and gradients are 0 there. They depend only on the seed, the text and `purpose`.
 
         Args:
             classified: The texts.
@@ -291,10 +291,11 @@ class Adversary(FidelityTest):
         }
 
     def audit(self) -> Mapping[str, object]:
-        """Return `evaluations`: how often the classifier decides on one text, by kind of search.
+        """Return how often the classifier is evaluated for one text, by kind of search.
 
-        Evaluations whose number grows with the length of the text are counted per position, under
-        `each_position`.
+        The single entry, `evaluations`, is a mapping from kinds to counts: `published`, `draws`, `ascent`
+        and `pairs`; kinds that the test does not run are absent. The evaluations of single positions depend
+        on the length of the text; `each_position` is their number for each position.
         """
         counts = {"published": self.starts * self.copies * (self.steps + 1)}  # and one after the last step
         if self.search == "best":
@@ -382,10 +383,14 @@ class Farthest:
 def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -> Iterator[Tensor]:
     """Yield candidate attention on one or two positions, for a classifier with two classes.
 
-    First come candidates with all weight on one position. Then comes one candidate for each bound and each
-    of the two directions in which the output can move: of all pairs of positions, the pair whose attention
-    is farthest from the classifier's. The two weights of a pair are such that the output moves by the
-    bound, which is exact if the logits are linear in the weights. All heads get the same weights.
+    First come candidates with all weight on one position. Then, for each bound, come two candidates
+    with weight on two positions: one moves the probability of class 1 down by the bound, the other
+    moves it up. Among all pairs of positions that can do this, the candidate is the one with the
+    largest JSD from the classifier's attention. The shift of the output is exact if the logits are
+    linear in the weights. All heads get the same weights.
+
+    In place of a position outside the mask, a text gets the classifier's attention. If no pair reaches
+    the shift, it gets the classifier's attention of the first head.
 
     Args:
         classified: The texts.

@@ -93,7 +93,9 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
 
 
 def classifier_of(path: Path, config: Config) -> TextClassifier:
-    """Create the classifier that a configuration describes, still without parameters: `make_for` creates them.
+    """Create the classifier that a configuration describes, still without parameters.
+
+    `TextClassifier.make_for` creates the parameters for a datamodule.
 
     Args:
         path: Checkpoint of the configuration, named in error messages.

@@ -25,10 +25,11 @@ Texts = TypeVar("Texts", TextBatch, Output, Level)
 class ClassifiedBatch:
     """Batch of texts, each with at least two words or sentences to attend to, and the output of one classifier.
 
-    A *position* is a token or a sentence that may get attention weight. A *level* is one attention
-    distribution that the tests replace: the attention over words of a flat model; over sentences of a
-    hierarchical model, or over its words by option; or a head of a transformer. All tested levels are
-    replaced together, and form the axis `heads`.
+    A *position* is a token or a sentence that may get attention weight. A *level* is a place of the
+    model with attention that the tests can replace. A flat model has one level, the attention over
+    words. A hierarchical model has two, over words and over sentences; one of them is tested, by
+    default the one over sentences. In a transformer each tested head is a level. All tested levels are
+    replaced together, and form the axis `heads` of tensors.
 
     Attributes:
         checkpoint: The classifier.

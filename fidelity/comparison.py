@@ -51,7 +51,15 @@ def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[Checkpoint
 
 
 def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.DataFrame]:
-    """Return the measurements of a test for each variant: the rows of all its checkpoints in one frame."""
+    """Return the measurements of a test by variant, with the checkpoints of all seeds in one frame.
+
+    A variant is the name shared by checkpoints that differ only in the seed. Its frame has the rows of
+    its checkpoints one after another: one row per checkpoint and test text, nan for skipped texts.
+
+    Args:
+        results: Results of all checkpoints.
+        test: Name of the test.
+    """
     return {variant: pd.concat([one.columns(test) for one in ours]) for variant, ours in by_variant(results).items()}
 
 
@@ -68,12 +76,13 @@ def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
 
 
 def comparison_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return one row per score and variant: the mean over seeds, and its difference from the first variant's mean.
+    """Return one row per score and variant: the mean over seeds, and its difference from the first variant.
 
-    `mean` is over the seeds of the variant, whose number is `seeds`; `sd` is the standard deviation over
-    these seeds. `low` and `high` are the bootstrap interval of `mean` over texts. `difference` has its own
-    interval and `p`, from resamples of the texts shared with the first variant; `p_holm` is Holm-corrected
-    over the variants of the score. The columns of the difference are nan for the first variant.
+    `mean` is over the seeds of the variant, `sd` the standard deviation over them, `seeds` their
+    number. `low` and `high` are the bootstrap interval of `mean` over texts. `difference` has its own
+    interval and the p-value `p`; both variants use the same resamples of the texts. `p_holm` is `p`
+    after Holm's correction for the number of variants compared on the score. The columns of the
+    difference are nan for the first variant.
     """
     rows: list[dict[str, object]] = []
     units: list[Unit] = []

@@ -53,29 +53,30 @@ ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
 class ConsistentAdversary(FidelityTest):
     """Difference in attention between a checkpoint and adversaries trained to make the same decisions.
 
-    For each λ it trains one adversary, whose attention should differ from the checkpoint's, on TVD − λ · KL
-    over train (Wiegreffe & Pinter 2019, §4). TVD is the total variation distance between the outputs of
-    adversary and checkpoint; KL is the divergence between their attention distributions. Training follows
-    the checkpoint's configuration, from other random initial weights (in a transformer only the
-    classification head is random).
+    For each λ it trains one adversary, whose attention should differ from the checkpoint's. The loss on
+    train is TVD − λ · KL (Wiegreffe & Pinter 2019, §4). TVD is the total variation distance between the
+    outputs of adversary and checkpoint; KL is the divergence between their attention distributions.
+    Training follows the checkpoint's configuration, from other random initial weights (in a transformer
+    only the classification head is random).
 
     On test, each adversary is a point of a curve: the mean TVD of the outputs and the mean JSD of the
     attention. The curve begins at the checkpoint itself, (0, 0). The score `area` is the area under the
-    curve, `max_jsd` the JSD of its highest point. Two other kinds of models are compared with the
-    checkpoint: the first seed of the same variant, to show the effect of a new training alone; and a
-    checkpoint with uniform attention. A checkpoint with uniform attention has no adversaries.
+    curve of JSD over TVD, see `metrics.distributions.area`; `max_jsd` is the largest mean JSD of an
+    adversary. Two other kinds of models are compared with the checkpoint: the first seed of the same
+    variant, to show the effect of a new training alone; and a checkpoint with uniform attention. A
+    checkpoint with uniform attention has no adversaries.
 
     Tests the attention over sentences of a hierarchical classifier, and the mean over the heads of a
     transformer. Adversaries are kept in `adversaries/` of the datamodule's cache; a run that is started
     again trains only the missing ones.
 
     Args:
-        strengths: Values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so λ
-            is twice theirs.
+        strengths: Values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so
+            λ is twice theirs.
         max_epochs: Largest number of epochs of a training.
         patience: Epochs without a lower training loss before a training ends.
-        seeds: Number of checkpoints of each variant that get adversaries, in the order of the checkpoints;
-            None for all.
+        seeds: Number of checkpoints of each variant that get adversaries, in the order of the
+            checkpoints; None for all.
     """
 
     name = "consistent_adversary"
@@ -160,10 +161,15 @@ class ConsistentAdversary(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), _UNITS)}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a figure of mean TVD and mean JSD: a line for each checkpoint with adversaries, points for others.
+        """Return a figure of the mean JSD of the attention over the mean TVD of the outputs, and one of seeds.
 
-        With several seeds of a variant there is a second figure, `consistent_adversary.seeds`: violins of
-        the JSD between the attention of each seed and of the first seed, by the highest weight of the text.
+        In the figure `consistent_adversary`, each checkpoint with adversaries has a line through these,
+        which begins at the checkpoint itself, (0, 0). The other models that checkpoints are compared with
+        are points.
+
+        The figure `consistent_adversary.seeds`, only with several seeds of a variant, has violins of the
+        JSD between the attention of each seed and of the first seed, in bins of the texts' highest
+        attention weight.
         """
         lines: dict[str, tuple[list[float], list[float]]] = {}
         points: dict[str, tuple[list[float], list[float]]] = {}
@@ -304,7 +310,9 @@ class Recipe:
     def training(
         self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best], before: int = 0
     ) -> Training:
-        """Describe a training whose best epoch is kept as a file, so that later runs need not repeat it.
+        """Return the description of a training; `training.nested.share` runs it later.
+
+        Its best epoch is kept as a file, so that later runs need not repeat the training.
 
         Args:
             kind: Folder of the file in the datamodule's cache. The file's name is a digest of the recipe
@@ -312,7 +320,8 @@ class Recipe:
             options: Everything apart from the recipe that affects the trained model.
             name: Name of the training in the log.
             train: Function that trains and returns the best epoch.
-            before: Largest number of epochs of another training that `train` runs first.
+            before: Largest number of epochs of another training that `train` runs first; it counts toward
+                the expected duration.
         """
         path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
         return Training(f"{name} of {self.checkpoint.name}", path, train, before + self.max_epochs)
@@ -392,19 +401,21 @@ def adversarial_loss(
         weights: Attention α_a of the adversary, `[heads, batch, positions]`; KL is averaged over heads.
         base_probabilities: Outputs ŷ_b of the checkpoint, `[batch, classes]`.
         base_weights: Attention α_b of the checkpoint, `[heads, batch, positions]`.
-        strength: Λ.
+        strength: Weight λ of the KL term.
     """
     # Their code takes the TVD of one sigmoid, half the TVD of its two classes: their λ is half of this λ.
     return (tvd(probabilities, base_probabilities) - strength * kl(weights, base_weights).mean(0)).mean()
 
 
 class AdversarialTraining(LightningModule):
-    """LightningModule that trains an adversary: the outputs of another model, with attention as different as possible.
+    """LightningModule that trains an adversary of a given model.
+
+    The adversary learns to give the same outputs as the given model with different attention.
 
     Args:
         model: The adversary, which is trained.
-        base: Outputs of the other model for all texts of the train split.
-        strength: Λ of `adversarial_loss`.
+        base: Outputs and attention of the given model for all texts of the train split.
+        strength: Weight λ of the KL term in `adversarial_loss`.
     """
 
     def __init__(self, model: TextClassifier, base: TrainOutputs, strength: float) -> None:
@@ -439,11 +450,15 @@ class TrainedAdversary(NamedTuple):
 
 
 def adversary_training(recipe: Recipe, strength: float) -> Training:
-    """Describe the training of an adversary of the recipe's checkpoint; `strength` is λ.
+    """Return the description of an adversary's training; `training.nested.share` runs it later.
 
-    All adversaries of a checkpoint start from the same random weights, which are not the checkpoint's. The
-    epoch with the lowest training loss is kept. Nothing is chosen on test, whereas the authors' code
-    chooses the base model there.
+    The adversary is trained against the checkpoint of the recipe. All adversaries of a checkpoint start
+    from the same random weights, which are not the checkpoint's. The epoch with the lowest training
+    loss is kept. Nothing is chosen on test, whereas the authors' code chooses the base model there.
+
+    Args:
+        recipe: Settings of the training.
+        strength: Weight λ of the KL term in the loss.
     """
 
     def train() -> Best:

@@ -30,19 +30,19 @@ INCOMPLETENESS = "integrated_gradients.incompleteness"
 class Correlation(FidelityTest):
     """Correlation, over the words of a text, between attention and measures of word importance.
 
-    A measure enters with its absolute value; leave-one-out enters as the total variation distance of the
-    output. Kendall's τ is τ-b. Measures are also correlated with each other, for reference. Values that
-    differ only by rounding count as ties: otherwise two occurrences of one word could be ranked by their
-    last digits, which depend on the batch.
+    The absolute value of a measure is correlated; for leave-one-out it is the total variation distance
+    between the outputs with and without the word. Kendall's τ is τ-b. Measures are also correlated with
+    each other, for reference. Values that differ only by rounding count as ties: otherwise two
+    occurrences of one word could be ranked by their last digits, which depend on the batch.
 
-    Columns: `<measure>.kendall`, `.pearson` and `.spearman`, the correlations with attention, and `.p`, the
-    p-value of τ; the same for two measures as `<measure>_<measure>.kendall` and so on. They are nan if
-    attention or a measure has the same value for all words. `words` is the number of words;
+    Columns: `<measure>.kendall`, `.pearson` and `.spearman`, the correlations with attention, and `.p`,
+    the p-value of τ; for two measures the same four, `<measure>_<measure>.kendall` and so on. All four
+    are nan if attention or a measure has the same value for all words. `words` is the number of words;
     `integrated_gradients.incompleteness` is explained at `Saliency.incompleteness`.
 
-    Scores: means of the columns over the texts, but instead of `.p` `<measure>.significant`, the share of
-    texts with p ≤ .05. Texts without a coefficient are left out of its mean, and counted in the table
-    `correlation`.
+    Scores: the mean over the texts of each coefficient and of the incompleteness, under the name of the
+    column; and `<measure>.significant`, the share of texts with p ≤ .05. Texts whose coefficient is nan
+    are left out, and counted in the table `correlation`.
 
     Args:
         saliencies: The measures, each once.
@@ -91,10 +91,12 @@ class Correlation(FidelityTest):
         return scores | means([INCOMPLETENESS] if "integrated_gradients" in self.saliencies else [])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return one row for each checkpoint and pair of measures: mean and standard deviation of τ, and further means.
+        """Return the table `correlation`, with one row for each checkpoint and pair of measures.
 
-        Attention counts as a measure. `texts` counts the texts with a coefficient, `undefined` the tested
-        texts without one.
+        Attention counts as a measure. Columns: `texts`, the number of texts with a coefficient;
+        `undefined`, the number of tested texts without one; `kendall` and `kendall.sd`, the mean and
+        standard deviation of τ over texts; `significant`, the share of texts with p ≤ .05; and the means
+        `pearson` and `spearman`.
         """
         rows = []
         for result, pair in product(results, self._pairs):

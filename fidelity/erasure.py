@@ -27,14 +27,14 @@ FIRST_ROUND = 4  # numbers of erased weights tried in the first round
 class SingleWeight(FidelityTest):
     """Test of erasing the largest attention weight, or a random other weight (Serrano & Smith 2019, §4).
 
-    One weight is set to zero and the others are scaled to sum to one. On a tie the first of the largest
-    weights is erased. If the model has several heads, all lose the weight of the same position, the one
-    with the largest mean over heads.
+    The two erasures are separate: one weight is set to zero, and the others are scaled to sum to one.
+    On a tie the first of the largest weights is erased. If the model has several heads, all lose the
+    weight of the same position, the one with the largest mean over heads.
 
-    Scores: `flips_top` and `flips_random`, the share of decisions that flip without the largest and without
-    the random weight; `delta_js`, the mean of the JSD (in nats) between the outputs with and without the
-    largest weight, minus the same JSD for the random weight. Columns: one for each score, and
-    `delta_weight`, the largest weight minus the random weight.
+    Scores: `flips_top` and `flips_random`, the share of decisions that flip if the largest or if the
+    random weight is erased; `delta_js`, the mean of a difference of JSDs in nats: the JSD of the output
+    that erasing the largest weight causes, minus the JSD that erasing the random weight causes.
+    Columns: one for each score, and `delta_weight`, the largest weight minus the random weight.
     """
 
     name = "single_weight"
@@ -93,8 +93,8 @@ class SingleWeight(FidelityTest):
 class SetErasure(FidelityTest):
     """Number of attention weights that must be erased until the decision flips (Serrano & Smith 2019, §5).
 
-    Weights are set to zero in the order of a ranking, highest first, and the others are scaled to sum to
-    one. The better a ranking, the fewer weights must be erased. Columns of every text:
+    Weights are set to zero in the order of a ranking, highest first, and the others are scaled to sum
+    to one. The better a ranking, the fewer weights must be erased. Columns of every text:
 
     - `<ranking>.fraction`: share of the weights that are erased at the first flip;
     - `<ranking>.mass`: share of the attention that is erased at the first flip;
@@ -102,25 +102,34 @@ class SetErasure(FidelityTest):
 
     The ranking `random` has several orders, each with its own columns: `random.fraction_1` and so on.
 
-    If the model has several heads, all lose the weights of the same positions. With attention over the
-    words of each sentence, all words of the text are ranked together, and a sentence without any weight is
-    a zero vector. If all weights are erased, the attended sum is zero. A flat classifier, and a
-    hierarchical one at the level of sentences, then decide by the bias of their last layer; a hierarchical
-    one at the level of words by its hidden states of empty sentences; a transformer by the hidden state of
-    its decision position from the layers below.
+    Scores for each ranking:
 
-    Scores for each ranking: `median_fraction` and `median_mass`, medians over texts; `never_flips`, the
-    share of texts that never flip; with `last: erase` also `last_flips`, the share that flip only when no
-    weight is left; and `below_random`, the median fraction of random orders minus the median fraction of
-    the ranking. For `below_random` both medians are over all texts, and a decision that never flips has
-    fraction 1, whatever `last` is. Scores of `random` are means over its orders.
+    - `median_fraction` and `median_mass`: medians over texts.
+    - `never_flips`: share of texts whose decision never flips.
+    - `last_flips`, only with `last: erase`: share of texts that flip only when no weight is left.
+    - `below_random`: median fraction of random orders minus median fraction of the ranking. Both are
+      over all texts, and a decision that never flips has fraction 1, for either value of `last`.
+
+    Scores of `random` are means over its orders.
+
+    If the model has several heads, all lose the weights of the same positions. At the level of words of
+    a hierarchical classifier, all words of the text are ranked together, and a sentence without any
+    weight is a zero vector.
+
+    If all weights are erased, the attended sum is zero. The decision then depends on what is left:
+
+    - the bias of the last layer, in a flat classifier, and in a hierarchical one at the level of
+      sentences;
+    - the hidden states of empty sentences, in a hierarchical classifier at the level of words;
+    - the hidden state of the decision position from the layers below, in a transformer.
 
     Args:
         rankings: Rankings of the weights, each once; see `fidelity.saliency.Ranking`.
         draws: Number of random orders of every text, 1 or more.
-        last: `erase`: the last weight is erased too, and `median_fraction`, `median_mass` and violins leave
-            out decisions that never flip, as in the released code of the paper. `keep`: one weight always
-            stays, and decisions that have not flipped by then have fraction 1.
+        last: With `erase`, the last weight is erased too, and `median_fraction`, `median_mass` and
+            violins leave out decisions that never flip, as in the released code of the paper. With
+            `keep`, one weight always stays, and decisions that have not flipped by then have fraction
+            1.
     """
 
     name = "erasure"

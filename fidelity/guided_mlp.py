@@ -60,20 +60,20 @@ class GuidedClassifier(AttentionClassifier):
 
 
 class GuidedMLP(FidelityTest):
-    """F1 of a token-wise MLP trained with imposed attention, by source of the attention (Wiegreffe & Pinter 2019).
+    """F1 of a token-wise MLP trained with imposed attention, by source of attention (Wiegreffe & Pinter 2019).
 
     The MLP maps each word by itself, so only attention depends on context. It is trained on the labels.
-    Attention of the checkpoint that helps the MLP more than uniform attention, and more than attention that
-    the MLP learns itself, carries information about the text beyond the checkpoint, unless the attention of
-    an adversary helps as much. Embeddings and optimisation are the checkpoint's, without its regularisers;
-    the epoch is chosen on dev. Hierarchical classifiers and transformers have no single distribution over
-    words, and are left out.
+    If the checkpoint's attention helps the MLP more than uniform attention and more than attention that
+    the MLP learns itself, it carries information about the text beyond the checkpoint, unless an
+    adversary's attention helps as much. Embeddings and optimisation are the checkpoint's, without its
+    regularisers; the epoch is chosen on dev. Hierarchical classifiers and transformers have no single
+    distribution over words, and are left out.
 
     Args:
-        sources: Sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP itself;
-            `base`, from the checkpoint; `adversary`, from an adversary of the checkpoint.
-        strength: Λ of the adversary. An adversary that `ConsistentAdversary` has trained with the same λ,
-            epochs, patience and seed is used again.
+        sources: Sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP
+            itself; `base`, from the checkpoint; `adversary`, from an adversary of the checkpoint.
+        strength: Weight λ of the KL term in the adversary's loss. An adversary that
+            `ConsistentAdversary` has trained with the same λ, epochs, patience and seed is used again.
         size: Size of the hidden states of the MLP.
         max_epochs: Largest number of epochs of a training.
         patience: Epochs without a higher F1 on dev before a training ends.
@@ -179,6 +179,10 @@ class GuidedMLP(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 
     def audit(self) -> Mapping[str, object]:
-        """Return the numbers of trained MLPs, of trainings that reached `max_epochs`, and of checkpoints left out."""
+        """Return three counts over all checkpoints.
+
+        They are `models`, the trained MLPs; `cut_off`, the MLPs whose training was ended by `max_epochs`;
+        and `checkpoints_left_out`, the checkpoints that are not flat classifiers.
+        """
         models = sum(len(models) for models in self._models.values())
         return {"models": models, "cut_off": self._cut_off, "checkpoints_left_out": self._left_out}

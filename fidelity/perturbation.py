@@ -21,20 +21,22 @@ BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight o
 
 
 class Perturbation(FidelityTest):
-    """Loss of F1 and accuracy of a classifier if its attention is replaced at test time (Tutek & Šnajder 2020, §5).
+    """Decrease in F1 and accuracy if attention is replaced at test time (Tutek & Šnajder 2020, §5).
 
     There are two kinds of replacement: `uniform` gives every position the same weight, and `permuted`
-    shuffles the weights within the text. At the level of words of a hierarchical model both happen within
-    each sentence. All heads are shuffled in the same way.
+    shuffles the weights within the text. At the level of words of a hierarchical model both happen
+    within each sentence. All heads are shuffled in the same way.
 
-    Scores for each kind: `<kind>_drop` and `<kind>_accuracy_drop`, the loss of F1 and of accuracy;
-    `<kind>_flips`, the share of decisions that change. With two classes F1 is the positive class's, else
-    the mean over classes. Columns: `gold`, the label; `own`, the decision under the classifier's own
-    attention; `<kind>_class_<n>`, the share of shuffles after which the decision is class n;
-    `<kind>_flips`, the share of shuffles after which the decision is not `own`.
+    Scores for each kind: `<kind>_drop` and `<kind>_accuracy_drop`, the decrease in F1 and in accuracy;
+    `<kind>_flips`, the share of decisions that change. With two classes F1 is the positive class's,
+    else the mean over classes. Columns: `gold`, the label; `own`, the decision under the classifier's
+    own attention; `<kind>_class_<n>`, the share of replacements under which the decision is class n;
+    `<kind>_flips`, the share of replacements under which the decision is not `own`. There is one
+    uniform replacement; each shuffle is a permuted one.
 
     Args:
-        permutations: Number of shuffles of every text, 1 or more. F1 counts the decisions of all shuffles.
+        permutations: Number of shuffles of every text, 1 or more. F1 counts the decisions of all
+            shuffles.
     """
 
     name = "perturbation"

@@ -21,18 +21,19 @@ class Rationale(FidelityTest):
     """Faithfulness and plausibility of rationales: the words that a ranking puts first (DeYoung et al. 2020).
 
     Let p be the probability of the class predicted for the full text x, and r the words of a rationale.
-    Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone), low
-    if r is enough. Both are averaged over several lengths of the rationale, `fractions`. The AOPC of
-    DeYoung et al. (§5) divides the sum over lengths by one more: with five lengths it is 5/6 of this mean.
-    A rationale has at least one word, and leaves at least one. `random` is the baseline.
+    Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone),
+    low if r is enough. Both are averaged over several lengths of the rationale, `fractions`. The AOPC
+    of DeYoung et al. (§5) divides the sum over k lengths by k + 1, here it is divided by k: with five
+    lengths, AOPC is 5/6 of this mean. A rationale has at least one word, and leaves at least one.
+    `random` is the baseline.
 
-    Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the area
-    under the precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is the F1
-    of a rationale with as many words as are marked. All three are nan for texts without marked words. At
-    the level of sentences, a sentence with a marked word is marked.
+    Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the
+    area under the precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is
+    the F1 of a rationale with as many words as are marked. All three are nan for texts without marked
+    words. At the level of sentences, a sentence with a marked word is marked.
 
-    Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column `gold`
-    counts the marked words.
+    Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column
+    `gold` counts the marked words.
 
     Args:
         rankings: Rankings of the words, each once.
@@ -100,10 +101,12 @@ class Rationale(FidelityTest):
         return means(self._scores)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the measures of plausibility, by ranking and by number of marked words in the text.
+        """Return the table `rationale.plausibility`; none if the corpus marks no words.
 
-        There is no table if the corpus marks no words. The split by number shows a limit of rankings that
-        score one word at a time: they miss words that can replace each other, or that decide only together.
+        It has a row for each checkpoint, number of marked words in the text (1, 2, or 3 and more) and
+        ranking. The row has the number of texts and the means of `auprc`, `average_precision` and
+        `token_f1`. The number of marked words matters for rankings that score one word at a time: they miss
+        words that can replace each other, or that decide only together.
         """
         rows = [
             {"checkpoint": result.name, "deciding words": size, "texts": len(values), "ranking": ranking}

@@ -53,14 +53,18 @@ class Saliency:
     def input_x_gradient(self) -> Tensor:
         """Input × gradient, `|Σ_d e_d ∂p/∂e_d|`, with fixed attention, `[batch, positions]`.
 
-        Jain & Wallace (2019, §4.1) and their code call it gradient.
+        e is an embedded token, p the probability of the predicted class. Jain & Wallace (2019, §4.1) and
+        their code call this measure gradient.
         """
         embedded, gradients = self._word_gradients
         return self.classified.to_positions((embedded * gradients).sum(-1)).abs()
 
     @cached_property
     def gradient_norm(self) -> Tensor:
-        """Norm of the gradient, `‖∂p/∂e‖₂`, with fixed attention, `[batch, positions]`."""
+        """Norm of the gradient, `‖∂p/∂e‖₂`, with fixed attention, `[batch, positions]`.
+
+        e is an embedded token, p the probability of the predicted class.
+        """
         _, gradients = self._word_gradients
         return self.classified.to_positions(gradients.norm(dim=-1))
 
@@ -68,9 +72,10 @@ class Saliency:
     def integrated_gradients(self) -> Tensor:
         """Integrated gradients of the log-odds (Sundararajan et al. 2017), `[batch, positions]`.
 
-        Positive values support the decision. The log-odds, log p/(1 − p), are used because p hardly changes
-        over most of the path of a confident decision. Attention is recomputed at each point of the path.
-        The baseline embeds every word as zeros and keeps the delimiters, as `leave_one_out` does.
+        Positive values support the decision. The log-odds, log(p/(1 − p)) of the probability p of the
+        predicted class, are used because p hardly changes over most of the path of a confident decision.
+        Attention is recomputed at each point of the path. The baseline embeds every word as zeros, and
+        keeps the embeddings of the delimiters.
         """
         return self._integrated[0]
 
@@ -117,7 +122,7 @@ class Saliency:
 
     @property
     def leave_one_out(self) -> Tensor:
-        """Decrease of p if the words of a position are left out, `[batch, positions]`.
+        """Decrease in the probability of the predicted class without a position's words, `[batch, positions]`.
 
         Positive values support the decision.
         """
@@ -125,7 +130,7 @@ class Saliency:
 
     @property
     def leave_one_out_tvd(self) -> Tensor:
-        """Total variation distance of the output if the words of a position are left out, `[batch, positions]`.
+        """Total variation distance between the outputs with and without a position's words, `[batch, positions]`.
 
         See Jain & Wallace (2019, §4.1).
         """
@@ -140,17 +145,19 @@ class Saliency:
 
     @cached_property
     def attention_gradient(self) -> Tensor:
-        """Gradient ∂p/∂α, summed over heads, `[batch, positions]` (Serrano & Smith 2019, §5).
+        """Gradient ∂p/∂α of the probability p of the predicted class by attention, `[batch, positions]`.
 
-        Hidden states are held fixed. The gradient is 0 outside the mask.
+        It is summed over heads (Serrano & Smith 2019, §5). Hidden states are held fixed. The gradient is 0
+        outside the mask.
         """
         return self._attention_gradients.sum(0)
 
     @cached_property
     def attention_times_gradient(self) -> Tensor:
-        """Attention times gradient, α ∂p/∂α, summed over heads, `[batch, positions]` (Serrano & Smith 2019, §5).
+        """Attention times gradient, α ∂p/∂α, p the probability of the predicted class, `[batch, positions]`.
 
-        Hidden states are held fixed. The product is 0 outside the mask.
+        It is summed over heads (Serrano & Smith 2019, §5). Hidden states are held fixed. The product is 0
+        outside the mask.
         """
         return (self.classified.weights.detach() * self._attention_gradients).sum(0)
 
@@ -167,7 +174,9 @@ class Saliency:
         return values
 
     def magnitude(self, measure: Measure) -> Tensor:
-        """Return the absolute value of a measure, `[batch, positions]`; for `leave_one_out`, `leave_one_out_tvd`.
+        """Return the absolute value of a measure, `[batch, positions]`.
+
+        For `leave_one_out` it is `leave_one_out_tvd`, not the absolute decrease in probability.
 
         Args:
             measure: Name of the measure.
@@ -191,12 +200,12 @@ class Saliency:
 
 
 def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tensor) -> Tensor:
-    """Return the gradient of p, the probability of the predicted class, with respect to `inputs`.
+    """Return the gradient of the probability of the predicted class with respect to `inputs`.
 
     Args:
-        classified: The texts; the predicted class is the class predicted for them unchanged.
+        classified: The unchanged texts, with their predicted classes.
         logits: Logits computed from `inputs`, `[batch, classes]`.
-        inputs: Tensor with recorded gradients, for instance embedded tokens.
+        inputs: Tensor that requires gradients, for instance embedded tokens.
 
     Returns:
         The gradient, with the shape of `inputs`.

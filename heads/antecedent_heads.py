@@ -40,18 +40,19 @@ _SUFFIXES = (("all", ""), *((group, f"_{group}") for group in MENTION_TYPES))
 
 
 def links_of(batch: AntecedentBatch) -> Links:
-    """Return the links of a window: the mentions that have an antecedent in it."""
+    """Return the links of a window: its mentions with an antecedent in the window, see `Links`."""
     return find_links(*(column.cpu().numpy() for column in (batch.head_words, batch.clusters, batch.types)))
 
 
 class AntecedentEvaluation(nn.Module):
-    """Antecedent selection accuracy of every attention head, of three baselines and of a trained probe.
+    """Evaluation of antecedent selection by every attention head, three baselines and a trained probe.
 
-    All are scored on the same links. A link is a mention with an antecedent in its window.
+    All are scored on the same links. A link is a mention with an earlier mention of its cluster in its
+    window; the two must have different head words.
 
     Args:
-        mode: `held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores
-            on dev, as the original does.
+        mode: `held_out` chooses the best heads on dev and scores them on test; `paper` chooses and
+            scores on dev, as Clark et al. (2019) do.
         seed: Seed of the bootstrap.
         trained: True to score a trained probe too.
 
@@ -124,12 +125,13 @@ class AntecedentEvaluation(nn.Module):
         figures: Mapping[str, Figure] | None = None,
         trained_for: Mapping[str, object] | None = None,
     ) -> Result:
-        """Return the scores over all windows.
+        """Return accuracies over all windows, with tables and figures, as the result of an experiment.
 
         Args:
             experiment: Name of the experiment.
-            figures: Additional figures of the experiment.
-            trained_for: Audit entries about the training of the probe.
+            figures: Figures that are added to the result, by name.
+            trained_for: Facts about the training of the probe, by name, which are added to the
+                result's audit.
         """
         counts = {split: self._counted(split) for split in STAGES["test"]}
         (dev_right, dev_links), (right, links) = counts["dev"], counts[self._scored]
@@ -256,18 +258,21 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
 
 
 class AntecedentHeads(Experiment[CoreferenceDataModule]):
-    """Experiment that measures the antecedent selection accuracy of every attention head, in both directions.
+    """Experiment on antecedent selection by every attention head (Clark et al. 2019, §4.3).
 
-    For every mention with an antecedent in its window, an attention head predicts the earlier mention whose
-    head word the mention attends to most; in the other direction, the mention whose head word attends to it
-    most. The best attention head is chosen on dev for all mentions together, and for each type of mention.
-    These heads are scored on test, beside three baselines on the same mentions: the nearest mention, the
-    nearest mention with the same head word, and a rule-based sieve. Intervals are over documents. Nothing
-    is trained: run it with `python train.py test`.
+    For every mention with an antecedent in its window, an attention head predicts an earlier mention:
+    the one whose head word gets the most attention from the mention's head word. In the other
+    direction of attention, it predicts the earlier mention whose head word gives the most attention to
+    the mention's head word.
+
+    The best attention head is chosen on dev for all mentions together, and for each type of mention.
+    These heads are scored on test. Three baselines are scored on the same mentions: the nearest
+    earlier mention, the nearest earlier mention with the same head word, and a rule-based sieve.
+    Intervals are over documents. Nothing is trained: run it with `python train.py test`.
 
     Args:
-        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
-            original does.
+        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as Clark
+            et al. (2019) do.
         seed: Seed of the bootstrap.
     """
 

@@ -38,7 +38,7 @@ from training import Experiment
 
 
 class DependencyExperiment(Experiment[DependencyDataModule]):
-    """Base of experiments on dependency arcs that choose on dev and score on test.
+    """Base of experiments on dependency arcs, which make all choices on dev and score on test.
 
     Attributes:
         reads: Fields of a batch that the experiment reads; gold arcs are always read.
@@ -84,12 +84,18 @@ def read_fields(
 
 
 def split_key(split: Split, encoder: EncoderOf) -> str:
-    """Return the key of a split as read by an encoder: `dev`, or `dev_random_init` for random weights."""
+    """Return the key under which an experiment keeps the data of one split and encoder.
+
+    Args:
+        split: The split.
+        encoder: Role of the encoder. The key is `dev` for the `given` encoder, and `dev_random_init`
+            for the same encoder with random weights.
+    """
     return split if encoder == "given" else f"{split}_{encoder}"
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Raise a UserError if the corpus does not have one of some relations.
+    """Raise a UserError if the corpus lacks any of the relations that the user has named.
 
     Args:
         wanted: Relations that the user has named.
@@ -130,8 +136,8 @@ class ArcEvaluation(nn.Module):
     """Metric that scores predicted syntactic heads on test, beside baselines chosen on dev.
 
     Args:
-        relations: Relations shown in the table and the figure, in this order, after the row for all words;
-            empty for all relations.
+        relations: Relations shown in the table and the figure, in this order, after the two rows for
+            all words; empty for all relations.
     """
 
     def __init__(self, relations: Sequence[str] = ()) -> None:
@@ -161,13 +167,15 @@ class ArcEvaluation(nn.Module):
         figures: Mapping[str, Figure] | None = None,
         audit: Mapping[str, object] | None = None,
     ) -> Result:
-        """Return the scores on test beside the scores of the baselines, and reset the metrics.
+        """Return the result: attachment scores of predictions and baselines on test; reset the metrics.
+
+        The result also has a table of the accuracy on each relation.
 
         Args:
             experiment: Name of the experiment.
             data: The datamodule of the batches.
-            figures: Additional figures of the experiment.
-            audit: Entries of the audit.
+            figures: Figures that are added to the result, by name.
+            audit: Entries of the result's audit, by name.
         """
         (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
         labelled, self._labelled = self._labelled, None
@@ -202,8 +210,8 @@ def sentence_counts(
         labelled: True to also count arcs with the right relation.
 
     Returns:
-        A frame with a row of counts for each sentence; and for each score the two columns of which it is
-        the ratio.
+        A frame with a row of counts for each sentence, and a mapping from the name of each score, such
+        as `uas` or `tree.uas`, to two columns of the frame: its numerator and its denominator.
     """
     heads, tree, relations = (predicted[name].astype(np.int64) for name in ("heads", "tree", "relations"))
     found = attached(test, heads)
@@ -223,10 +231,12 @@ SHOWN = 25
 
 
 def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
-    """Return the scores of every baseline on test, named `offset.uas`, `right_branching.uas` and so on.
+    """Return the attachment scores of every baseline on test, such as `offset.uas` and `uniform.uuas`.
 
-    The best fixed offset is chosen on dev. If `Arcs.reach` limits the words that can be attended to,
-    uniform attention differs by layer and direction, and the best of them is chosen on dev too.
+    The baselines are `offset`, the fixed offset that is best on dev; `right_branching`;
+    `left_branching`; and `uniform`, uniform attention. If `Arcs.reach` limits the words that can be
+    attended to, uniform attention differs by layer and direction. Its scores are then those of the
+    layer and direction that are best on dev.
 
     Args:
         dev: Gold arcs of dev.
@@ -312,15 +322,15 @@ def relation_bars(table: Table) -> Bars:
 
 
 class Baselines(DependencyExperiment):
-    """Experiment with baselines without attention: fixed offsets, left and right branching, and uniform attention.
+    """Experiment with baselines: fixed offsets, left and right branching, and uniform attention.
 
-    The best fixed offset, per relation and overall, is chosen on dev and scored on test. Uniform attention
-    is scored by expectation: ROOT and all other words are equally likely heads. Nothing is trained, so
-    `python train.py test` runs it.
+    No attention is read. The best fixed offset, per relation and overall, is chosen on dev and scored
+    on test. Uniform attention is scored by expectation: ROOT and all other words are equally likely
+    heads. Nothing is trained, so `python train.py test` runs it.
 
     Args:
-        relations: Relations shown in the table and the figure, in this order, after the row for all words;
-            by default all relations.
+        relations: Relations shown in the table and the figure, in this order, after the two rows for
+            all words; by default all relations.
     """
 
     experiment = "baselines"

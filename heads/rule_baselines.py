@@ -77,11 +77,11 @@ _OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split()
 
 
 def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose for each mention the nearest earlier mention that has another token of the text as its head.
+    """Choose for each mention the nearest earlier mention whose head is another token of the text.
 
     Args:
-        sentences: Words of each sentence of the window.
-        tags: Parts of speech of these words, `_` in a corpus without tags.
+        sentences: Words of each sentence of the window; not used.
+        tags: Parts of speech of these words; not used.
         mentions: Mentions in window order.
 
     Returns:
@@ -111,19 +111,21 @@ def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> li
 def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
     """Choose for each mention an earlier mention by four passes of rules.
 
-    The first pass that accepts an earlier mention decides, and takes the nearest mention that it accepts:
+    The passes are tried in this order. The first pass that accepts any earlier mention decides: the
+    nearest of the mentions that it accepts is chosen. A mention whose head is the same token is never
+    accepted.
 
-    1. Both mentions have the same words, without determiners and possessives at the beginning. Not for
-      pronouns.
-    2. Both mentions have the same head word. Not for pronouns.
-    3. Both mentions agree in number, gender and person. The first pass for pronouns.
-    4. Every mention is accepted.
+    1. Accepts mentions with the same words, apart from determiners and possessives at the beginning.
+       Pronouns skip this pass.
+    2. Accepts mentions with the same head word. Pronouns skip this pass.
+    3. Accepts mentions that agree in number, gender and person.
+    4. Accepts every mention.
 
-    Case is ignored. Number, gender and person of pronouns are in `PRONOUNS`. Any other mention is plural if
-    the tag of its head is NNS or NNPS or if *and* coordinates it, singular if the tag is NN or NNP, and of
-    unknown number otherwise. Its gender is that of its head in `GENDERS`, or of a title before a proper
-    name. Its person is the third, so that *I* and *you* agree with pronouns only. Without tags a modifier
-    with *and* (a black and white cat) is mistaken for a coordination.
+    Case is ignored. Number, gender and person of pronouns are in `PRONOUNS`. Any other mention is
+    plural if the tag of its head is NNS or NNPS or if *and* coordinates it, singular if the tag is NN
+    or NNP, and of unknown number otherwise. Its gender is that of its head in `GENDERS`, or of a title
+    before a proper name. Its person is the third, so that *I* and *you* agree with pronouns only.
+    Without tags a modifier with *and* (a black and white cat) is mistaken for a coordination.
 
     Args:
         sentences: Words of each sentence of the window.

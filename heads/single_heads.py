@@ -146,7 +146,7 @@ class Predictions:
 
 
 def head_name(layer: int, head: int) -> str:
-    """Return the name `layer-head` of an attention head, which counts both from 1.
+    """Return the name of an attention head, such as `6-1`: layer and head, both counted from 1.
 
     Args:
         layer: Layer, from 0.
@@ -157,11 +157,11 @@ def head_name(layer: int, head: int) -> str:
 
 @dataclass(frozen=True)
 class Names:
-    """Names `layer-head` of the attention heads in a store, which counts both from 1.
+    """Names of the attention heads in a store, such as `6-1`: layer and head, both counted from 1.
 
     Attributes:
-        layers: Layers in the store, from 0.
-        heads: Attention heads of each layer in the store, from 0.
+        layers: Numbers, from 0, of the layers in the store.
+        heads: Numbers, from 0, of the attention heads that the store has of each layer.
     """
 
     layers: tuple[int, ...]
@@ -197,11 +197,13 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class ChosenHeads:
-    """Single attention heads, chosen on dev and scored on another split, or on dev itself as in the paper.
+    """Single attention heads that are chosen on dev and scored on test, or scored on dev too.
+
+    Clark et al. (2019) score on the data that they choose on.
 
     Attributes:
         dev: Predictions on dev.
-        scored: Predictions on the split that is scored.
+        scored: Predictions on the split that is scored; the same object as `dev` if dev is scored.
         names: Names of the attention heads.
         seed: Seed of bootstrap and permutations.
     """
@@ -221,7 +223,8 @@ class ChosenHeads:
 
         Args:
             groups: Groups of words, each bool `[words]`.
-            predictors: Index of one predictor for each group, whose accuracy on the group is meant.
+            predictors: For each group, the index of the predictor whose accuracy on this group gets an
+                interval.
 
         Returns:
             Lower ends and upper ends, each `[groups]`.
@@ -239,10 +242,15 @@ class ChosenHeads:
             permutations: Number of permutations of the test that gives `p`.
 
         Returns:
-            Table with columns `relation, n, head, direction, dev, test, low, high, offset, best_offset,
-            random_init, p`. `dev` and `test` are accuracies of the head; `offset` is the accuracy of the
-            best fixed offset, `random_init` that of the best head with random weights, both also chosen on
-            dev. `n`, interval and `p` belong to the scored split.
+            Table with columns `relation, n, head, direction, dev, test, low, high, offset,
+            best_offset, random_init, p`. All numbers but `dev` are of the scored split:
+
+            - `n` is the number of words; `p` is the p-value of `permutation_p`.
+            - `dev` and `test` are the accuracies of the head, `low` and `high` the interval. `test` is
+              nan if dev is scored.
+            - `best_offset` is the fixed offset that is best on dev, `offset` its accuracy.
+            - `random_init` is the accuracy of the head with random weights that is best on dev; nan
+              without a control.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
         chosen = {group: dev.best(group) for group in groups}
@@ -276,12 +284,13 @@ class ChosenHeads:
     def by_length(self) -> Table:
         """Return the accuracy of each relation's best head and best fixed offset, by length of the arc.
 
-        Head and offset are chosen on dev over all lengths. Words under ROOT have no arc length and are left
-        out.
+        Head and offset are chosen on dev over all lengths. Words under ROOT have no arc length and are
+        left out.
 
         Returns:
-            Table with columns `relation, length, n, head, direction, accuracy, offset`; `accuracy` is the
-            head's, `offset` the accuracy of the offset.
+            Table with columns `relation, length, n, head, direction, accuracy, offset`. `length` is a
+            class of `ARC_LENGTHS` and `n` its number of words. `accuracy` is that of the head, and
+            `offset` that of the fixed offset, both on the scored split.
         """
         dev, scored, arcs = self.dev, self.scored, self.scored.arcs
         distance = np.where(arcs.head > 0, np.abs(arcs.head - arcs.word), 0)
@@ -323,20 +332,26 @@ class ChosenHeads:
         """Classify every head as positional, syntactic, both or neither, on dev (Voita et al. 2019, §5).
 
         A head is positional if it attends to the same offset from at least 90 % of the words. It is
-        syntactic if for some relation with at least `minimum` words its accuracy, in either direction, is
-        10 points above the best fixed offset's. Relations of punctuation, and relations to ROOT, which no
-        head can find, do not count.
+        syntactic if its accuracy on some relation, in either direction, is at least 10 points above
+        the best fixed offset's. Relations with fewer than `minimum` words do not count, nor do
+        relations of punctuation, nor relations to ROOT, which no head can find.
 
         Args:
-            confidence: Mean of each head's largest weights, `[layers, heads]`, from the metric `RowPeaks`.
+            confidence: Mean of each head's largest weights, `[layers, heads]`, from the metric
+                `RowPeaks`.
             minimum: Least number of words of a relation.
 
         Returns:
-            A table with columns `head, confidence, offset, offset_share, positional, relation, direction,
-            margin, syntactic, accuracy, low, high, fixed_offset`, and the scores `positional_heads` and
-            `syntactic_heads`, shares of all heads. `relation` is the relation with the greatest margin over
-            the best fixed offset. `accuracy`, the head's on this relation, and `fixed_offset`, the
-            offset's, belong to the scored split.
+            A table with a row for each head, and the scores `positional_heads` and `syntactic_heads`,
+            shares of all heads. The columns are:
+
+            - `head` and `confidence`;
+            - `offset`, `offset_share`, `positional`: the most frequent offset, and the share of words
+              with it;
+            - `relation`, `direction`, `margin`, `syntactic`: the relation with the greatest margin
+              over the best fixed offset;
+            - `accuracy`, `low`, `high`, `fixed_offset`: on this relation in the scored split, the
+              accuracy of the head with its interval, and the accuracy of the offset.
         """
         dev, scored, size = self.dev, self.scored, len(self.names)
         margins = {
@@ -407,10 +422,10 @@ class ChosenHeads:
         return on_one_scale(figures)
 
     def examples(self, best: pd.DataFrame, sentences: DependencySplit, minimum: int) -> tuple["AttentionDrawing", ...]:
-        """Choose example sentences to draw, each with the attention head and the relation that it illustrates.
+        """Choose up to three sentences to draw, each as an example of one relation and its best head.
 
         The relations are those whose best head gains most over the best fixed offset. For each, the
-        sentence in which the head finds most arcs of the relation is chosen.
+        sentence of 8 to 18 words is chosen in which the head finds most arcs of the relation.
 
         Args:
             best: Frame of the table that `best_heads` returns.

@@ -417,12 +417,14 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     """Average a score over several random orders of pruning, and compare it with the intact model's.
 
     Args:
-        found: Score under each order, with its bootstrap draws; one score for a ranking that is not random.
+        found: Score under each order, with its bootstrap draws; one score for a ranking that is not
+            random.
         whole: Score of the intact model under the same draws.
 
     Returns:
-        Columns of a table row, by name: `score, low, high, sd, difference, difference.low, difference.high,
-        p`.
+        Columns of a table row, by name. `score` is the average, with its interval `low, high` and the
+        standard deviation `sd` over orders, nan for one order. `difference` is the average minus the
+        intact model's score, with its interval `difference.low, difference.high` and its p-value `p`.
     """
     score = pooled(found)
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}

@@ -56,15 +56,16 @@ _GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vec
 
 @dataclass(frozen=True)
 class RelationHeads:
-    """Attention heads that are ablated for one relation.
+    """Attention heads that `CausalCheck` ablates for one relation.
 
     Attributes:
         relation: Name of the relation.
         number: Id of the relation in the datamodule.
-        sets: Sets of attention heads to ablate, in this order: the empty set; the best heads on dev, from
-            below the layers that the probe reads; and random sets of as many heads.
-        heads: Names of the best heads, best first.
-        best_of_all: Name of the best head of all layers.
+        sets: Sets of attention heads to ablate, in this order: the empty set; the heads that find the
+            relation best on dev, from the layers below those that the probe reads; and random sets of
+            as many heads.
+        heads: Names of these best heads, best first, separated by spaces.
+        best_of_all: Name of the head that finds the relation best in any layer.
     """
 
     relation: str
@@ -115,14 +116,16 @@ class Sentences:
         self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
 
     def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
-        """Return the words in a relation, for each sentence that has any and fits into one window.
+        """Return the words that have a relation to their head, in sentences that fit into one window.
+
+        Sentences without such a word are left out.
 
         Args:
             gold: Gold arcs of the split.
             relation: Id of the relation in the datamodule.
 
         Returns:
-            Pairs of the index of a sentence and the positions of its words in the relation, from 1.
+            For each sentence, its index and the positions of these words, from 1.
         """
         found = []
         for item in np.flatnonzero(self.whole).tolist():
@@ -250,9 +253,10 @@ class AblatedScore:
     Attributes:
         task: The model and its score.
         ablation: Replacement of the outputs of attention heads.
-        words: Function that returns the words to score, given the id of a relation.
+        words: Function that returns the words to score, given the id of a relation: pairs of the index
+            of a sentence or text and the positions of some of its words, from 1.
         lengths: Number of pieces of each sentence or text.
-        read: Function that returns the inputs of the task for some of these words.
+        read: Function that returns the inputs of the task for some of these pairs.
         label: Name of the score in figures.
         on: End of the title of the figure.
     """
@@ -266,7 +270,7 @@ class AblatedScore:
     on: str = ""
 
     def row(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
-        """Score one relation under all its sets of heads.
+        """Compute the score for one relation with each of its sets of heads ablated.
 
         Every process must call it, because the work is divided among them.
 
@@ -276,9 +280,15 @@ class AblatedScore:
             ranks: Number of this process, and of all processes.
 
         Returns:
-            The numbers of a table row, by name, and the estimate of `beyond`. `n` is the number of words or
-            texts; `intact` the score of the intact model; `best` the change of the score with the best
-            heads ablated; `random` the mean change over the random sets; `beyond` is `best` minus `random`.
+            The numbers of a table row, by name, and the last of them, `beyond`, as an estimate:
+
+            - `n`: number of words or texts;
+            - `intact`: score of the intact model;
+            - `best`: change of the score if the best heads are ablated;
+            - `random`: mean change over the random sets;
+            - `beyond`: `best` minus `random`.
+
+            Intervals, and the p-value of `beyond`, have names such as `best.low` and `beyond.p`.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
         gathered = ItemRows(self.task.columns(sets)).to(device)
@@ -305,36 +315,36 @@ class AblatedScore:
 
 
 class CausalCheck(NestedExperiment):
-    """Experiment that ablates the attention heads that are best at a relation, and random heads of the same layers.
+    """Experiment that ablates a relation's best attention heads, and random heads of the same layers.
 
-    The best heads are chosen on dev, as in `SingleHeads`, from the layers below the last `upper`. They are
-    called `needed` for the relation if ablating them changes a score more than ablating random sets of as
-    many heads of the same layers. The scores are:
+    The best heads are chosen on dev, as in `SingleHeads`, from the layers below the last `upper`. They
+    matter for the relation if ablating them changes a score more than ablating random sets of as many
+    heads of the same layers. The scores are:
 
-    - probe: accuracy on the test words of the relation, by a probe that reads the last `upper` layers. It
-      is trained on the intact encoder, and then reads the encoder with ablated heads.
-    - task: score on dev of a fine-tuned transformer, in which the heads with the same layer and number are
-      ablated.
-    - loss: loss of the language model on the test words of the relation. All pieces of one word are masked
-      at a time, or predicted as next pieces if the encoder is causal. It is left out if the encoder's files
-      hold no head for language modelling.
+    - probe: accuracy on the test words of the relation, by a probe that reads the last `upper` layers.
+      It is trained on the intact encoder, and then reads the encoder with ablated heads.
+    - task: score on dev of a fine-tuned transformer, in which the heads with the same layer and number
+      are ablated.
+    - loss: loss of the language model on the test words of the relation. All pieces of one word are
+      masked at a time, or predicted as next pieces if the encoder is causal. It is left out if the
+      encoder's files hold no head for language modelling.
 
-    Intervals and p-values come from a paired bootstrap over sentences or texts; they hold for the random
-    sets of this run. P-values are adjusted over the relations of each score (Holm 1979).
+    Intervals and p-values come from a paired bootstrap over sentences or texts; they hold for the
+    random sets of this run. P-values are adjusted over the relations of each score (Holm 1979).
 
     The other options are those of `NestedExperiment`; `seed` is also the seed of the random sets.
 
     Args:
         probe: Probe that predicts syntactic heads from attention.
         relations: Relations whose attention heads are ablated.
-        checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on the
-            dev split of its training data; None leaves out the score `task`.
+        checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
+            the dev split of its training data; None leaves out the score `task`.
         heads: Number of best attention heads that are ablated together.
-        random: Number of random sets. They take other heads than the best as long as there are enough; the
-            audit counts random heads among the best, and random sets that repeat another.
+        random: Number of random sets. They take other heads than the best as long as there are enough;
+            the audit counts random heads among the best, and random sets that repeat another.
         upper: Number of last layers that the probe reads; heads are ablated below them.
-        kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what depends on
-            the sentence; `zero` also shifts the inputs of all later layers.
+        kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what
+            depends on the sentence; `zero` also shifts the inputs of all later layers.
 
     Raises:
         UserError: During setup: there are no such relations, layers or heads, or the probe reads no

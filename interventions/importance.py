@@ -33,18 +33,18 @@ _BITS = 48  # gradients are tiny; their sum over half of the inputs may reach 2�
 
 
 def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return the gradient of the loss with respect to the attention weights of each layer, and the loss itself.
+    """Return the loss and accuracy of each text, and the gradient of the loss by each attention weight.
 
-    Each weight is a free variable that the softmax does not constrain. Later layers depend on it as in the
-    model.
+    Each weight is a free variable that the softmax does not constrain. Later layers depend on it as in
+    the model.
 
     Args:
         task: The model and its loss.
         inputs: Inputs of a batch, from `Task.inputs`.
 
     Returns:
-        Loss of each text `[batch]`; accuracy of each text `[batch]`; and for each layer the gradient of the
-        loss with respect to its weights, `[batch, heads, from, to]`.
+        Loss of each text `[batch]`; accuracy of each text `[batch]`; and for each layer the gradient
+        of the loss with respect to its weights, `[batch, heads, from, to]`.
     """
     weights: list[Tensor] = []
 
@@ -79,31 +79,38 @@ def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor
 
 
 def class_masks(batch: SegmentBatch) -> Tensor:
-    """Return the tokens of each class in `CLASSES`, bool `[batch, classes, time]`."""
+    """Return bool `[batch, classes, time]`, True for the tokens of each of the `CLASSES`.
+
+    The classes are start delimiters, end delimiters, punctuation (`.` and `,`) and all other real
+    tokens.
+    """
     named = [batch.start, batch.end, batch.punctuation]
     rest = batch.mask & ~torch.stack(named).any(0)
     return torch.stack([*named, rest], 1)
 
 
 class Importance(Analysis):
-    """Mean absolute gradient of the loss, |∂L/∂α|, of every attention head, by class of the token attended to.
+    """Mean absolute gradient |∂L/∂α| of every attention head, by class of the token attended to.
 
-    L is the loss of each input as a language model, if the encoder's files hold a head for it: the mean
-    over masked tokens (15 %), or over the next tokens. Without such a head the texts must have labels, and
-    L is the cross-entropy of a logistic regression on the mean of the last hidden states, fitted to the
-    train split of the same corpus. With the option `classifier`, L is the loss of that classifier, and α is
-    its own attention.
+    α is an attention weight, and L the loss of one input. There are three kinds of loss:
 
-    The mean is taken over the weights from real tokens to tokens of the class, and then over inputs with
-    such tokens.
+    - If the encoder's files hold a head for language modelling, L is its mean loss over masked tokens
+      (15 %) or, in a causal encoder, over the next tokens.
+    - Otherwise the texts must have labels. L is then the cross-entropy of a logistic regression on the
+      mean of the last hidden states, fitted to the train split of the same corpus.
+    - With the option `classifier`, L is the loss of that classifier, and α is its own attention.
+
+    The mean is taken over the weights from real tokens to tokens of the class, and then over inputs
+    with such tokens.
 
     Args:
-        classifier: Checkpoint of a `TransformerClassifier` fine-tuned from this encoder; the texts must
-            have its labels. It is not used for an encoder with random weights.
+        classifier: Checkpoint of a `TransformerClassifier` fine-tuned from this encoder; the texts
+            must have its labels. It is not used for an encoder with random weights.
 
     Raises:
         UserError: The encoder's files hold no head for language modelling, and the texts are not one
-            labelled corpus with a train split.
+            labelled corpus with a train split; or `classifier` was fine-tuned from another encoder, or
+            lacks a label of the texts.
     """
 
     name = "importance"

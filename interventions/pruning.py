@@ -73,8 +73,8 @@ def head_derivatives(
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the largest attention weight from each subword piece to any piece of a word, for each head.
 
-    It is nan for pieces that belong to no word, such as delimiters. Voita et al. (2019, §4) also leave out
-    the end of the sentence.
+    It is nan for pieces that belong to no word, such as delimiters. Voita et al. (2019, §4) leave out
+    only the end of the sentence.
 
     Args:
         run: Function that runs the model on inputs.
@@ -103,19 +103,20 @@ def normalised(importance: Floats) -> Floats:
 
 
 class Pruning(TaskExperiment):
-    """Experiment that scores a classifier as its heads are pruned, a tenth at a time and without training.
+    """Experiment that scores a classifier as its heads are pruned, a tenth at a time, without training.
 
-    Heads are pruned in the order of a ranking. `importance` is E_x |∂L(x)/∂ξ_h| over texts of train, lowest
-    first (Michel et al. 2019). `confidence` is a head's largest attention weight, averaged over the words
-    of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer may lose all
-    its heads, as by default in the released code of Michel et al.
+    Heads are pruned in the order of a ranking. `importance` is E_x |∂L(x)/∂ξ_h| over texts of train,
+    lowest first (Michel et al. 2019). `confidence` is a head's largest attention weight, averaged over
+    the words of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer
+    may lose all its heads, as by default in the released code of Michel et al.
 
-    For the score, the outputs of pruned heads are set to zero. The time `seconds` is measured on a model
-    from which these heads have been removed, see `attention.modeling_pruned.prune`.
+    For the score, the outputs of pruned heads are set to zero. The column `seconds` is the time of a
+    pass over up to 256 texts, by a model from which these heads have been removed; see
+    `attention.modeling_pruned.prune`.
 
     Args:
-        checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was trained
-            on.
+        checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was
+            trained on.
         rankings: Rankings of the heads.
         normalise: True to divide importance by the ℓ2 norm of its layer.
         exact: True to estimate importance again after each step, with the heads pruned so far off.
@@ -123,13 +124,13 @@ class Pruning(TaskExperiment):
         seeds: Number of random orders, whose scores are averaged.
         split: Split that is scored.
         score: Name of the score; by default the default score of the data.
-        save: Folder to save a model to, without its least important heads.
-        share: Share of the heads that the saved model lacks.
+        save: Folder to save a model to, without its least important heads; needs `share`.
+        share: Share of the heads that the saved model lacks; needs `save`.
         seed: Seed of random draws; by default the seed of the run.
 
     Raises:
-        UserError: An option is out of range, data and checkpoint do not fit, or heads of the model to save
-            cannot be removed.
+        UserError: An option is out of range, data and checkpoint do not fit, or heads of the model to
+            save cannot be removed.
     """
 
     experiment = "pruning"

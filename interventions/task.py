@@ -94,9 +94,9 @@ class Task(ABC):
     def statistic(self) -> Statistic:
         """Return the function that computes the score for each bootstrap draw.
 
-        The function takes the rows of the texts, `[texts, 1 + width]`, a column of gold values and then the
-        outputs; and weights `[draws, texts]`, how often each text occurs in a draw. It returns the scores
-        `[draws]`.
+        The function has two arguments. The first has a row for each text, `[texts, 1 + width]`: its
+        gold value, followed by its outputs. The second says how often each text occurs in each draw,
+        `[draws, texts]`. The function returns the scores `[draws]`.
         """
 
     def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
@@ -158,8 +158,9 @@ class Task(ABC):
             sets: Sets of heads for each ablation.
 
         Returns:
-            `gold`, `[batch]`, and the outputs of all sets for each kind of ablation,
-            `[batch, sets × width]`, by name.
+            Columns by name: `gold`, the gold values `[batch]`; and for each kind of ablation, such as
+            `zero`, the outputs with each of its sets ablated, one set after the other,
+            `[batch, sets × width]`.
         """
         index = inputs["index"]
         with torch.autocast(index.device.type, enabled=False):
@@ -225,7 +226,7 @@ class TaskOutputs:
         """Warn if the intact model predicts the same label for every text.
 
         Args:
-            kind: Kind of ablation among whose outputs the intact model's are stored.
+            kind: Kind of ablation whose sets include the empty one, the intact model.
         """
         found = np.unique(self.outputs[kind, frozenset()].argmax(1))
         if len(self.task.labels) > 1 and len(found) == 1:

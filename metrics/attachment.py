@@ -109,21 +109,25 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
 
 
 def uniform_attached(arcs: Arcs) -> Floats:
-    """Return the expected `attached` score of syntactic heads drawn uniformly at random, `[ways, words]`.
+    """Return the expected `attached` score if heads are drawn uniformly at random, `[ways, words]`.
 
-    Without `arcs.reach`, there is one way to draw: the head of a word is ROOT or any other word of its sentence,
-    which gives the score 1/n for n words. With `arcs.reach`, there are two ways per layer. In the first rows, one per
-    layer, the head is ROOT or any other word that the word may attend to. In the remaining rows, again one per layer,
-    it is ROOT or any other word that may attend to the word.
+    There is a row for each way to draw the syntactic heads:
+
+    - Without `arcs.reach` there is one row. The head of a word is ROOT or any other word of its
+      sentence, so the score is 1/n in a sentence of n words.
+    - With `arcs.reach` there are two rows per layer. In the first half of the rows, one per layer, the
+      head is ROOT or any other word that the word may attend to. In the second half it is ROOT or any
+      other word that may attend to the word.
     """
     return _uniform(arcs)[0]
 
 
 def uniform_edges_found(arcs: Arcs) -> Floats:
-    """Return the expected `edges_found` score of syntactic heads drawn uniformly at random, `[ways, words]`.
+    """Return the expected `edges_found` score if heads are drawn uniformly at random, `[ways, words]`.
 
-    Each row is one way to draw, as in `uniform_attached`: one row without `arcs.reach`, else two per layer. If heads
-    are drawn from all words, the score is 1 − (1 − 1/n)² if neither word of the edge is punctuation, else 1/n.
+    The rows are those of `uniform_attached`. If heads are drawn from all words, the score of an edge
+    is 1 − (1 − 1/n)² if neither of its words is punctuation, and 1/n if the head is. Words under ROOT
+    and punctuation get nan.
     """
     scored, head_row = _edges(arcs)
     own, of_head = _uniform(arcs)
@@ -175,7 +179,8 @@ def offset_heads(arcs: Arcs, k: int | Integers) -> Integers:
 def right_branching(arcs: Arcs) -> Integers:
     """Predict the NEXT word as syntactic head of every word, `[words]`; the last word's head is ROOT.
 
-    The name is from Clark et al. (2019, §5). Work on parsing uses the two names the other way round.
+    The name is from Clark et al. (2019, §5). Work on parsing calls this baseline left-branching, and
+    `left_branching` right-branching.
     """
     return np.where(arcs.word < arcs.length, arcs.word + 1, 0)
 
@@ -186,11 +191,11 @@ def left_branching(arcs: Arcs) -> Integers:
 
 
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
-    """Return the fixed offset that finds most syntactic heads, and the best offset of each relation.
+    """Return the fixed offset, from -3 to 3, that finds most syntactic heads, and that of each relation.
 
-    On a tie the smaller |k| wins, then the positive k. The first choice leaves out punctuation; the choice for a
-    relation counts all its words. A relation without words gets the offset of the first choice. Choose on one split
-    and score on another.
+    The overall offset is chosen over all words but punctuation, and the offset of a relation over all
+    its words. A relation without words gets the overall offset. On a tie the smaller |k| wins, then
+    the positive k. Choose on one split and score on another.
 
     Args:
         arcs: Gold arcs of the split to choose on.
@@ -283,9 +288,9 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
 
 
 def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
-    """Return the accuracy on all words, without punctuation, and on each relation, with 95 % intervals.
+    """Return accuracies on all words, on all words but punctuation, and on each relation that occurs.
 
-    The intervals are over sentences. The groups are those of `groups_of`.
+    They have 95 % intervals over sentences.
 
     Args:
         arcs: Gold arcs.
@@ -294,7 +299,8 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
         seed: Seed of the resampling.
 
     Returns:
-        A frame with columns `relation, n, accuracy, low, high`; n is the number of words.
+        A frame with a row for each group of `groups_of`, and columns
+        `relation, n, accuracy, low, high`; n is the number of words.
     """
     groups = groups_of(arcs, relations)
     totals = np.column_stack([count(arcs, words) for words in groups.values()])
@@ -312,12 +318,18 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
 
 
 def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame:
-    """Return one row per sentence: its `words`, and the numerators and denominators of the attachment scores.
+    """Return the numerators and denominators of the attachment scores, one row per sentence.
 
     Args:
         arcs: Gold arcs.
         attached: Score of each word, `[words]`, as from `attached`.
-        edges: Score of each word's edge, `[words]`, as from `edges_found`; nan for words whose edge does not count.
+        edges: Score of each word's edge, `[words]`, as from `edges_found`; nan for words whose edge
+            does not count.
+
+    Returns:
+        A frame with columns `sentence, words, scored, correct, correct_with_punctuation, edges,
+        edges_found`. `words` is the number of words, `scored` without punctuation. `ATTACHMENT_RATIOS`
+        says which two columns make which score.
     """
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)

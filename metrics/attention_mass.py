@@ -48,22 +48,25 @@ class TokenKinds:
 
 
 def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = False) -> Tensor:
-    """Return the `STATISTICS` of every input and head: mean attention by kind of token, entropies, and sinks.
+    """Return the `STATISTICS` of every input and head: mean attention, entropies, and sinks.
 
-    A mean is over the rows of the real tokens of an input. A row without a previous or next token counts as 0 in the
-    mean attention to it. The statistics `…_without_first` and `…_without_heaviest` leave out the column of an
-    attention sink: each row is rescaled to sum to one without it, and rows without other weight are skipped, such as
+    A mean is over the rows of the real tokens of an input. A row without a previous or next token
+    counts as 0 in the mean attention to it.
+
+    Some statistics leave out the column of an attention sink: `…_without_first` the column of the
+    first position, and `…_without_heaviest` the column with most attention in this input and head.
+    Each row is rescaled to sum to one without it. Rows without any other weight are skipped, such as
     the first row of a decoder.
 
     Args:
         weights: float32 `[batch, heads, from, to]`, zero in the columns of the padding.
         tokens: Kinds of the tokens.
-        smoothed: Compute entropies of .9999 α + .0001 / n over n tokens, as Clark et al.'s released code does, unlike
-            their paper.
+        smoothed: Compute entropies of .9999 α + .0001 / n over n tokens, as Clark et al.'s released
+            code does, unlike their paper.
 
     Returns:
-        float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan if an input has no token
-        of a kind, or if all rows are skipped.
+        float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan if an
+        input has no token of a kind, or if all rows are skipped.
     """
     start, end, punctuation, real = (
         kind.to(weights.dtype) for kind in (tokens.start, tokens.end, tokens.punctuation, tokens.real)

@@ -32,13 +32,12 @@ def bootstrap_ratio(
 ) -> Estimate[Any]:
     """Return Σ numerator / Σ denominator with a 95 % interval, by the percentile bootstrap over units.
 
-    See Efron & Tibshirani (1993, ch. 13). The units are sentences, or documents for coreference. They are resampled
-    instead of words, because the words of a sentence are not independent, and resampling them would make the interval
+    See Efron & Tibshirani (1993, ch. 13). The units are sentences, or documents for coreference. Words
+    are not resampled, because the words of a sentence are not independent, and the interval would be
     too narrow.
 
-    The resampled sums are a product of weights and counts, so all columns share the resamples, and memory stays
-    bounded. `scipy.stats.bootstrap` copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take
-    6 GB.
+    All columns share the resamples. Memory stays bounded, unlike in `scipy.stats.bootstrap`, which
+    copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
     Args:
         numerator: Counts `[units, ...]`, for instance the right words of each sentence.
@@ -48,8 +47,9 @@ def bootstrap_ratio(
         seed: Seed of the resampling.
 
     Returns:
-        The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all units, an interval
-        if fewer than two units have a denominator. Resamples without a denominator are ignored.
+        The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all
+        units, an interval if fewer than two units have a denominator. Resamples without a denominator
+        are ignored.
 
     Raises:
         ValueError: A count is not finite.
@@ -216,7 +216,11 @@ def _spread(column: Floats, weights: Floats) -> Floats:
 
 
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
-    """Return the mean of estimates from runs that differ only in the seed, with its interval and `sd` over seeds."""
+    """Return the mean of estimates from runs that differ only in the seed.
+
+    All must have been resampled alike. The values of each resample are averaged over runs, and the
+    interval is taken from these averages. `sd` is the standard deviation over seeds, nan for one run.
+    """
     value, sd = mean_and_sd([one.value for one in seeds])
     draws = np.mean([one.draws for one in seeds], axis=0)
     return Estimate(value, *_interval(draws), unit=seeds[0].unit, sd=sd, draws=draws)
@@ -232,9 +236,10 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def difference(a: Estimate, b: Estimate) -> Estimate:
-    """Return the difference a − b of two estimates, with 95 % interval and p-value from their own resamples.
+    """Return the difference a − b of two estimates, with a 95 % interval and a p-value.
 
-    Both estimates must come from the same resamples; the p-value is defined as in `paired_bootstrap`.
+    Both are computed from the differences between the `draws` of the two estimates, which must come
+    from the same resamples of the same units. The p-value is defined as in `paired_bootstrap`.
 
     Raises:
         ValueError: The numbers of draws differ.
@@ -252,12 +257,14 @@ def paired_bootstrap(
     draws: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Return the difference a − b of two ratios of counts on the same units, with its 95 % interval and p-value.
+    """Return the difference a − b of two ratios of counts, with its 95 % interval and p-value.
 
-    Both runs see the same resamples (percentile bootstrap over units; Efron & Tibshirani 1993, ch. 13; Koehn 2004),
-    so that the difficulty of a sentence cancels out. The p-value inverts the interval (Efron & Tibshirani 1993,
-    §15.4): twice the share of resamples whose difference lies on the rarer side of zero. One is added to this count
-    and to the number of resamples, so that the p-value is never zero.
+    Both runs are counted on the same units and see the same resamples, so that the difficulty of a
+    sentence cancels out (percentile bootstrap over units; Efron & Tibshirani 1993, ch. 13; Koehn
+    2004).
+
+    The p-value inverts the interval (Efron & Tibshirani 1993, §15.4). It is 2 (1 + k) / (1 + m), at
+    most 1, where k of m resamples have a difference on the rarer side of zero. It is thus never zero.
 
     Args:
         a_numerator: Counts of run a, `[units]`, for instance the right words of each sentence.
@@ -269,8 +276,8 @@ def paired_bootstrap(
         seed: Seed of the resampling.
 
     Returns:
-        Difference, nan if a denominator is zero in every unit; interval and p-value are nan if it is zero in all
-        units but one. Resamples without a denominator are ignored.
+        Difference, nan if a denominator is zero in every unit; interval and p-value are nan if it is
+        zero in all units but one. Resamples without a denominator are ignored.
 
     Raises:
         ValueError: A count is not finite.

@@ -143,10 +143,13 @@ def _of_confusions(formula: Callable[[Floats], Floats], classes: int) -> Statist
 def f1_drop(positive: int | None, classes: int) -> Statistic:
     """Return a statistic for `resample`: F1 of a classifier minus F1 of its decisions after a change.
 
-    F1 is of the class `positive`, or macro F1 if it is None. A change, such as other attention weights, may give
-    several decisions for a text. The statistic reads the columns gold class, predicted class, and, for each class,
-    the share of the text's changed decisions that predict it. F1 after the change is computed from one confusion
-    matrix, to which these shares are added.
+    F1 is of the class `positive`, or macro F1 if it is None. A change, such as other attention
+    weights, may give several decisions for a text. F1 after the change comes from one confusion
+    matrix, in which a text counts for each class with the share of its changed decisions that predict
+    this class.
+
+    The statistic reads the columns `[texts, 2 + classes]`: gold class, predicted class, and these
+    shares.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:

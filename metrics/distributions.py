@@ -83,9 +83,10 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
 
 
 def scaled_rows(weights: Tensor, out: Tensor) -> None:
-    """Write n/2 · (.999 α + .001/n), attention α smoothed as in the paper's code and scaled, into `out`.
+    """Smooth and scale the attention of all heads on an input, and write it into `out`.
 
-    The result is the input of `summed_divergences`.
+    It writes n/2 · (.999 α + .001/n), the input of `summed_divergences`. The smoothing is that of
+    Clark et al.'s (2019) released code.
 
     Args:
         weights: Attention α between the n real tokens of an input, `[heads, n, n]`.
@@ -96,19 +97,19 @@ def scaled_rows(weights: Tensor, out: Tensor) -> None:
 
 
 def summed_divergences(rows: Tensor, n: int) -> Tensor:
-    """Return the Jensen–Shannon divergence between every two heads, in nats, summed over the rows of an input.
+    """Return the Jensen–Shannon divergence of every two heads, in nats, summed over an input's rows.
 
-    For rows p and q of two heads, and a and b the same rows scaled by n/2 (`scaled_rows`), JSD(p, q) = H((p + q)/2) −
-    (H(p) + H(q))/2 = Σ (a ln 2a + b ln 2b − (a + b) ln(a + b)) / n. This needs one logarithm for each pair of heads
-    instead of four. It is also more exact where attention is nearly uniform: there the entropies would differ by less
-    than their rounding errors.
+    Let p and q be the same row of two heads, and a and b these rows scaled by n/2 (`scaled_rows`).
+    Then JSD(p, q) = H((p + q)/2) − (H(p) + H(q))/2 = Σ (a ln 2a + b ln 2b − (a + b) ln(a + b)) / n.
+    This needs one logarithm for each pair of heads instead of four. It is also more exact where
+    attention is nearly uniform: there the entropies would differ by less than their rounding errors.
 
     Args:
         rows: Attention scaled by `scaled_rows`, float32 `[heads, n · n]`.
         n: Number of tokens.
 
     Returns:
-        float64 `[heads, heads]`, zeros for pairs whose second head is before the first.
+        float64 `[heads, heads]`. Each pair is above the diagonal, and all below it is zero.
     """
     heads = len(rows)
     sums = rows.new_zeros(heads, heads, dtype=torch.float64)

@@ -114,19 +114,20 @@ def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, 
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
-    """Return the most frequent offset of each of K predictors, and the share of words that it chooses at it.
+    """Return each predictor's most frequent offset from a word to the word it chooses, and its share.
 
-    The share of a positional head is high (Voita et al. 2019, §5.1). A predictor is an attention head with a
-    direction of attention. The share is over words that are not alone in their sentence; Voita et al. count all
-    tokens, with delimiters and the word itself. A head that gives other words little weight may look positional by
-    chance: compare its confidence (`RowPeaks`).
+    A predictor is an attention head with a direction of attention. A positional head has a high share
+    (Voita et al. 2019, §5.1). The share is over words that are not alone in their sentence; Voita et
+    al. count all tokens, with delimiters and the word itself. A head that gives other words little
+    weight may look positional by chance: compare its confidence (`RowPeaks`).
 
     Args:
         arcs: Gold arcs; only positions and lengths are used.
-        predicted: Position that each predictor chooses for each word, `[words, K]`.
+        predicted: Position that each of K predictors chooses for each word, `[words, K]`.
 
     Returns:
-        Offsets int64 `[K]`, positive to the right, and shares `[K]`.
+        Offsets int64 `[K]`, positive to the right, and the shares of the words with these offsets,
+        `[K]`.
     """
     low = -int(arcs.length.max(initial=0))
     commonest, most = np.zeros(predicted.shape[1], dtype=np.int64), np.zeros(predicted.shape[1])
@@ -148,21 +149,26 @@ def permutation_p(
 ) -> Floats:
     """Return a permutation p-value for the best of K predictors in each group of words, `[groups]`.
 
-    A predictor is an attention head with a direction of attention. The test asks whether its accuracy exceeds both
-    the luck of choosing among K predictors and what positions alone give.
+    A predictor is an attention head with a direction of attention. The p-value is small if the
+    predictor's accuracy is higher than the positions of words explain, and higher than the choice of
+    the best of K predictors explains.
 
-    A permutation shuffles the offsets of the gold heads among the words of a group that have about as many words
-    before and after them. A shuffle among all words would put gold heads outside of sentences, where no predictor
-    looks. A predictor with a fixed offset keeps its accuracy and is never significant; a predictor that follows the
-    arcs loses accuracy. Each permutation takes the maximum over all predictors (max statistic of Westfall & Young
-    1993), which corrects for the choice. The smallest p-value is 1 / (permutations + 1). It is nan if no shuffle can
-    change the offsets of a group.
+    A permutation shuffles the offsets of the gold heads among the words of a group that have about as
+    many words before and after them. A shuffle among all words would put gold heads outside of
+    sentences, where no predictor looks. A predictor with a fixed offset keeps its accuracy and is
+    never significant; a predictor that follows the arcs loses accuracy. Each permutation takes the
+    maximum over all predictors (max statistic of Westfall & Young 1993), which corrects for the
+    choice.
+
+    The smallest p-value is 1 / (permutations + 1). A p-value is nan if no shuffle can change the
+    offsets of the group.
 
     Args:
         arcs: Gold arcs.
         predicted: Position that each predictor chooses as the head of each word, `[words, K]`.
         groups: Bool `[words]` by name of the group, for instance a relation.
-        observed: Number of right predictions of the chosen predictor in each group.
+        observed: For each group, the number of right predictions of the predictor whose p-value is
+            wanted.
         permutations: Number of shuffles.
         seed: Seed of the shuffles.
     """

@@ -160,14 +160,15 @@ def recorded() -> Iterator[Updates]:
 
 
 def subtract(updates: Updates, others: Updates) -> None:
-    """Add the differences between two encoders' numbers, input by input, to the metrics that compare pairs.
+    """Subtract a second encoder's numbers from a first one's by input, and add up the differences.
 
-    A metric compares pairs if `Moments.pair` was called. Both arguments come from `recorded`.
+    They are added to `Moments.differences` of the metrics on which `Moments.pair` was called; the
+    other metrics stay as they are. Both arguments come from `recorded`.
 
     Args:
-        updates: Recorded updates of the metrics with the first encoder's numbers.
-        others: Recorded updates with the second encoder's numbers, which are subtracted: of the same analyses on the
-            same inputs, in the same order.
+        updates: Updates of the metrics with the first encoder's numbers.
+        others: Updates of metrics with the second encoder's numbers: the same analyses on the same
+            inputs, in the same order.
     """
     for (moments, groups, values), (_, _, other) in zip(updates.values(), others.values(), strict=True):
         if moments.differences is not None:
@@ -175,19 +176,20 @@ def subtract(updates: Updates, others: Updates) -> None:
 
 
 class Moments(ExactMetric):
-    """Metric that sums the numbers of each input, and their squares, separately for each group of inputs.
+    """Metric that sums the numbers of each input, and their squares, for each group of inputs.
 
-    Numbers are rounded to fixed point, so that the sums are exact integers: the same in any order and on any number
-    of devices. Squares of the rounded numbers are summed exactly too, in several limbs.
+    Numbers are rounded to fixed point, so that the sums are exact integers: the same in any order and
+    on any number of devices. Sums of squares are exact too; each is kept in several integers, as it
+    may not fit into one.
 
     Args:
         groups: Number of groups, for instance 2 for the halves of a corpus.
         shape: Shape of the numbers of one input.
         unit: Unit of the numbers, or of each index of their last axis.
-        scale: Number of bits after the binary point to which numbers are rounded. 32 bits leave room for sums up to
-            2³¹ in magnitude; each further bit halves this.
-        bounds: Lower and upper bound of the numbers, for instance 0 and 1 for shares, each a number or an array that
-            broadcasts to `shape`; intervals stay within them.
+        scale: Number of bits after the binary point to which numbers are rounded. 32 bits leave room
+            for sums up to 2³¹ in magnitude; each further bit halves this.
+        bounds: Lower and upper bound of the numbers, for instance 0 and 1 for shares, each a number or
+            an array that broadcasts to `shape`; intervals stay within them.
     """
 
     counts: Tensor

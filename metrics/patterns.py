@@ -25,13 +25,15 @@ _NOTHING = 1e-6  # larger than the rounding error of float32 sums that should be
 class Structure(NamedTuple):
     """Shares of the mass of each attention map that lie in vertical, diagonal and block structures.
 
-    Each is float64 `[batch, heads]`. All but `remaining` are corrected for chance; see `structure`.
+    Each is float64 `[batch, heads]`. All but `remaining` are corrected for chance, as `structure`
+    describes.
 
     Attributes:
         vertical: Mass on the few heaviest columns.
         diagonal: Mass on the token itself and its neighbours, outside these columns.
-        block: Part of the remaining mass that stays within the segment.
-        boundary: The same part, corrected for what the distance between tokens explains by itself.
+        block: Share of the remaining mass that stays within the segment of the attending token.
+        boundary: The share `block`, corrected for the distance between tokens instead of for uniform
+            attention.
         remaining: Mass outside the heaviest columns and the diagonal.
     """
 
@@ -52,20 +54,25 @@ class _Masses(NamedTuple):
 def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Tensor, allowed: Tensor) -> Structure:
     """Return the shares of each attention map that are vertical, diagonal, and block.
 
-    Masses are means over the rows of the L real tokens:
+    Masses are means over the rows of the L real tokens. The shares, before correction, are:
 
     - `vertical`: mass on the k = min(3, delimiters + 1) heaviest columns, on a tie the first.
     - `diagonal`: mass on |i−j| ≤ 1 outside these columns.
-    - `remaining`: mass outside both.
-    - `block`: part of the remaining mass that stays in the segment of the row's token; zero if nothing remains.
-    - `boundary`: the same part, corrected for what the distance between tokens explains by itself.
+    - `remaining`: mass outside these columns with |i−j| > 1.
+    - `block`: share of the remaining mass that stays in the segment of the row's token; zero if
+      nothing remains, or if the input has one segment.
+    - `boundary`: the same as `block`.
 
-    All but `remaining` are corrected for chance: a mass x becomes (x − e) / (1 − e), where e is the mass expected by
-    chance, or zero if e = 1. For `vertical`, `diagonal` and `block`, e is the mass that uniform attention over the
-    `allowed` tokens has on the same cells. For the columns this is k / L if every token attends to all; in a causal
-    encoder, row i contributes 1 / i for each of these columns up to i. For `boundary`, e is the mass that would stay
-    in the segment if the map kept its mass at each distance |i−j|, but did not see segments: that mass times the
-    share of all pairs at this distance that lie in one segment.
+    All but `remaining` are corrected for chance: a share x becomes (x − e) / (1 − e), where e is the
+    share expected by chance, or zero if e = 1.
+
+    For `vertical`, `diagonal` and `block`, e is the share under uniform attention over the `allowed`
+    tokens. For `vertical` it is k / L if every token attends to all; in a causal encoder, row i
+    contributes 1 / i for each of these columns up to i.
+
+    For `boundary`, e is the share under a map that has the same remaining mass at each distance |i−j|,
+    but does not see segments: the mass at a distance is multiplied by the share of all pairs at this
+    distance that lie in one segment.
 
     Args:
         weights: Attention `[batch, heads, from, to]`, zero in the columns of the padding.

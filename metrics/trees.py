@@ -124,9 +124,10 @@ def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
-    """Return weights `[sentences]` for a mean over the sentences of each length, 5 to 50, and then over lengths.
+    """Return weights `[sentences]` for a mean over the sentences of each length, and then over lengths.
 
-    Hewitt & Manning (2019) average rank correlations in this way. Sentences of other lengths have weight 0.
+    Only lengths from 5 to 50 words count; other sentences have weight 0. Hewitt & Manning (2019)
+    average rank correlations in this way.
 
     Args:
         lengths: Number of words of each sentence, `[sentences]`.
@@ -294,10 +295,11 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
 
 
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
-    """Return, for each attention head, whether its maximum spanning tree has the edge from each word to its gold head.
+    """Return whether the tree of each attention head has the edge from each word to its gold head.
 
-    The tree of an attention head spans the words of a sentence without punctuation (Hewitt & Manning 2019, §4). The
-    weight of an edge is the attention in both directions.
+    The tree is the undirected maximum spanning tree of the words of a sentence, without punctuation
+    (Hewitt & Manning 2019, §4). The weight of an edge is the sum of the attention in both
+    directions.
 
     Args:
         attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the words.
@@ -306,8 +308,8 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         lengths: Number of words of each sentence, `[batch]`.
 
     Returns:
-        int64 `[batch, n, layers·heads]`: 1 if the edge is in the tree, 0 if not; -1 if the word or its head is
-        punctuation, or the head is ROOT.
+        int64 `[batch, n, layers·heads]`: 1 if the edge is in the tree, 0 if not; -1 if the word or its
+        gold head is punctuation, if the gold head is ROOT, and in the padding.
     """
     found = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
     gold, marks = heads.cpu().numpy(), punctuation.cpu().numpy()

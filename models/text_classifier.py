@@ -85,7 +85,7 @@ class DecisionRows(ItemRows):
 
 
 class TermMeans(nn.Module):
-    """Metric of the mean of each term of a loss over texts or words, in the batches of all devices.
+    """Metric that averages each term of a loss over the texts or words of all batches and devices.
 
     Args:
         names: Names of the terms.
@@ -96,7 +96,12 @@ class TermMeans(nn.Module):
         self.averages = nn.ModuleDict({name: Average() for name in names})
 
     def add(self, terms: Mapping[str, Mean]) -> None:
-        """Add the terms of a batch's loss, by name: each a mean, and the number of texts or words in it."""
+        """Add the terms of the loss of one batch.
+
+        Args:
+            terms: By name of the term, its mean over the batch, and the number of texts or words in
+                this mean.
+        """
         for name, term in terms.items():
             self.averages[name].update(term.value.detach() * term.count, term.count)  # type: ignore[operator]
 

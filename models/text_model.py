@@ -174,12 +174,13 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
 
     @abstractmethod
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits `[..., batch, classes]` of the texts of an output if their attention is replaced.
+        """Return the logits `[..., batch, classes]` of the texts of an output under other attention.
 
         Args:
-            output: Output of `forward`.
-            imposed: Attention weights `[..., batch, positions]` by name of the level, used without being normalised.
-                Levels below the lowest replaced level keep their weights; levels above it recompute theirs.
+            output: Output of `forward` for the texts.
+            imposed: Attention weights `[..., batch, positions]` by name of the level, used without
+                being normalised. Levels below the lowest replaced level keep their weights; levels
+                above it recompute theirs.
         """
 
     def prepare(self) -> None:
@@ -222,10 +223,13 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         )
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Raise TrainingError if the checkpoint is of a model with other submodules.
+        """Check that the checkpoint is of a model with the same submodules; nothing is loaded.
 
         Args:
-            part: What `checkpoint_part` has stored in the checkpoint.
+            part: Part of the checkpoint that `checkpoint_part` has made.
+
+        Raises:
+            TrainingError: The checkpoint is of a model with other submodules.
         """
         trained, here = part["modules"], _modules(self)
         for ours, theirs, has in ((here, trained, "no"), (trained, here, "a")):

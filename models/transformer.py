@@ -33,14 +33,15 @@ _TOLERANCE = 1e-4
 class Decision:
     """Output of `SequenceClassifier`: logits, and one row of attention of each requested head.
 
-    It is the row of the piece whose hidden state the classification head reads, here called the position of the
-    decision.
+    The classification head reads the hidden state of one piece, here called the position of the
+    decision. The row is the attention from this piece.
 
     Attributes:
         logits: `[batch, classes]`.
-        weights: Attention from the position of the decision to all pieces, `[batch, pieces]` by head. Weights sum to
-            one, unless they were imposed, and are 0 in the padding. The logits are computed from these tensors, so
-            their gradients with respect to them can be taken.
+        weights: Attention from the position of the decision to all pieces, `[batch, pieces]` by head.
+            Weights sum to one, unless they were imposed, and are 0 in the padding. The logits are
+            computed from these tensors, so the gradients of the logits with respect to them can be
+            taken.
         values: Vectors that the weights average, `[batch, pieces, dim]` by head.
     """
 
@@ -223,11 +224,14 @@ class _Rows:
 
 @dataclass(frozen=True)
 class TransformerOutput(Output):
-    """Output of a `TransformerClassifier`, with the inputs that `decide` needs.
+    """Output of a `TransformerClassifier`, with the inputs for running the transformer again.
+
+    `TransformerClassifier.decide` reads them, because it repeats the forward pass with other attention.
 
     Attributes:
         segments: int64 `[batch, time]`, 0 in a text and 1 in its pair.
-        imposed: Attention weights that were imposed in `forward`, `[batch, time]` by name of the level.
+        imposed: Attention weights `[batch, time]` that replaced the model's own in `forward`, by level,
+            that is by `layer-head`; empty if none did.
     """
 
     segments: Tensor
@@ -235,32 +239,34 @@ class TransformerOutput(Output):
 
 
 class TransformerClassifier(TextClassifier):
-    """A text classifier: a pretrained transformer, named as the datamodule's tokenizer, with a classification head.
+    """A text classifier: a classification head on the pretrained transformer of the data's tokenizer.
 
-    A level of attention is one row of one attention head: the attention from the piece that the classification head
-    reads, the first of an encoder (`[CLS]`) or the last of a decoder, to all pieces, delimiters included. A level is
-    named `layer-head`, both counted from 1. Imposed weights replace only this row; all other rows, heads and layers
-    compute their own attention.
+    A level of attention is one row of one attention head: the attention from the piece that the
+    classification head reads to all pieces, delimiters included. This piece is the first in an encoder
+    (`[CLS]`) and the last in a decoder. A level is named `layer-head`, both counted from 1. Imposed
+    weights replace only this row; all other rows, heads and layers compute their own attention.
 
-    A classification head in the model's files is loaded, and can be tested without training. In a regression the head
-    has one output, and the mean squared error is the loss.
+    A classification head in the model's files is loaded, and can be tested without training. In a
+    regression the head has one output, and the mean squared error is the loss.
 
     Args:
-        heads: Attention heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None for the last
-            layer.
+        heads: Attention heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None
+            for the last layer.
         learning_rate: Highest learning rate of AdamW.
-        weight_decay: Weight decay of matrices; biases and normalisations have none, as in BERT's training.
-        warmup: Fraction of the training steps in which the learning rate rises from 0; afterwards it falls to 0 by
-            the last step. Both are linear, as in BERT's released code.
+        weight_decay: Weight decay of matrices; biases and normalisations have none, as in BERT's
+            training.
+        warmup: Fraction of the training steps in which the learning rate rises from 0; afterwards it
+            falls to 0 by the last step. Both are linear, as in BERT's released code.
         class_weights: Give every class the same total weight in the loss, as in `TextClassifier`.
-        frozen: Train only weights that were initialised at random, in most cases the classification head. All weights
-            from the model's files stay as they are, and their modules have no dropout. A pooler is trained only if
-            the files lack it.
+        frozen: Train only weights that were initialised at random, in most cases the classification
+            head. All weights from the model's files stay as they are, and their modules have no
+            dropout. A pooler is trained only if the files lack it.
 
     Raises:
-        UserError: `warmup` is not a fraction below 1. Once the datamodule is known: its texts are cut into words
-            instead of pieces, the model lacks one of `heads`, the classes of a loaded classification head have
-            another order, nothing is left to train, or the training has no last step.
+        UserError: `warmup` is not a fraction below 1. Once the datamodule is known: its texts are cut
+            into words instead of pieces, the model lacks one of `heads`, the classes of a loaded
+            classification head have another order, `frozen` leaves nothing to train, or the number of
+            training steps is not limited.
     """
 
     regresses = True

@@ -31,13 +31,18 @@ _TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": 
 class Packed(bytes):
     """Data of a page, compressed with zlib.
 
-    The scripts of the page read them with `unpacked(id)`. The length is the compressed length, before
-    base64. The keyword `noisy` selects run-length compression, which is a hundred times faster, and as good
-    for data that look like noise.
+    The scripts of the page read the data with `unpacked(id)`. The length of this object is the number of
+    compressed bytes, before base64.
     """
 
     def __new__(cls, content: bytes, *, noisy: bool = False) -> Self:
-        """Compress the content."""
+        """Compress data.
+
+        Args:
+            content: The data.
+            noisy: True selects run-length compression. It is a hundred times faster, and as good for data that look
+                like noise.
+        """
         strategy = zlib.Z_RLE if noisy else zlib.Z_DEFAULT_STRATEGY
         writer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
         return super().__new__(cls, writer.compress(content) + writer.flush())

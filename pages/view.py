@@ -154,9 +154,9 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
 
     Args:
         *views: The views, each of one text.
-        budget: Largest size of the page in bytes. If the page would be larger, the values below a threshold
-            are left out; of several round thresholds the lowest that suffices is used. The page states the
-            threshold and the share that is left out.
+        budget: Largest size of the page in bytes. If the page would be larger, values below a threshold
+            are left out. The threshold is a round number, about the lowest with which the page fits. The
+            page states the threshold and the share that is left out.
 
     Raises:
         UserError: There is no view, or the budget is too small even without values.

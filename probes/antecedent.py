@@ -50,11 +50,13 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
 class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
     """A trained probe that scores the head words of earlier mentions as antecedents of a mention.
 
-    It reads the same input as a single attention head: the attention between the head words of two mentions, in both
-    directions. Its result also has, for the same test links, the best single attention head on dev and the baselines.
+    The input is the attention of all attention heads between the head words of two mentions, in both
+    directions; subclasses may also read word vectors. The probe is scored on links: mentions that have
+    an antecedent in the same window. Its result also has the accuracies, on the same links, of the
+    baselines and of the attention head that is best on dev.
 
-    Subclasses implement `build`, which creates the parameters once the sizes are known, and `forward`, which returns
-    scores `[U, U]`: of every head word (column) as the antecedent of every head word (row).
+    Subclasses implement `build`, which creates the parameters once the sizes are known, and `forward`,
+    which returns scores `[U, U]` of every head word (column) as the antecedent of every head word (row).
 
     Args:
         learning_rate: Learning rate of Adam.
@@ -133,10 +135,11 @@ def _choice(scores: Tensor) -> Tensor:
 
 
 class AntecedentAttentionProbe(TrainedAntecedentProbe):
-    """A probe that scores antecedent j of mention i by attention: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]` over heads k.
+    """A probe that scores antecedent j of mention i by attention: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]`.
 
-    i and j are the head words of the two mentions. With L layers of H heads there are `2LH` parameters. There is no
-    ROOT, because a mention without an antecedent is no link.
+    The sum is over attention heads k; i and j are the head words of the two mentions. With L layers of H
+    heads there are `2LH` parameters. Unlike probes of syntactic heads, the probe has no candidate ROOT,
+    because it is applied only to mentions that have an antecedent.
     """
 
     experiment = "antecedent_attention"

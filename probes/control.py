@@ -48,13 +48,14 @@ def control_tree(words: Sequence[str], seed: int) -> list[int]:
 
 
 class ControlTask(NestedExperiment):
-    """Selectivity of a probe: its score minus the score of a copy on a control task (Hewitt & Liang 2019).
+    """Selectivity of a probe: its score minus the score of a copy on a control task.
 
-    In the control task every word type has a random behaviour: its head is the word itself, or the first or last word
-    of the sentence (`control_arcs`; for probes of trees `control_tree`). Attention and hidden states do not encode
-    behaviours, so a high score means that the probe has memorised word types. One copy is trained on the gold heads
-    and one on the control heads, each to its optimum on a dev split with heads of the same kind. UAS leaves out the
-    same words, punctuation, for both. The result also counts the test words whose type is not in train, since no
+    Control tasks are from Hewitt & Liang (2019). In such a task every word type has a random behaviour:
+    its head is the word itself, or the first or last word of the sentence (`control_arcs`; for probes of
+    trees `control_tree`). Attention and hidden states do not encode behaviours, so a high score means
+    that the probe has memorised word types. One copy is trained on the gold heads and one on the control
+    heads. The best epoch of each is chosen on dev with heads of the same kind. UAS leaves out
+    punctuation in both tasks. The result also counts the test words whose type is not in train, since no
     probe can have memorised them.
 
     `NestedExperiment` lists the options.

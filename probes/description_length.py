@@ -25,14 +25,15 @@ _UNITS: dict[str, Unit] = {"portion": "fraction", "bits": "bits", "bits_per_word
 
 
 def borders(portions: Sequence[float], sentences: int) -> list[int]:
-    """Return, for each block of the online code, the number of sentences up to its end.
+    """Return the number of sentences up to the end of each block of the online code.
 
     Args:
         portions: Ends of the blocks as shares of the sentences.
         sentences: Number of sentences.
 
     Returns:
-        Ascending numbers, rounded down, at least 1, without duplicates.
+        Ascending numbers: each share of `sentences`, rounded down, but at least 1. If several blocks
+        would end after the same sentence, they become one block.
     """
     return sorted({max(1, int(portion * sentences)) for portion in portions})
 

@@ -145,10 +145,10 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
     """A trained probe over a dependency treebank; a `NestedExperiment` can train copies of it.
 
     Attributes:
-        monitor: Name of the score or loss on dev that decides the best epoch, and `min` or `max`, whether its lowest
-            or its highest value is best.
-        headline: Name of the main score of the result, a ratio of two numbers per sentence, each summed over
-            sentences.
+        monitor: Name of a score or loss on dev, and `min` or `max`. The best epoch is the one with its
+            lowest or its highest value.
+        headline: Name of the main score of the result. It is a ratio: a sum over sentences divided by
+            another sum over sentences.
     """
 
     takes = DependencyDataModule

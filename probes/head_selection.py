@@ -252,7 +252,11 @@ class HeadSelectionProbe(DependencyProbe):
         return {**super().checkpoint_part(), "relations": self._relations}
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Rebuild the relation classifier for the relations in the checkpoint; the data may have other relations."""
+        """Restore the relations of a checkpoint; make a new classifier if the present one has others.
+
+        Args:
+            part: The probe's part of a checkpoint; see `TrainedModule.checkpoint_part`.
+        """
         relations = tuple(part["relations"])
         if self.labels and self._relations != relations:
             self.classifier = RelationClassifier(self.sizes, relations)
@@ -296,15 +300,19 @@ def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
 
 
 def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return `score[x, y] = Σ_k (first[x,0,k] + second[y,0,k]) α^k[x, y] + (first[x,1,k] + second[y,1,k]) α^k[y, x]`.
+    """Return scores of pairs of positions: a sum over attention heads, weighted by terms of x and of y.
 
-    A weight `W_k·(v_x ⊕ v_y)` is such a sum of a term of x and a term of y, so that no tensor of the size `[positions,
-    positions, 2·dim]` is made. Both directions are products of small matrices, one for each position: elementwise
-    products would write and read `[batch, K, positions, positions]` for every term, forward and backward.
+    The result is `score[x, y] = Σ_k a_k α^k[x, y] + b_k α^k[y, x]`, with the weights
+    `a_k = first[x,0,k] + second[y,0,k]` and `b_k = first[x,1,k] + second[y,1,k]`.
+
+    A weight `W_k·(v_x ⊕ v_y)`, with word vectors v, is such a sum: one half of W_k gives the term of x,
+    the other half the term of y. So no tensor `[positions, positions, 2·dim]` is needed. The sums are
+    computed as matrix products, which need less memory traffic than elementwise products.
 
     Args:
         attention: Attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
-        first: `[batch, positions, 2, K]`, terms of x in the weights of attention from x to y, and from y to x.
+        first: `[batch, positions, 2, K]`, terms of x in the weights of attention from x to y, and from y
+            to x.
         second: `[batch, positions, 2, K]`, terms of y in the same weights.
 
     Returns:

@@ -44,16 +44,22 @@ def train_copy(
 ) -> Best:
     """Train a copy of a probe to its optimum on dev, and return its best weights.
 
-    The probe itself and the random state of the caller do not change. Validation runs after every epoch, or on small
-    data after the least number of epochs with `batches` training batches. In that case, learning-rate schedules count
-    these validation checks instead of epochs. Before the first check, validation also runs after 1, 2, 4, … epochs,
-    but only to keep better weights.
+    The probe itself and the random state of the caller do not change.
+
+    The training checks dev after every epoch, or after every k epochs if an epoch has fewer than
+    `batches` training batches; k is the least number of epochs that together have `batches` batches.
+    Patience and learning-rate schedules count these checks, not epochs. Before the first check, dev is
+    also evaluated after 1, 2, 4, … epochs (fewer than k): the weights are kept if they are the best so
+    far, but these evaluations do not count as checks.
 
     Args:
         probe: The untrained probe.
         data: A datamodule for this training only, because a trainer is attached to it.
-        batches: Least number of training batches between two validation checks.
+        batches: Least number of training batches between two checks.
         options: Further arguments of `train_nested`, such as `monitor` and `max_epochs`.
+
+    Returns:
+        Weights of the best epoch on the CPU, with the number of this epoch and its monitored score.
 
     Raises:
         TrainingError: The monitored score was never logged, or never a finite number.
@@ -81,7 +87,13 @@ def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
 
 
 def result_of(probe: TrainedModule[Any, Any], data: DependencyDataModule, device: torch.device | None = None) -> Result:
-    """Test a trained probe on the splits dev and test of a datamodule, and return its result."""
+    """Test a trained probe on the splits dev and test of a datamodule, and return its result.
+
+    Args:
+        probe: The trained probe.
+        data: The datamodule.
+        device: Device of the test; None for the CPU.
+    """
     with isolate_rng(), quiet(), alone():
         nested_trainer(device).test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
@@ -89,20 +101,24 @@ def result_of(probe: TrainedModule[Any, Any], data: DependencyDataModule, device
 
 
 class NestedExperiment(DependencyExperiment):
-    """Base of experiments that train copies of a probe during the test; run them with `python train.py test`.
+    """Base of experiments that train copies of a probe during the test.
 
-    Subclasses implement `outcome`. The copies are trained on the device of the test. Other options of the test's
-    trainer do not apply to them.
+    Run them with `python train.py test`.
+
+    Subclasses implement `outcome`. The copies are trained on the device of the test. All other options
+    of the Trainer apply to the test only, not to these trainings.
+
+    A validation check comes after every epoch or, on small data, after several epochs; see `batches`.
 
     Args:
         probe: The probe to train, a `DependencyProbe`.
         max_epochs: Largest number of validation checks of a training.
         patience: Validation checks without improvement after which a training ends.
-        batches: Least number of training batches between two validation checks. On small data a check thus comes
-            after several epochs; before the first check, validation also runs after 1, 2, 4, … epochs, only to keep
-            better weights.
-        seed: Seed of the initialisation and of all other random draws; None for the seed of the run. The order of the
-            training batches depends on the datamodule's seed.
+        batches: Least number of training batches between two validation checks. On small data,
+            validation also runs after 1, 2, 4, … epochs before the first check, but only to keep better
+            weights.
+        seed: Seed of the initialisation and of all other random draws; None for the seed of the run. The
+            order of the training batches depends on the datamodule's seed.
     """
 
     reads = frozenset()  # the nested trainers read batches of their own
@@ -141,8 +157,8 @@ class NestedExperiment(DependencyExperiment):
     ) -> list[tuple[DependencyProbe, Best]]:
         """Train one copy of the probe on each datamodule.
 
-        In a distributed run, each process does some of the trainings. A resumed run does not repeat finished
-        trainings.
+        In a distributed run, the trainings are divided among the processes, and all processes get all
+        results. A resumed run does not repeat finished trainings.
 
         Args:
             on: Datamodules by the name of the training.
@@ -150,8 +166,8 @@ class NestedExperiment(DependencyExperiment):
             mode: `min` if the best value is the lowest, else `max`.
 
         Returns:
-            For each datamodule, the copy with its weights of the best epoch, and the state of the training at this
-            epoch.
+            A pair for each datamodule, in the order of `on`: the copy with the weights of its best
+            epoch, and the result of its training.
         """
         limits: dict[str, Any] = {"max_epochs": self.max_epochs, "patience": self.patience, "batches": self.batches}
         options: dict[str, Any] = {"monitor": monitor, "mode": mode, "seed": self.seed, "device": self.device}

@@ -94,16 +94,21 @@ def start(pair: Pair, size: int, seed: int) -> Tensor:
 
 
 def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Floats, Floats], ...]:
-    """Return numerators and denominators of two scores of k probes: a share, and a mean rank correlation.
+    """Return numerators and denominators of two scores of k probes: a share and a mean correlation.
 
-    The share is the fraction of found edges (or roots). The mean correlation averages over the sentences of each
-    length, then over lengths. So the correlation of a sentence has the weight 1 / (number of lengths × sentences of
-    its length). These weights are the same in all resamples of a bootstrap, so that the interval also covers samples
-    with other lengths.
+    A score is the sum of its numerators over sentences, divided by the sum of its denominators.
+
+    The share is the fraction of edges (or roots) that are found. The mean correlation averages over the
+    sentences of each length from 5 to 50, then over these lengths. So the correlation of a sentence has
+    the weight 1 / (number of lengths × sentences of its length). The weight is the denominator, and the
+    weighted correlation the numerator; both are 0 for sentences without a correlation or of other
+    lengths. A bootstrap keeps these weights in all resamples, so its interval also covers the variation
+    of sentence lengths.
 
     Args:
-        rows: `total` `[sentences]`, number of edges or roots to find; `right` `[sentences, k]`, number found;
-            `correlation` `[sentences, k]`, rank correlation, nan where it is undefined.
+        rows: Three arrays by name: `total` `[sentences]`, number of edges or roots to find; `right`
+            `[sentences, k]`, number found; `correlation` `[sentences, k]`, rank correlation, nan where
+            it is undefined.
         words: `[sentences]`, number of words of each sentence.
 
     Returns:
@@ -254,6 +259,10 @@ class MatrixSweep(DependencyProbe):
 
         Returns:
             Distances `[batch, pairs, n, n]` or depths `[batch, pairs, n]`.
+
+        Raises:
+            TrainingError: The probe is not trained.
+            UserError: The loss of a matrix on dev was never a finite number, so it has no best epoch.
         """
         self.on_validation_start()
         untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
@@ -271,7 +280,9 @@ class MatrixSweep(DependencyProbe):
     def on_train_start(self) -> None:
         """Select the matrices to train: those that have not stopped early.
 
-        All are trained in a distributed run, and if all had stopped before the run was resumed.
+        There are two exceptions, in which all matrices are selected: in a distributed run, whose
+        processes wait for the gradients of all matrices, and if a run is resumed in which all had
+        stopped.
         """
         stopped = (self.stale >= self.patience).tolist()
         # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
@@ -281,7 +292,10 @@ class MatrixSweep(DependencyProbe):
     on_train_epoch_start = on_train_start  # a run that is resumed within an epoch calls the first alone
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch: the mean over sentences, summed over the matrices that have not stopped."""
+        """Return the loss of a batch: the mean over sentences, summed over the trained matrices.
+
+        `on_train_start` selects these matrices.
+        """
         losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
         self._loss.update(losses.detach().mean(1).sum(), len(losses))
         loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
@@ -385,15 +399,20 @@ class StructuralProbe(MatrixSweep):
 
     @abstractmethod
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return how many gold edges (or roots) the predictions of k matrices find, and their rank correlations.
+        """Count the gold edges (or roots) that are found, and correlate predictions with gold trees.
 
         Args:
-            predicted: Distances `[batch, k, n, n]`, or depths `[batch, k, n]`.
+            predicted: Predictions of k matrices: distances `[batch, k, n, n]`, or depths
+                `[batch, k, n]`.
             batch: Sentences with their gold trees.
 
         Returns:
-            For each sentence, the number of edges or roots to find `[batch]`, the number found `[batch, k]`, and the
-            rank correlation with the gold tree `[batch, k]`.
+            Three tensors with a row for each sentence:
+
+            - the number of edges or roots to find, `[batch]`;
+            - the number found, `[batch, k]`;
+            - the rank correlation of predicted and gold distances or depths, `[batch, k]`; nan where it
+              is undefined.
         """
 
     def prepare(self) -> None:
@@ -543,8 +562,8 @@ class StructuralDistanceProbe(StructuralProbe):
 
             - the number of gold edges, without punctuation, `[batch]`;
             - the number of these edges that are in the predicted trees, `[batch, k]`;
-            - the rank correlation of a word's predicted and gold distances to all words, averaged over the
-              words of the sentence, `[batch, k]`; nan for a sentence of one word.
+            - the rank correlation of a word's predicted and gold distances to all words, averaged over its
+                words, `[batch, k]`; nan for a sentence of one word.
         """
         drawn = trees.gold_in_trees(
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths
@@ -606,15 +625,19 @@ class StructuralDepthProbe(StructuralProbe):
         return trees.depth_losses(predicted, trees.tree_depths(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return in which sentences the word of least predicted depth is a root, and the rank correlations.
+        """Find the sentences whose word of least predicted depth is a root, and correlate the depths.
 
         Args:
             predicted: Depths predicted by k matrices, `[batch, k, n]`.
             batch: Sentences with their gold trees.
 
         Returns:
-            For each sentence: bool `[batch]`, True if it has a word other than punctuation; bool `[batch, k]`, True
-            if the word of least depth among these words is a root; and the rank correlation of depths `[batch, k]`.
+            Three tensors with a row for each sentence:
+
+            - bool `[batch]`, True if the sentence has a word other than punctuation;
+            - bool `[batch, k]`, True if the word of least predicted depth is a root, punctuation left out;
+            - the rank correlation of predicted and gold depths over the words, `[batch, k]`; nan if all
+                gold depths are equal, as in a sentence of one word.
         """
         plain = batch.mask & ~batch.punctuation
         some = plain.any(1)

@@ -230,9 +230,10 @@ class Jobs:
         return before | self._listed  # files of other machines may arrive late: list an ended job once more
 
     def why(self, name: str) -> str:
-        """Return a phrase that says how a job ended that left no `ended.txt`.
+        """Return a phrase that describes the end of a job without an `ended.txt`, for messages.
 
-        On SLURM, it has the final state that scontrol reports.
+        On SLURM, the phrase has the final state that scontrol reports; otherwise it says that the job
+        was killed.
 
         Args:
             name: Id of the job.

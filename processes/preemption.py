@@ -50,10 +50,10 @@ _process = _Process()
 
 
 def install() -> None:
-    """Install a handler that only records a signal, for the signals by which a process is asked to stop.
+    """Install a handler for SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that only records the signal.
 
-    The program then stops at a point where it can be continued. Signals that are ignored, as under `nohup`, stay
-    ignored.
+    The program then stops at a point where it can be continued; a later Ctrl-C ends it at once. Signals
+    that are ignored, as under `nohup`, stay ignored.
     """
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -138,10 +138,13 @@ def stop() -> None:
 
 
 def requeue() -> str | None:
-    """Requeue the SLURM job of this process, and return a message for the log; None outside SLURM.
+    """Requeue the SLURM job of this process if it is running, and return a message for the log.
 
-    Only a running job is requeued. SLURM itself requeues jobs that it preempts; cancelled jobs and jobs at their
-    time limit end.
+    Jobs in other states are not requeued: SLURM itself requeues jobs that it preempts, and cancelled
+    jobs and jobs at their time limit are meant to end.
+
+    Returns:
+        A message that says whether the job is requeued; None outside SLURM.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:

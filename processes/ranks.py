@@ -116,12 +116,13 @@ class Ranks:
         return one
 
     def frozen(self, folder: Path) -> list[int]:
-        """Return the ranks that no longer touch their file in a folder, and so are frozen.
+        """Return the other ranks that are frozen: their file exists, but is no longer touched.
 
-        A rank that has removed its file has ended, and is not returned.
+        A rank that has ended has removed its file, and is not returned.
 
-        Call it after a collective has waited `patience` seconds. If a rank froze during that time, the call waits
-        until its file is old enough to be sure.
+        Call this method after a collective has waited `patience` seconds. A rank may have frozen during
+        that time. The call therefore waits until the age of its file shows this, for at most 0.7 ×
+        `patience` seconds.
 
         Args:
             folder: The folder given to `alive`.
@@ -203,11 +204,11 @@ def _sign(folder: Path, rank: int) -> Path:
 
 
 def acquire_lock(path: Path) -> int | None:
-    """Lock a file, write the owner into it, and return its file descriptor; None if another process has the lock.
+    """Lock a file, write the owner into it, and return its descriptor; None if it is locked already.
 
-    The lock is held until every process that has the descriptor closes it or ends. On a file system without locks,
-    it is held as long as the owner named in the file runs, a SLURM job or a process of this machine. A process of
-    another machine is assumed to run.
+    The lock is held until every process that has the descriptor closes it or ends. Some file systems
+    have no locks. There the lock is held as long as its owner runs, which is the SLURM job or the
+    process named in the file. A process of another machine is assumed to run.
 
     Raises:
         OSError: The file cannot be created.
@@ -229,9 +230,10 @@ def acquire_lock(path: Path) -> int | None:
 
 
 def lock_owner() -> str:
-    """Return the owner that this process writes into its locks: its SLURM job, or the process itself.
+    """Return the owner that this process writes into its locks: SLURM job, or host and process id.
 
-    A SLURM job keeps its id when it is requeued, and so its locks.
+    A run of a sweep writes the owner of the job that started it. A requeued SLURM job keeps its id, and
+    therefore its locks.
     """
     job = os.environ.get("SLURM_JOB_ID")
     return os.environ.get("PROBING_OWNER") or (f"SLURM {job}" if job else f"{platform.node()} {os.getpid()}")

@@ -99,7 +99,10 @@ class ShownTable:
 
     @property
     def first_rows(self) -> Iterator[list[tuple[str, bool, str]]]:
-        """Text of each cell, True for numbers, and its link; for the rows that are elements of the page."""
+        """First rows of this table, at most `ROWS`, which can be HTML elements of the page.
+
+        For each cell: its text, True if its column is numeric, and its link; empty for no link.
+        """
         columns = [
             [(text, self.numeric[name], link) for text, link in zip(cells[:ROWS], self._links(name), strict=False)]
             for name, cells in self.cells.items()
@@ -239,7 +242,10 @@ def _text_rows(text: ColouredText) -> list[dict[str, object]]:
 
 
 def facts(entries: Mapping[str, Any]) -> dict[str, str]:
-    """Return values that may be nested as text, by name; nested names are joined with dots."""
+    """Format values as text, by name; a value in a nested mapping gets the names joined with dots.
+
+    A list becomes its first `LISTED` entries, separated by commas.
+    """
     return {name: _fact(value) for name, value in flat(entries).items()}
 
 
@@ -334,7 +340,11 @@ class RunFolder:
 
     @cached_property
     def settings(self) -> list[tuple[str, str]]:
-        """Dotted names and values of the settings that are strings, of the run or of all runs of a sweep."""
+        """Settings whose values are strings, as pairs of dotted name and value.
+
+        They are the settings of the run or of all runs of a sweep. If a config cannot be read, a message
+        is added to `faults`.
+        """
         folders = self.runs if self.record.is_sweep else [self.folder] if self.content["config"] else []
         found: list[tuple[str, object]] = []
         for folder in folders:
@@ -376,10 +386,10 @@ class RunFolder:
         return " on ".join(filter(None, (what, ", ".join(filter(None, on)))))
 
     def table(self, kind: Literal["rows", "numbers"], name: str, file: str) -> ShownTable | None:
-        """Read a table from its CSV file; if it has more than `MOST` rows, only the first.
+        """Read a table from its CSV file; if it has more than `MOST` rows, only its first `ROWS` rows.
 
         Args:
-            kind: `rows` for a table of the result, `numbers` for those of a figure.
+            kind: `rows` for a table of the result, `numbers` for the numbers of a figure.
             name: Name of the table or the figure.
             file: Name of the CSV file.
 
@@ -463,11 +473,12 @@ class RunPage:
 
     Attributes:
         source: Folder of the run or the sweep.
-        scores: Table of the scores, if there are any.
-        tables: All tables; for a sweep also the scores.
+        scores: Table of the scores; None if there are none.
+        tables: All tables of the result; for a sweep, the table of the scores is one of them.
         figures: All figures.
-        numbers: Tables of the numbers of figures.
-        omitted: Parts that are left out: a figure, or all rows of a table after the first.
+        numbers: Tables of the numbers that the figures show.
+        omitted: Parts that are left out because of their size. Of a table of the result, only the rows
+            after the first `ROWS` are left out.
         filled: True if rows of tables are elements of the page, False if its scripts make them.
         config: Text of the config; empty if the run has none.
         citation: BibTeX entries.
@@ -523,7 +534,8 @@ class RunPage:
     def html(self) -> str:
         """Return the page as HTML.
 
-        If it would be larger than `LIMIT` bytes, its largest parts are left out.
+        If it would be larger than `LIMIT` bytes, parts are left out: first the numbers of figures, then
+        figures, then rows of tables, each in the order of their size, largest first.
         """
         text = self._html()
         if len(text.encode()) > LIMIT:  # first leave out what the scripts can create

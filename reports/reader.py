@@ -69,7 +69,10 @@ class Record:
         return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
 
     def score_rows(self) -> list[dict[str, object]]:
-        """Return a row for each score: its name, its numbers, and its unit; None for a number that does not exist."""
+        """Return a row for each score, with the keys `score, value, low, high, sd, p, unit`.
+
+        `score` is the name of the score. Numbers that were not computed are None.
+        """
         return [
             {"score": name, "value": one.value, **{end: getattr(one, end) for end in ENDS}, "unit": one.unit}
             for name, one in self.scores.items()
@@ -189,10 +192,16 @@ def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Return the folders of the runs of a sweep: for each row of its table the folders of each seed.
+    """Return the folders of the runs of a finished sweep, by row of the sweep's table and by seed.
+
+    Args:
+        folder: Folder of the sweep.
+
+    Returns:
+        For each row of the table, by its name, a mapping from each seed to the folders of its runs.
 
     Raises:
-        RecordError: The folder has no table of runs.
+        RecordError: The table of the runs is missing or cannot be read.
     """
     try:
         name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]

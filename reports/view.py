@@ -96,15 +96,18 @@ Items = Mapping[str, Sentence | Document]
 
 
 def items_of(name: str, split: str) -> tuple[Path, Items]:
-    """Read a split of a corpus; return its file, and the sentences of a treebank or the documents in it, by id.
+    """Read a split of a corpus, which is a treebank or has documents with mentions.
 
     Args:
         name: Registered name or file of the corpus.
         split: Name of the split; ignored for a file.
 
+    Returns:
+        The path of the file, and the sentences of the treebank, or the documents, by id.
+
     Raises:
         CorpusError: There is no such corpus or file, or it cannot be read.
-        UserError: There is no such split.
+        UserError: There is no such split, or the corpus has only labelled texts.
     """
     path = Path(name)
     if name in CORPORA or not (path.suffix or path.exists()):
@@ -123,17 +126,18 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
 
 
 def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
-    """Read some texts of a corpus, sentences of a treebank or documents, with their annotations.
+    """Read some sentences of a treebank, or some documents, with their annotations.
 
     Args:
         name: Registered name or file of the corpus.
-        split: Name of the split.
-        ids: Ids of the texts. `ID:N` and `ID:FIRST-LAST` stand for some sentences of a document, counted
-            from 1. If empty, the first sentence is read, or the first few sentences of the first document.
+        split: Name of the split; ignored for a file.
+        ids: Ids of the sentences or documents. `ID:N` is sentence N of a document, `ID:FIRST-LAST`
+            several sentences, counted from 1. If empty, the first sentence of the treebank is read, or
+            the first `SENTENCES` sentences of the first document.
 
     Raises:
         CorpusError: There is no such corpus or file, or it cannot be read.
-        UserError: There is no such split or id.
+        UserError: There is no such split or id, or the corpus has only labelled texts.
     """
     path, items = items_of(name, split)
     first = next(iter(items))
@@ -292,15 +296,17 @@ def _open_store(folder: Path) -> Store:
 
 
 def store_view(folder: Path, item: int, quantity: str) -> View:
-    """Return the view of an item in a store of extracted data: attention, cosines of hidden states, or antecedents.
+    """Return the view of one item of a store of extracted data.
 
     Args:
         folder: Folder of the store.
         item: Number of the item, from 1.
-        quantity: Name of the values to show.
+        quantity: Values to show. `attention` is the attention between words; `hidden` the cosines
+            between the hidden states of words; `antecedent`, in stores of coreference data, the
+            attention of the head words of mentions.
 
     Raises:
-        UserError: There is no such store, item or quantity.
+        UserError: There is no such store or item, or the store does not have the quantity.
     """
     store = _open_store(folder)
     if not 1 <= item <= len(store):

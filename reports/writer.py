@@ -340,7 +340,7 @@ def described(table: Table) -> dict[str, object]:
 
     Returns:
         Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
-        `interval`, the column to which the columns called just `low` and `high` belong.
+        `interval`, the column to which the columns called just `low`, `high` and `sd` belong.
     """
     numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
     booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]

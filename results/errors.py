@@ -44,15 +44,15 @@ def check_numbers(
     most: float | None = None,
     **given: float | None,
 ) -> None:
-    """Raise a UserError if an option is nan, infinite, or outside some bounds.
+    """Raise a UserError if an option is nan, infinite, out of bounds, or not of its annotated type.
 
     Args:
-        of: Object that has the options; the message names its class.
-        above: Options must be greater than this.
+        of: Object whose `__init__` has the options as arguments; the message names its class.
+        above: Bound that all options must exceed.
         least: Least allowed value.
-        below: Options must be less than this.
+        below: Bound below which all options must be.
         most: Greatest allowed value.
-        **given: Values of the options by name; None is not checked.
+        **given: Values of the options by name; the bounds do not apply to None.
     """
     check_values(of, **given)
     bounds = {

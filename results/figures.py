@@ -98,7 +98,8 @@ class Bars(Figure):
             title: Title of the figure.
             table: The table.
             category: Column with the names of the groups.
-            series: Column of each series; all have the unit of the first.
+            series: Column with the heights of the bars, by name of the series. All values are shown in
+                the unit of the first column.
             label: Label of the axis of the values.
             category_label: Label of the axis of the categories.
         """
@@ -499,11 +500,13 @@ class ColouredTexts(Figure):
 
     @classmethod
     def from_frame(cls, title: str, frame: pd.DataFrame) -> Self:
-        """Create the figure from the rows of its `data`, after these were written to CSV and read as strings.
+        """Create the figure from its numbers, read back from the CSV file to which they were written.
 
         Args:
             title: Title of the figure.
-            frame: The rows, all values as strings.
+            frame: Rows of the CSV file, all values as strings, with the columns
+                `text, name, caption, row, word,         value` of the table that `data` returns; an
+                empty value is nan.
         """
         texts = []
         for _, text in frame.groupby("text", sort=False):

@@ -33,7 +33,7 @@ def kept(path: Path) -> memoryview | None:
     """Return the content of a file written by `keep`, mapped into memory; None if the file does not exist.
 
     A file that is damaged, or has been moved or renamed, is deleted with a warning. The result is then None
-    too, so that the caller creates the file again.
+    too, so that the caller creates the file again. So it is if a folder is in its place, which stays.
 
     Raises:
         OSError: The file cannot be read now, but may be undamaged; the error names `path`.
@@ -135,7 +135,7 @@ def commit(partial: Path, path: Path) -> Path:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files that processes on this host, which no longer run, have left in a folder."""
+    """Delete temporary files that ended processes of this host have left in a folder."""
     for path in folder.glob(f".*.{platform.node()}.*.tmp"):
         process = path.name.split(".")[-2]
         # Other names are not those of temporary files.

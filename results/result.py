@@ -74,10 +74,10 @@ class Result:
 
 
 def merged(experiment: str, results: Mapping[str, Result]) -> Result:
-    """Merge several results into one, without their items.
+    """Merge several results into one, without their items and `ratios`.
 
     A score, table or figure keeps its name, unless an earlier result has one of the same name; then it
-    becomes `<name of the result>.<name>`. All entries of the audit are renamed in this way. A score that is
+    becomes `<name of the result>.<name>`. Entries of the audit always get such a name. A score that is
     equal to an earlier one of the same name is left out.
 
     Args:

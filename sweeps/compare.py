@@ -168,13 +168,23 @@ def _some(items: pd.Index) -> str:
 def compare(groups: Sequence[Sequence[Scored]]) -> Table:
     """Compare each group of runs with the first group.
 
-    The runs of a group differ in their seeds, and their counts are averaged. All runs must have the same
-    items.
+    The runs of a group differ in their seeds. The tests use the mean counts of each item over the group.
+    All runs must have the same items.
+
+    Args:
+        groups: The groups; the first is the reference.
 
     Returns:
-        Table with columns `run, seeds, <score>, <score>.low, <score>.high, sd`, one row per group. For two
-        or more groups also `difference, difference.low, difference.high, permutation.p, bootstrap.p`, nan
-        for the first group. For three or more groups also `holm.p`.
+        Table with one row per group and these columns:
+
+        - `run` and `seeds`: name of the group, and number of its runs;
+        - `<score>`, `<score>.low`, `<score>.high` and `sd`: mean of the score over the runs, its 95 %
+          bootstrap interval over items, and the standard deviation over the runs, nan for one run;
+        - for two or more groups, `difference`, `difference.low` and `difference.high`: score of the
+          group minus score of the first group, with its 95 % interval; nan for the first group;
+        - for two or more groups, `permutation.p` and `bootstrap.p`: two-sided p-values of the
+          difference, from a paired permutation test and a paired bootstrap; nan for the first group;
+        - for three or more groups, `holm.p`: `permutation.p` after Holm's correction.
     """
     score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
     pooled = [np.mean([run.counts.to_numpy() for run in group], axis=0).T for group in groups]  # [2, items] each

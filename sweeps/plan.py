@@ -60,7 +60,12 @@ class Run:
 
     @property
     def identity(self) -> dict[str, object]:
-        """Values that determine the numbers of the run; names of config files and rows are not among them."""
+        """Values that determine the scores of the run, by name.
+
+        They are the command, the SHA-256 of the config file, the options that affect scores, the seed,
+        and the keys of the runs whose checkpoints are tested. The names of config file and row are not
+        among them.
+        """
         options = list(score_settings(dict(self.options)).items())
         known = {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
         return {**known, "checkpoints": [run.key for run in self.trained]} if self.trained else known
@@ -145,9 +150,12 @@ class Entry:
         config: Config file of train.py.
         command: Command of train.py.
         set: Options of train.py, values by name.
-        scores: Name of the score in the results, by column of the table.
+        scores: Name of the score in the results, by column of the table; None if the row has no such
+            score.
         seeds: Seeds of the runs.
-        checkpoints: Trainings whose checkpoints are tested: `PLAN`, `PLAN:ROW` or `:ROW`.
+        checkpoints: Trainings whose checkpoints are tested: `PLAN` for all trainings of another plan, a
+            path relative to this one; `PLAN:ROW` for one row of it; `:ROW` for an earlier row of this
+            plan.
         runs: Settings of each run, if the row has several runs for a seed.
     """
 
@@ -162,7 +170,18 @@ class Entry:
 
 @dataclass
 class Plan:
-    """Content of the YAML file of a plan; docs/sweeps.md explains the entries."""
+    """Content of the YAML file of a plan; see docs/sweeps.md for examples.
+
+    Attributes:
+        scores: Names of the score columns of the table.
+        name: Name of the sweep and of its table; empty for the name of the file.
+        label: Name of the first column, if the plan has `rows`; empty for `row`.
+        seeds: Seeds of the rows without `seeds` of their own.
+        rows: Settings of each row, in the form of an `Entry`, by the name of the row.
+        grid: In place of `rows`, the settings that all rows share, and `axes`: the settings of each
+            value of each axis. Each combination of values is a row.
+        columns: Columns to show, in this order; empty for all.
+    """
 
     scores: list[str]
     name: str = ""
@@ -228,7 +247,8 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
     Args:
         labels: Names of the label columns.
         scores: Names of the scores.
-        chosen: Names of the columns to show; if empty, all labels, scores and statistics.
+        chosen: Names of the columns to show; if empty, all: labels, `seeds`, `epochs`, and scores with
+            their statistics.
         where: Location of `chosen` in the file, for messages.
 
     Raises:

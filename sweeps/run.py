@@ -76,7 +76,7 @@ class Sweeper:
 
     @property
     def waiting(self) -> list[str]:
-        """Keys of the runs of the sweep that have not begun."""
+        """Keys of the runs that have not begun, without runs that are given up after failures of others."""
         return [
             key for key in self.runs if not any(key in of for of in (self.records, self.failed, self.left, self._going))
         ]
@@ -294,7 +294,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     """Run `python -m sweeps.run` with some arguments.
 
     Returns:
-        The exit code: 1 if a run failed or a cell of the table is empty, else 0.
+        The exit code: 1 if a run failed or a cell of the table is empty, 130 after Ctrl-C, else 0.
 
     Raises:
         UserError: The sweep cannot be run.

@@ -24,9 +24,10 @@ Records = Mapping[str, Record]  # results of finished runs, by key
 
 
 def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenance]:
-    """Make the table of a sweep, and a table `<name>_runs` of its single runs.
+    """Make the table of the rows of a sweep, and the table `<name>_runs` of its finished runs.
 
-    Seeds whose runs are not finished are left out of means.
+    The first has the columns of `Sweep.columns`. The second has the label columns, `seed, command,
+    config, folder, epochs`, and the scores. Seeds with unfinished runs are left out of the means.
 
     Args:
         sweep: The sweep.
@@ -34,8 +35,9 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         out: Folder of the sweep.
 
     Returns:
-        A result with both tables, whose audit has the reasons for empty cells (`faults`) and `warnings`;
-        and the description of encoder and data, as far as it is the same in all runs.
+        The result and its provenance. The result has both tables, the scores by `<row>.<column>`, and an
+        audit: messages about scores and intervals that cannot be computed (`faults`), and `warnings`.
+        The provenance has the entries about encoder and data that are the same in all runs.
     """
     rows, labels, columns = sweep.rows, sweep.labels, sweep.columns
     faults: list[str] = []

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import train
+from tests.trainers import CONTINUES
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "howto" / "python.md"
@@ -14,6 +15,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), 
 
 
 @pytest.mark.slow
+@CONTINUES
 def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Block after block, as in one notebook, in a folder with the runs that the page names."""
     monkeypatch.chdir(tmp_path)

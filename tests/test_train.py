@@ -634,7 +634,7 @@ def test_a_log_has_lines_of_how_far_a_run_is_and_none_of_lightning(of_config: Gi
     lines = log.stdout.splitlines()
     parts = [
         "Extracting tiny-train.conllu, sentences: 1 of ",
-        "Ready",
+        "Data ready",
         "Training AttentionOnlyProbe",
         "Training, batches: 1 of ",
         "Testing the",

@@ -19,6 +19,9 @@ CONTINUES = pytest.mark.filterwarnings(
 )
 """Mark of tests that begin with a checkpoint, or in the folder of an earlier run: Lightning remarks on both."""
 
+DEVICES = pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")
+"""Mark of tests that train on several devices: Lightning cannot know that a logged value is of all devices already."""
+
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
 

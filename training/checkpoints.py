@@ -23,7 +23,11 @@ class TrainingError(UserError):
 
 
 def checkpoint_file(path: str | Path) -> Path:
-    """Return the path of a checkpoint; raise TrainingError if there is no such file."""
+    """Return the path of a checkpoint, with `~` expanded to the home folder.
+
+    Raises:
+        TrainingError: There is no such file.
+    """
     file = Path(path).expanduser()
     if not file.is_file():
         raise TrainingError(
@@ -134,7 +138,8 @@ def instantiate(
         options: Constructor arguments that override the settings of the checkpoint.
 
     Raises:
-        TrainingError: The module is not a `base`, or the settings cannot be used here.
+        TrainingError: The module is not a `base`, its class is not known, or this program cannot use the
+            settings.
     """
     name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
     if not name:  # trained by a program, not by train.py

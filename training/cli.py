@@ -88,7 +88,7 @@ class ProbingCLI(CommandLine):
 
     Args:
         args: Words of the command line; None for `sys.argv`.
-        writer: Class of the callback that writes the results; None writes none.
+        writer: Class of the callback that writes the results; None to write no results.
     """
 
     def __init__(
@@ -134,8 +134,9 @@ class ProbingCLI(CommandLine):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # words or None
         """Parse the command line.
 
-        If `test` has options below `--data` but no `--data` itself, the other settings of the datamodule are those
-        stored in the tested checkpoint.
+        A model that tests trained models, such as a fidelity test, reads the settings of the datamodule
+        from their checkpoints if `test` has no `--data`. Options below `--data`, such as
+        `--data.init_args.cache`, then override single settings.
 
         Raises:
             UserError: A module of --trust cannot be imported.
@@ -167,9 +168,12 @@ class ProbingCLI(CommandLine):
     def before_instantiate_classes(self) -> None:
         """Check `--ckpt_path` and the options of the trainer before anything is loaded.
 
+        If `test` has no `--data`, also read the settings of the datamodule from the checkpoint that the
+        model names, if it names one.
+
         Raises:
-            UserError: The file of `--ckpt_path` does not exist, or an option of the trainer is 0, so that the
-                command would do nothing.
+            UserError: The file of `--ckpt_path` does not exist, `--ckpt_path` is `best`, or an option of
+                the trainer is 0, so that the command would do nothing.
         """
         trainer, path = self.settings.trainer, self.settings.ckpt_path
         self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
@@ -181,12 +185,16 @@ class ProbingCLI(CommandLine):
             self.settings.data = _data_of(self.settings.model)
 
     def check_model(self) -> None:
-        """Check that the model supports the command, is trained if need be, and fits the checkpoint of `--ckpt_path`.
+        """Check that the model supports the command, and that it fits the checkpoint of `--ckpt_path`.
+
+        For commands other than `fit`, also check that a model that must be trained first has been
+        trained.
 
         Raises:
-            UserError: The model does not support the command, or the checkpoint is of another model.
-            TrainingError: The model was not trained, or the file of `--ckpt_path` is damaged or not a checkpoint of
-                a run.
+            UserError: The model does not support the command, it takes no checkpoint, or the checkpoint
+                is of another model.
+            TrainingError: The model was not trained, or the file of `--ckpt_path` is damaged or not a
+                checkpoint of a run.
         """
         name, path = type(self.model).__name__, self.settings.ckpt_path
         able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
@@ -356,7 +364,10 @@ class ProbingCLI(CommandLine):
         self.trainer.fit(**options)
 
     def after_fit(self) -> None:
-        """After a training, test the best checkpoint, if there is one and the data have a test split."""
+        """Test the best checkpoint of a training, if there is one and the data have a test split.
+
+        If not, log the reason.
+        """
         if (ended := self.state.left.ended) is not None:
             best = str(self.state.run / ended["best"]) if ended["best"] else ""
             self.model.epochs_run = ended["epochs_run"]
@@ -430,7 +441,7 @@ def main(
     """Run the command line of train.py and return its `ProbingCLI`.
 
     Args:
-        writer: Class of the callback that writes the results; None writes none.
+        writer: Class of the callback that writes the results; None to write no results.
         args: Words of the command line; None for `sys.argv`.
         cli: Class of the command line.
     """
@@ -439,11 +450,15 @@ def main(
 
 
 def run(writer: Callable[..., Callback], args: list[str] | None = None) -> int:
-    """Run the command line of train.py and return its exit code; print a user's error in one line, without a traceback.
+    """Run the command line of train.py; print a user's error in one line, without a traceback.
 
     Args:
         writer: Class of the callback that writes the results.
         args: Words of the command line; None for `sys.argv`.
+
+    Returns:
+        The exit code: 0, 1 for a user's error, or 128 plus the number of the signal after an
+        interruption; an interrupted rank other than rank 0 returns 0.
     """
     try:
         main(writer, args)
@@ -486,8 +501,8 @@ def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
 def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epochs: int | None) -> None:
     """Check that the model of a checkpoint is the model of a command line.
 
-    The class must agree. `fit`, which continues the training, also requires equal arguments. It logs a message if
-    the checkpoint has already reached `max_epochs`.
+    The class must be the same. For `fit`, which continues the training, the constructor arguments must
+    also be the same, and a message is logged if the checkpoint has already reached `max_epochs`.
 
     Args:
         path: The checkpoint.

@@ -55,10 +55,10 @@ def score_settings(config: object) -> dict[str, object]:
 
 
 def settings(config: object) -> dict[str, object]:
-    """Return the settings in which two comparable runs agree, by dotted name.
+    """Return the settings that must be equal in runs that differ only in their seeds, by dotted name.
 
-    These are the `score_settings`, with every seed set to None and without the root folder of the data, since the
-    data files are compared by their SHA-256.
+    They are the `score_settings` with two changes. Every seed is None. The root folder of the data is
+    left out, because the data files are compared by their SHA-256.
     """
     shared = {name: value for name, value in score_settings(config).items() if name != DATA_ROOT}
     return shared | dict.fromkeys(shared.keys() & seeds(config).keys())

@@ -26,11 +26,14 @@ _WAITED = re.compile(r"(?i)timed out|timeout")
 
 
 def fault(error: BaseException | None) -> BaseException | None:
-    """Return the user's error behind an exception, to be shown without a traceback; None for a bug.
+    """Return the error to print without a traceback; None for a bug, which keeps its traceback.
 
-    The causes of the exception are searched too, because the command line's parser wraps exceptions of
-    constructors. If an exception reports that another process of the run has ended or does not answer, return a
-    `LostRank` error.
+    It is the first `UserError` or `LostRank` among an exception and its causes. The causes are searched
+    because the command line's parser wraps exceptions of constructors. For an error of torch which
+    reports that another process of the run has ended or does not answer, it is a new `LostRank`.
+
+    Args:
+        error: The exception.
     """
     while error is not None and not isinstance(error, UserError | LostRank):
         if is_of_another(error):
@@ -59,10 +62,11 @@ def has_waited(error: BaseException) -> bool:
 
 
 def is_told_by_the_first() -> bool:
-    """Return True if this rank need not print its error, because rank 0 has printed the same one.
+    """Return True if this rank need not print its error, because rank 0 prints the same one.
 
-    Another rank waits up to `TOGETHER` seconds for rank 0 to end. Rank 0 then kills the processes that it has
-    started, while SLURM and torchrun send them a signal. On rank 0 itself, return False.
+    Rank 0 returns False at once. Another rank waits up to `TOGETHER` seconds for the signal that SLURM
+    or torchrun sends it after the end of rank 0. It returns True if the signal comes, else False. A
+    process that rank 0 has started itself is killed by rank 0 during this wait.
     """
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         return False

@@ -37,10 +37,11 @@ class Origin(Generic[Sizes]):
 
 
 class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
-    """Experiment with trained parameters, whose sizes depend on the data; it must be trained before it is tested.
+    """Experiment with trained parameters, whose sizes depend on the data.
 
-    Its checkpoint holds the arguments of its constructor, the sizes of its parameters and the source of its input,
-    so that `load_from_checkpoint` needs neither a Trainer nor a datamodule.
+    It must be trained before it is tested. Its checkpoint holds the arguments of its constructor, the
+    sizes of its parameters and the source of its input (see `Origin`), so that `load_from_checkpoint`
+    needs neither a Trainer nor a datamodule.
 
     Subclasses implement `build`, `sizes_from` and `difference`, and call `bind` in `prepare`.
 
@@ -48,16 +49,18 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         checkpoint_key: Key of the module's own part of a checkpoint.
         checkpoint_entry: Name of an entry by which a part written by this kind of module is recognised.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
-        objects: Names of constructor arguments that are objects. A checkpoint of `train.py` has the settings to
-            make them; for other checkpoints, pass them to `load_from_checkpoint`.
+        objects: Names of constructor arguments that are objects. A checkpoint of `train.py` has the
+            settings to make them; for other checkpoints, pass them to `load_from_checkpoint`.
         origin: Sizes and source of the parameters; None before `bind`.
         trained: True once `fit` has begun or a checkpoint is loaded.
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
-        epochs_run: Number of training epochs in this process; None without a training.
+        epochs_run: Number of epochs at the end of the training of this run, with those before an
+            interruption and those of a checkpoint that it continues; None without a training.
         trained_on: Number of devices and unit of the batch size, if the training used several devices.
-        loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other modules.
-        extra_check: True during an extra validation that can only save better weights and does not count for early
-            stopping; see `training.nested`.
+        loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
+            modules.
+        extra_check: True during an extra validation that can only save better weights and does not count
+            for early stopping; see `training.nested`.
     """
 
     checkpoint_key: ClassVar[str] = "probe"
@@ -145,8 +148,9 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
     def trained_for(self) -> dict[str, object]:
         """Facts about the training, reported with the results.
 
-        They are the number of epochs and, for several devices, the number of devices and the unit of the batch
-        size.
+        The keys are `epochs` and `epochs_run`, as far as they are known. After a training on several
+        devices there are also `devices`, their number, and `batch_per`, the unit of the batch size
+        (`run` or `device`).
         """
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
         return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
@@ -201,11 +205,14 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
     ) -> Self:
         """Return the trained module in a checkpoint in evaluation mode, without a Trainer or datamodule.
 
-        Further keyword arguments override the constructor arguments in the checkpoint.
+        Args:
+            checkpoint_path: The checkpoint.
+            map_location: Device of the module; None for the CPU.
+            options: Constructor arguments that override those in the checkpoint.
 
         Raises:
-            TrainingError: The file is damaged or not a checkpoint of this class, or its settings cannot be used
-                here.
+            TrainingError: The file is damaged or not a checkpoint of this class, or this program cannot
+                use its settings.
             UserError: PyTorch cannot use the device `map_location`.
         """
         device = usable_device(map_location or "cpu")
@@ -287,9 +294,10 @@ def gathered(items: Sequence[Item]) -> list[Item]:
 
 
 class Average(Metric):
-    """Metric that averages over the batches of all devices: Σ totals / Σ counts, or 0 if all counts are 0.
+    """Metric that averages over batches and devices: Σ totals / Σ counts, or 0 if all counts are 0.
 
-    Unlike torchmetrics' `MeanMetric`, it returns nan if a total is nan, and still weights by the counts.
+    The average is nan if a total is nan. The `MeanMetric` of torchmetrics by default drops nan values;
+    with `nan_strategy="disable"` it keeps them, but ignores the weights.
     """
 
     total: Tensor

@@ -131,15 +131,15 @@ def signal_started(trainer: Trainer, number: signal.Signals) -> None:
 
 
 def steps_of(trainer: Trainer) -> int:
-    """Return the number of batches after which the optimiser has stepped; loggers use it as the step."""
+    """Return the step that loggers record: the number of batches so far that ended in an optimiser step."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def continue_training(trainer: Trainer, steps: int) -> None:
     """Correct the counters of a trainer that continues from a checkpoint changed by `repeat_batch`.
 
-    Otherwise Lightning counts one step too many before the first batch of an epoch, and learning-rate schedules
-    that monitor a dev score skip the continued epoch.
+    Otherwise Lightning counts one step too many if the checkpoint was written before the first batch of
+    an epoch. Also, learning-rate schedules that monitor a dev score would skip the continued epoch.
 
     Args:
         trainer: The trainer.

@@ -66,13 +66,16 @@ class Training(NamedTuple):
 def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
     """Divide trainings among the ranks, and return the result of each training on every rank.
 
-    One rank runs each training, as on a single device, or reads its result if that was saved earlier. The longest
-    trainings are assigned first, each to the rank with the least work. A training without a file cannot be shared,
-    so every rank runs it.
+    Each training runs on one rank only, as on a single device. If its result was saved earlier, the rank
+    reads it instead. The longest trainings are assigned first, each to the rank with the least work. The
+    result of a training without a file cannot be shared, so every rank runs this training.
 
     Args:
         trainings: The trainings, the same on all ranks.
         ranks: This process among the processes of the run.
+
+    Returns:
+        The results, in the order of `trainings`.
 
     Raises:
         LostRank: Another rank gives no sign of life.

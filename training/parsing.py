@@ -232,12 +232,12 @@ def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
 
 
 def trusted_modules(words: Sequence[str]) -> set[str]:
-    """Return the modules that a command line permits to import.
+    """Return the names of the modules and packages whose classes a command line allows to be imported.
 
-    They are the values of `--trust`, and the top-level packages of the classes that the command line names. A
-    dotted value names a class if it belongs to --model, --data or a `class_path`, or if its last part begins with a
-    capital letter; a file name such as `my.corpus` does not. Classes that every config may name add nothing:
-    `torch.optim.SGD` does not make the rest of torch trusted.
+    They are the values of `--trust`, and the top-level package of each class that the command line
+    names. A dotted value names a class if it belongs to --model, --data or a `class_path`, or if its
+    last part begins with a capital letter. A value such as `my.corpus` and the name of an existing file
+    name no class. Classes that every config may name add nothing: `torch.optim.SGD` does not add torch.
 
     Args:
         words: Words of the command line.

@@ -49,10 +49,11 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[list[str]]:
-        """Add one row to the table; within the block, append its lines to the yielded list.
+        """Check one thing in a `with` block, and add its row to the table when the block ends.
 
-        If the block raises a UserError or OSError, its message is added to the report's errors and the program goes
-        on.
+        The block appends the lines of the row to the yielded list. A UserError or OSError that it raises is
+        caught, and its message is added to `faults`. If it raised one or added a fault itself, the row says
+        "fault: see below" instead of the lines.
 
         Args:
             name: Name of the row.
@@ -318,7 +319,10 @@ def _existing(folder: Path) -> Path:
 
 
 def started_tasks() -> tuple[int, int]:
-    """Return the rank of this process and the number of processes that SLURM or torchrun started for the run."""
+    """Return the rank of this process and the number of processes started by SLURM or torchrun.
+
+    They are those of the run; 0 and 1 if neither has started this process.
+    """
     names = ("RANK", "WORLD_SIZE") if TorchElasticEnvironment.detect() else ("SLURM_PROCID", "SLURM_NTASKS")
     detected = TorchElasticEnvironment.detect() or (SLURMEnvironment.detect() and "SLURM_PROCID" in os.environ)
     rank, world = (int(os.environ[name]) for name in names) if detected else (0, 1)

@@ -174,10 +174,14 @@ class Resume(StopBetweenBatches):
         return self.state.folder / f".{name}-{self._attempt}"
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Save the state, or save it and stop, if a rank requests it.
+        """Save the state if it is due; after a signal, save it and stop.
 
-        At the first batch of a continued training, first restore what Lightning does not: the random states of each
-        rank, the states of metrics, and the number of steps.
+        The state is due `EVERY` seconds after it was last saved. It is enough that one rank finds it due
+        or has received a signal. With accumulated gradients, the state is only saved after an optimiser
+        step.
+
+        At the first batch of a continued training, first restore what Lightning does not: the random
+        states of each rank, the states of metrics, and the number of steps.
 
         Raises:
             Interrupted: A signal has come.
@@ -202,10 +206,13 @@ class Resume(StopBetweenBatches):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Delete the state folder of a run that fails before it has saved any work.
 
-        The other processes of the run are killed if they do not stop.
+        The folder stays if the same command can continue the run: after a signal, the end of another
+        process, or on a full disk. Processes that the trainer has started are killed if they do not stop
+        by themselves.
 
         Raises:
-            LostRank: The exception reports that a collective has timed out; the new message names the frozen rank.
+            LostRank: The exception reports that a collective has timed out; the new message names the
+                frozen rank.
         """
         children, lost = started_processes(trainer), self._lost(exception)
         self._alive.close()
@@ -264,17 +271,22 @@ class Resume(StopBetweenBatches):
             self.state.checkpoints.drop_others(best.values())
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add what Lightning omits to the checkpoint of an unfinished training; leave other checkpoints unchanged.
+        """Add the data for resuming to the checkpoint of the saved state, and to no other checkpoint.
 
-        The added parts are random states, metric states and steps of all ranks, the best checkpoints so far, and
-        the log.
+        Added are the random states, metric states and number of steps of each rank, the SHA-256 of the
+        best checkpoints so far, and the content of `metrics.csv`. The batch counter is changed by
+        `repeat_batch`.
         """
         if self._saving is not None:
             checkpoint["resume"] = self._saving
             repeat_batch(checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the saved random states for the first batch: setting up the training draws random numbers before it."""
+        """Read the random states, metric states and number of steps of this rank from the saved state.
+
+        `on_train_batch_start` restores them at the first batch, because Lightning draws random numbers
+        while it sets up the training. Other checkpoints are ignored.
+        """
         if trainer.training and "resume" in checkpoint:
             self._restored = checkpoint["resume"]["ranks"][trainer.global_rank]
 

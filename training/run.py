@@ -229,7 +229,10 @@ class RunState:
         return Left()
 
     def tidy(self) -> None:
-        """Delete damaged files of the state, and restore the checkpoints that the run had when it was saved."""
+        """Delete damaged files, and restore the checkpoints that the run had when the state was saved.
+
+        The checkpoints of a training that has ended are left as they are.
+        """
         for folder in (self.run, self.folder, self.run / "checkpoints"):
             remove_leftovers(folder)
         if self.left.ended is not None:
@@ -384,7 +387,8 @@ class RunCheckpoints(TorchCheckpointIO):
 class RunConfig(Callback):
     """Callback that writes `config.yaml` into the folder of the run.
 
-    If the run fails before it has computed anything, the callback deletes the folder.
+    If the run fails before it has computed anything, the callback deletes the folder, with the exceptions that
+    `on_exception` names.
 
     Args:
         folder: Folder of the run.
@@ -422,7 +426,11 @@ class RunConfig(Callback):
             checkpoint["config"] = self._path.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Delete the folder of a run that fails before it has computed anything."""
+        """Delete the folder of a run that a user's error ends before anything is computed.
+
+        The folder stays if it has a checkpoint or a `results.json`, if the disk is full, or after
+        another kind of error once `config.yaml` is written.
+        """
         if not trainer.is_global_zero:
             return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()

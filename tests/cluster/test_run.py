@@ -12,6 +12,7 @@ import pytest
 import train
 from tests.cluster.conftest import Slurm
 from tests.test_train import ROOT, arguments
+from tests.trainers import DEVICES
 
 Submit = Callable[..., str]
 
@@ -59,6 +60,7 @@ def scores(runs: Path) -> dict[str, float]:
 LONG = ("--trainer.max_epochs=120", "--data.init_args.max_sentences=4")
 
 
+@DEVICES
 def test_a_run_on_two_tasks_is_requeued_in_preflight_and_training_and_ends_with_the_same_scores(
     slurm: Slurm, submit: Submit, corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ from results.errors import UserError
 from tests.attention import reference
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
-from tests.trainers import CONTINUES, scored, trainer
+from tests.trainers import CONTINUES, DEVICES, scored, trainer
 from training import TrainingError
 
 pytestmark = CONTINUES
@@ -472,6 +472,7 @@ def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData) -> None:
 
 
 @pytest.mark.slow
+@DEVICES
 def test_two_processes_train_together(data: MakeData, corpus: str, run_config: RunConfig) -> None:
     _, found, folder = run_config(
         "fit",

@@ -13,8 +13,9 @@ from torch import Tensor
 import train
 from models.regularizers import MaskedLanguageModel
 from tests.models.corpora import write_texts
+from tests.trainers import DEVICES
 
-pytestmark = pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")
+pytestmark = DEVICES
 
 Train = Callable[..., tuple[dict[str, Any], list[dict[str, str]], dict[str, Tensor]]]
 
