@@ -146,7 +146,7 @@ def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
     room = limit - sizes[0] - sizes[-1]
     ends = np.cumsum(sizes)  # pieces up to and including a position
     if (widest := int(sizes[1:-1].max())) > room:
-        raise AlignmentError(f"word {int(sizes[1:-1].argmax()) + 1} alone has {widest} pieces; the limit is {room}")
+        raise AlignmentError(f"word {int(sizes[1:-1].argmax()) + 1} alone has {widest} pieces, but only {room} fit")
     found, first = [], 1
     while True:
         last = min(int(np.searchsorted(ends, ends[first - 1] + room, side="right")) - 1, pieces.words)

@@ -386,7 +386,8 @@ def state_size(model: PreTrainedModel, layers: int, name: str) -> int:
     shapes = {tuple(state.shape) for state in states}
     if len(states) != layers + 1 or len(shapes) > 1 or states[0].shape[:2] != inputs["input_ids"].shape:
         raise UserError(
-            f"{name} has {len(states)} hidden states of shapes {shapes} to its {layers} layers. Only one of each layer "
-            f"and one of the embeddings, all of one size, can be kept."
+            f"{name} gives {len(states)} hidden states of the shapes {', '.join(map(str, sorted(shapes))) or 'none'}, "
+            f"but {layers + 1} of the shape (1, {inputs['input_ids'].size(1)}, size) are needed: one of the "
+            "embeddings, and one of each layer. Choose another encoder, or leave out --data.init_args.hidden."
         )
     return int(states[0].size(2))

@@ -476,7 +476,7 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
     except Exception as error:  # of any kind, if the architecture does not take text
         raise EncoderError(
             f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; for a "
-            f"model of text and images, save the text model with save_pretrained."
+            f"model of text and images, save its text model with save_pretrained, and give that folder."
         ) from error
     if not own:
         raise EncoderError(f"{name} returns no attention weights. Choose an encoder or decoder with attention.")
@@ -543,7 +543,7 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
     except Exception as error:  # tokenizers raises nothing narrower
         if (reason := _named(error)) != _OWN_CODE:
             load_config(source)  # which refuses models of images by name
-        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {reason}") from error
+        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {_with_remedy(reason)}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise EncoderError(
             f"{source.spec.name}: {type(tokenizer).__name__} is not a fast tokenizer, so its pieces cannot be "
@@ -581,7 +581,8 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
     except Exception as error:  # of any kind, by the value that is wrong
-        raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {_named(error)}") from error
+        reason = _with_remedy(_named(error))
+        raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {reason}") from error
     reads = getattr(MODEL_MAPPING.get(type(config), None), "input_modalities", "text")
     if "text" not in reads:
         reads = reads if isinstance(reads, str) else " and ".join(reads)
@@ -608,12 +609,19 @@ def _fault_of(error: Exception, source: EncoderSource) -> str:
                 f"{path.name} is damaged or cut short, or holds something else than weights ({type(fault).__name__}). "
                 f"Copy or download the encoder again, or save it with save_pretrained."
             )
-    return _named(error)
+    return _with_remedy(_named(error))
 
 
 def _named(error: Exception) -> str:
     """Return kind and message of an error, without transformers' advice to run code that comes with the files."""
     return _OWN_CODE if "trust_remote_code" in str(error) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _with_remedy(reason: str) -> str:
+    """Append a remedy to the result of `_named`, unless it contains one."""
+    if reason == _OWN_CODE:
+        return reason
+    return f"{reason.rstrip('.')}. Choose another encoder, or save this one again with save_pretrained."
 
 
 def architecture(source: EncoderSource) -> PreTrainedModel:
@@ -630,8 +638,8 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
             model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise EncoderError(
-            f"{source.spec.name}: transformers cannot build an encoder from its config.json ({_named(error)}). Choose "
-            "another encoder."
+            f"{source.spec.name}: transformers cannot build an encoder from its config.json: "
+            f"{_with_remedy(_named(error))}"
         ) from error
     return model.get_encoder() if config.is_encoder_decoder else model
 
@@ -676,8 +684,8 @@ def _pretrained(
 def _refuse_missing(model: PreTrainedModel, source: EncoderSource, missing: list[str]) -> None:
     if missing:
         raise EncoderError(
-            f"{source.spec.name}: its files lack {len(missing)} weights of {type(model).__name__}, {min(missing)} "
-            f"among them. Save the whole encoder with save_pretrained."
+            f"{source.spec.name}: its files lack {counted(len(missing), 'weight')} of {type(model).__name__}, for "
+            f"instance {min(missing)}. Save the whole encoder with save_pretrained."
         )
 
 

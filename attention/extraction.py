@@ -501,8 +501,8 @@ def _failed_writes_explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{folder}: {error.strerror or error}. Finished shards are kept: run again to go on from there, or put the "
-            f"stores elsewhere (--data.init_args.cache)."
+            f"{folder}: {error.strerror or error}. Check permissions and disk, then run again (finished shards are "
+            "kept); or put the stores elsewhere (--data.init_args.cache)."
         ) from error
 
 

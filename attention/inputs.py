@@ -220,8 +220,8 @@ class Segmenter:
         if passages == 2 and not all(map(len, (self._single[-1], *self._double[1:]))):
             raise EncoderError(
                 f"{self._name}: a pair of texts needs a delimiter between them, but this tokenizer adds none after a "
-                "text. Give each text alone (`packing: single`), or an encoder with such a delimiter, for instance a "
-                "BERT."
+                "text. Give each text alone (without `packing: pairs`, and without `pair` in `columns`), or an encoder "
+                "with such a delimiter, for instance a BERT."
             )
         return sum(map(len, self._single if passages == 1 else self._double))
 

@@ -300,7 +300,7 @@ class Store:
             listed = hidden if name.startswith("hidden") else (len(manifest.layers), len(manifest.heads))
             if found != listed:
                 axes = "layers × size" if name.startswith("hidden") else "layers × heads"
-                raise ValueError(f"tensor {name} has {axes} {found}, the manifest {listed}")
+                raise ValueError(f"tensor {name} has {axes} {found}, but the manifest lists {listed}")
 
     def __len__(self) -> int:
         return self.manifest.items

@@ -60,7 +60,7 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     """
     path = Path(path)
     check_values(read_treebank, format=format)
-    reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"))
+    reader = _Reader(path, format or format_of(path, _SUFFIXES))
     sentences = tuple(sentence for sentence, _ in reader.with_rows())
     if not sentences:
         raise CorpusError.at(path, None, "the file holds no sentence", "Check that it is the file you meant")
@@ -83,7 +83,7 @@ def sentences_with_rows(
     Raises:
         CorpusError: The file is missing, in another encoding, or breaks the format.
     """
-    reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False)
+    reader = _Reader(path, format or format_of(path, _SUFFIXES), unique=False)
     for found in reader.with_rows():
         for name in ("range_rows", "empty_rows", "multiple_roots"):
             audit[name] += reader.audit[name]
@@ -101,9 +101,7 @@ def blocks(path: Path) -> Iterator[Block]:
     block: Block = []
     for number, line in numbered_lines(path):
         if (found := _CONTROL.search(line)) and not line.startswith("#"):
-            wrong = (
-                f"column {line.count(chr(9), 0, found.start()) + 1} holds the control character U+{ord(found[0]):04X}"
-            )
+            wrong = f"character {found.start() + 1} of the line is the control character U+{ord(found[0]):04X}"
             raise CorpusError.at(path, number, wrong, "Remove it")
         if line and (not line.isspace() or "\t" in line):
             block.append((number, line))
@@ -206,9 +204,13 @@ class _Reader:
                 return 0
             case (tuple(), "conllx"):
                 wrong = "CoNLL-X has no multiword tokens or empty nodes"
-                raise self._error(number, wrong, "Set the format to conllu to read such rows")
+                raise self._error(
+                    number,
+                    wrong,
+                    "To read such rows, give the file the suffix .conllu, or set the option `format` to conllu",
+                )
         shown = "".join(map(str, position)) if isinstance(position, tuple) else "_" if position is None else position
-        remedy = f"Number the words 1, 2, 3, …: the next number must be {last + 1}"
+        remedy = f"The next word must have the number {last + 1}; a blank line must separate two sentences"
         raise self._error(number, f"the id is {shown} after word {last}", remedy)
 
     def _check_tree(self, words: list[str], heads: list[int], numbers: list[int]) -> None:
@@ -224,7 +226,7 @@ class _Reader:
                 wrong = f"word {cycle[0]} ({words[cycle[0] - 1]}) is its own head"
             else:
                 wrong = "the heads form a cycle: " + " → ".join(f"{i} ({words[i - 1]})" for i in (*cycle, cycle[0]))
-            remedy = "Correct column HEAD of one of them" if roots else "One of them must be the root, with head 0"
+            remedy = "Correct column HEAD" if roots else "Correct column HEAD; the root must have head 0"
             raise self._error(numbers[cycle[0] - 1], wrong if roots else f"the sentence has no root; {wrong}", remedy)
         self.audit["multiple_roots"] += roots > 1
 

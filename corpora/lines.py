@@ -39,24 +39,27 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise CorpusError.at(path, None, wrong, "Check the path and its permissions") from None
 
 
-def format_of(path: Path, suffixes: Mapping[str, Format], option: str) -> Format:
+def format_of(path: Path, suffixes: Mapping[str, Format], option: str | None = None) -> Format:
     """Return the format that belongs to the suffix of a file.
 
     Args:
         path: The file.
         suffixes: Format by suffix.
-        option: Command-line option that sets the format, for the error message.
+        option: Command-line option that sets the format, for the error message; None advises another suffix.
 
     Raises:
-        CorpusError: The suffix is unknown.
+        CorpusError: The suffix is unknown, or there is no such file.
     """
     found = suffixes.get(path.suffix.lower())
-    if found is None and path.is_dir():
+    if found is None and not path.is_file():
         raise no_file(path)
     if found is None:
-        *others, last = dict.fromkeys(suffixes.values())
         wrong = f"the format cannot be inferred from the suffix {path.suffix!r}"
-        raise CorpusError.at(path, None, wrong, f"Name the format with {option}: {', '.join(others)} or {last}")
+        if not path.suffix:
+            wrong = "the format cannot be inferred, because the file name has no suffix"
+        *others, last = suffixes if option is None else dict.fromkeys(suffixes.values())
+        remedy = "Give the file the suffix" if option is None else f"Name the format with {option}:"
+        raise CorpusError.at(path, None, wrong, f"{remedy} {', '.join(others)} or {last}")
     return found
 
 

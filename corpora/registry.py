@@ -252,7 +252,10 @@ def remedy_for(path: Path) -> str:
         if path.absolute().parts[-len(parts) :] == parts:
             return _remedy(corpus, path.absolute().parents[len(parts) - 1])
     named = [corpus for corpus, parts in owners if parts[-1] == path.name]
-    return _remedy(named[0], None) if len(named) == 1 else "Check the path"
+    if len(named) != 1:
+        return "Check the path"
+    name, does = named[0].name, "fetches" if named[0].can_be_fetched else "says how to make"
+    return f"Check the path, or name the corpus {name}, which `python -m corpora.registry {name}` {does}"
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
@@ -267,10 +270,9 @@ def no_file(path: Path, otherwise: str = "") -> CorpusError:
     return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
 
 
-def _remedy(corpus: Corpus, root: Path | None) -> str:
+def _remedy(corpus: Corpus, root: Path) -> str:
     if corpus.can_be_fetched:
-        place = f" --root {shlex.quote(str(root))}" if root else ""
-        return f"Fetch it: `python -m corpora.registry {corpus.name}{place}`"
+        return f"Fetch it: `python -m corpora.registry {corpus.name} --root {shlex.quote(str(root))}`"
     return (
         f"It cannot be downloaded, because no public address has exactly this file. To make {corpus.name}: "
         f"{corpus.recipe}"

@@ -238,7 +238,10 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
         elif head == 0:
             audit["root_edges"] += 1
         elif head > len(sentence):
-            wrong = f"word {word + 1} ({sentence.words[word]}) has the enhanced head {head} of {len(sentence)} words"
+            wrong = (
+                f"word {word + 1} ({sentence.words[word]}) has the enhanced head {head}, but the last word is number "
+                f"{len(sentence)}"
+            )
             raise CorpusError.at(path, line, wrong, "Correct column DEPS")
         else:
             yield Link(relation, (word,), (head - 1,))
@@ -262,7 +265,7 @@ def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
         remedy = "Install it: `pip install nltk`, and fetch the data: `python -m nltk.downloader framenet_v17`"
         raise CorpusError.at(path, None, "FrameNet is read by NLTK, which is not installed", remedy) from None
     if absent := [name for name in _FRAMENET_FILES if not (path.parent / name).is_file()]:
-        remedy = "Name frameIndex.xml in the folder of FrameNet: `python -m nltk.downloader framenet_v17`"
+        remedy = "Name frameIndex.xml in the folder that `python -m nltk.downloader framenet_v17` fetches"
         raise CorpusError.at(path, None, f"{absent[0]} is missing in the same folder", remedy)
     for number, annotated in enumerate(reader.FramenetCorpusReader(str(path.parent), list(_FRAMENET_FILES)).sents(), 1):
         spans = [found.span() for found in _WORD.finditer(annotated["text"])]

@@ -80,13 +80,16 @@ class AtlasDataModule(CorpusDataModule[Any]):
         texts, others = list(read_sources(self.text)), list[CorpusDataModule[Any]]()
         if self.treebank is not None:
             arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
+            arcs.option = "treebank"
             files = arcs.files()
             if "test" not in files:
                 raise CorpusError(f"The treebank has no test split. {arcs.missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
             others.append(arcs)
         if self.documents is not None:
-            others.append(CoreferenceDataModule(self.documents, options=self.options, **self._shared))
+            links = CoreferenceDataModule(self.documents, options=self.options, **self._shared)
+            links.option = "documents"
+            others.append(links)
         return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
 
     @property

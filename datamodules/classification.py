@@ -70,7 +70,11 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > max(_SHOWN, len(texts) // 2):
         wrong = f"{len(labels)} different labels in {len(texts)} texts: this is probably not the label column"
-        raise CorpusError.at(path, None, wrong, "Name it with --data.init_args.columns.label")
+        remedy = (
+            "Name it with --data.init_args.columns.label or, if the labels are numbers to predict, set "
+            "--data.init_args.regression true"
+        )
+        raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > 2:
         return labels, None
     if positive not in labels:

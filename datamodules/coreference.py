@@ -87,14 +87,14 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
                 found["words_without_piece"] += whole.unknown
                 found[UNKNOWN_WORDS] += whole.with_unknown
     if not windows:
-        remedy = (
-            f"{found['skipped_too_long']} sentences over {encoder.max_length} pieces, with "
-            f"{found['skipped_mentions']} mentions, were skipped. Choose an encoder that takes longer inputs"
-            if encoder is not None and found["skipped_too_long"]
-            else "Check that coreference is annotated in this corpus"
+        if encoder is not None and found["skipped_mentions"]:
+            raise UserError(
+                f"All mentions are in sentences of more than {encoder.max_length} pieces, which were skipped. Choose "
+                "an encoder that takes longer inputs."
+            )
+        raise UserError(
+            f"No mention in {counted(len(documents), 'document')}. Check that coreference is annotated in this corpus."
         )
-        count = f"{found['windows_without_mentions']} windows of {len(documents)} documents"
-        raise UserError(f"No mention in {count}. {remedy}.")
     head_words = tuple(window.head_words for window in windows)
     audit = {**documents.audit, **found}
     return Items(extraction, "windows", windows_to_table(windows), audit, tuple(inputs), head_words, layers, heads)
@@ -322,7 +322,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         if self.corpus in CORPORA:
             return locate(self.corpus, self.root).get("all")
         path = Path(self.corpus).expanduser()
-        return path if path.is_file() else None
+        return path if path.suffix or path.is_file() else None  # the reader reports a missing file
 
     def _parses(self, path: Path) -> Path | None:
         """Return the treebank that gives the head words of the mentions."""

@@ -88,12 +88,13 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
             )
 
 
-def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
+def files_by_split(corpus: str | Mapping[str, str], option: str = "corpus") -> dict[str, Path]:
     """Return the path of the file of each split.
 
     Args:
         corpus: A path that contains `{split}`, which is replaced by train, dev and test; or a mapping
             from splits to paths.
+        option: Option of the data that holds `corpus`, for messages.
 
     Raises:
         CorpusError: The mapping has a key that is not a split, or names a file that does not exist.
@@ -103,7 +104,7 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
     if strangers := set(corpus) - set(SPLITS):
         raise CorpusError(
-            f"--data.init_args.corpus has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}."
+            f"--data.init_args.{option} has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}."
         )
     files: dict[str, Path] = {split: Path(corpus[split]).expanduser() for split in SPLITS if split in corpus}
     for split, path in files.items():
@@ -200,6 +201,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         holds: Noun phrase for the content of the batches, for messages.
         batch: Class of the batches.
         suffix: Usual suffix of the corpus files, for messages.
+        option: Option of the data that holds `corpus`, for messages.
         always: Splits that every stage reads.
         sample: Name of the sample corpus's folder in the cache, and the function that writes the files
             into a folder and returns their paths by split.
@@ -211,6 +213,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     holds: ClassVar[str]
     batch: ClassVar[type]
     suffix: ClassVar[str] = "conllu"
+    option: str = "corpus"
     always: ClassVar[tuple[Split, ...]] = ()
     sample: ClassVar[tuple[str, Callable[[Path], Mapping[str, Path]]]]
 
@@ -255,7 +258,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             folder, write_sample = self.sample
             return write_sample(self.cache / folder)
         if not isinstance(self.corpus, str) or "{split}" in self.corpus:
-            return files_by_split(self.corpus)
+            return files_by_split(self.corpus, self.option)
         if self.corpus not in CORPORA:
             raise CorpusError(
                 f"{self.corpus}: this is neither `sample` nor a corpus of the "
@@ -268,7 +271,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     def _mapping(self) -> str:
         """Example of a mapping of files on the command line."""
         files = ", ".join(f"{split}: {name}.{self.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
-        return f"--data.init_args.corpus '{{{files}}}'"
+        return f"--data.init_args.{self.option} '{{{files}}}'"
 
     @property
     def missing_remedy(self) -> str:
@@ -474,7 +477,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self.splits = self.make_splits(self.stores)
         if self.random_init and stage == "test":
             if self.encoder is None:
-                raise EncoderError("random_init needs an encoder: --data.init_args.encoder must not be null.")
+                raise EncoderError(
+                    "--data.init_args.random_init needs an encoder, but --data.init_args.encoder is null. Name one."
+                )
             source = resolve(replace(self.encoder, weights="random"))
             paths = dict.fromkeys(files[split] for split in STAGES["test"])
             stores = self._stores(paths, source, load_later(source, self.trainer))

@@ -282,7 +282,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(
                 f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
-                f"Scores without punctuation leave nothing out. Name it with --data.init_args.punctuation."
+                f"Scores without punctuation leave nothing out. Name its labels with --data.init_args.punctuation."
             )
         self.read_only(self._reads)
 

@@ -443,10 +443,12 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     ) -> None:
         super().__init__("", root, cache, rank_timeout=rank_timeout)
         self._corpora = tuple(_Corpus(source, root, self.cache) for source in read_sources(corpora))
-        if len(set(self.names)) < max(len(self.names), 1):
+        if not self.names:
+            raise CorpusError(f"{OPTION} is empty. Name at least one corpus.")
+        if twins := [name for name, count in Counter(self.names).items() if count > 1]:
             raise CorpusError(
-                f"--data.init_args.corpora is {', '.join(self.names) or 'empty'}. Name one corpus or more, and give "
-                "each a `name` of its own."
+                f"{OPTION}: several corpora are called {twins[0]}. Give each a `name` of its own, such as {{corpus: "
+                f"{self.sources[self.names.index(twins[0])].corpus}, name: other}}."
             )
         check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
@@ -613,13 +615,12 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         Raises:
             CorpusError: A corpus is a single file, or has no such split.
         """
-        for source in self.sources:
-            if split is not None and source.corpus not in CORPORA and "{split}" not in source.corpus:
-                raise CorpusError(
-                    f"{source.corpus} is one file, but the {split} split is needed. Give {OPTION} a path with "
-                    f"`{{split}}` in it, for instance `my/{{split}}.txt`, or a corpus of the registry "
-                    f"({', '.join(CORPORA)})."
-                )
+        if split is not None and (lacking := [name for name in self.names if not self.only([name]).has_split(split)]):
+            known = ", ".join(name for name, corpus in CORPORA.items() if split in corpus.splits)
+            raise CorpusError(
+                f"{lacking[0]} has no {split} split, but the command needs one. Give {OPTION} a path with `{{split}}` "
+                f"in it, for instance `my/{{split}}.txt`, or a corpus of the registry with this split ({known})."
+            )
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)
             corpus = _Corpus(read, self.root, self.cache)

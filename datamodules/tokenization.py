@@ -16,7 +16,7 @@ from attention.inputs import TextTokenizer
 from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
 from results.digests import digest
-from results.errors import check_values
+from results.errors import check_values, counted
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -417,8 +417,8 @@ def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
     room = limit - (np.diff(tokens.offsets) - first - second)
     if room.min() < 1:
         raise CorpusError(
-            f"--data.init_args.max_length is {limit}, which leaves no room for a word beside {limit - room.min()} "
-            "delimiters. Give a larger number."
+            f"--data.init_args.max_length is {limit}, which leaves no room for a word beside "
+            f"{counted(limit - room.min(), 'delimiter')}. Give {limit - room.min() + 1} or more."
         )
     second_kept = np.minimum(second, np.maximum(room // 2, room - first))
     first_kept = np.minimum(first, room - second_kept)

@@ -141,8 +141,8 @@ def load_vectors(
         if embedded:
             if source is None:
                 raise UserError(
-                    f"vectors.name `{ENCODER}` takes the input embeddings of the encoder, but none is configured. Name "
-                    f"other vectors."
+                    f"--data.init_args.vectors.name is `{ENCODER}`, the input embeddings of the encoder, but the data "
+                    "have no encoder. Name other vectors, or set --data.init_args.encoder.name."
                 )
             file, identity = ENCODER, source.embeddings_identity(digests)
             convert = partial(_embedded, source, encoder, wanted)
@@ -154,7 +154,7 @@ def load_vectors(
             convert = partial(read_vectors, path, frozenset(wanted))
         found = _converted(convert, identity, wanted, lowercase, cache / "vectors")
     except OSError as error:
-        remedy = f"{cache / 'vectors'} must be writable and have room: else name another folder by data.init_args.cache"
+        remedy = f"Check permissions and disk, or name another folder than {cache} with --data.init_args.cache"
         raise UserError.at(error.filename or cache, None, error.strerror or str(error), remedy) from error
     covered = [count for word, count in counts.items() if word in found.index]
     audit: dict[str, float] = {"types": len(counts), "types_covered": len(covered)}
@@ -233,7 +233,9 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     path = found or _download(spec.name, fetch)
     if path.suffix == ".kv" and not spec.allow_pickle:
         remedy = "If you trust its source, allow it on the command line: --data.init_args.vectors.allow_pickle true"
-        remedy = f"{remedy} (in Python VectorSpec(…, allow_pickle=True)); else use KeyedVectors.save_word2vec_format"
+        remedy += (
+            " (in Python VectorSpec(…, allow_pickle=True)); else convert it with KeyedVectors.save_word2vec_format"
+        )
         raise UserError.at(path, None, "this file is a pickle, and opening a pickle can run any program", remedy)
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]
 
@@ -292,7 +294,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     except UserError:
         raise
     except Exception as error:  # whatever a pickle may raise
-        wrong = f"it cannot be read as KeyedVectors of gensim ({type(error).__name__}: {error})"
+        wrong = f"the word vectors cannot be read ({type(error).__name__}: {error})"
         remedy = "Fetch the file again if it is cut off; a .kv needs the .npy files beside it"
         raise UserError.at(path, None, wrong, remedy) from error
     return WordVectors({word: row for row, word in enumerate(known)}, matrix, {})

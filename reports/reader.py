@@ -120,7 +120,8 @@ class Record:
             frame = pd.read_parquet(self.items)
             counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
         except (OSError, ValueError, KeyError) as error:
-            raise RecordError(f"{self.items} cannot be read: {' '.join(str(error).split())}") from None
+            reason = " ".join(str(error).split())
+            raise RecordError(f"{self.items} cannot be read ({reason}). Test again") from None
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
         if not names:
             raise RecordError(
@@ -156,7 +157,7 @@ def find_record(run: Path) -> Record:
     if not run.is_dir():
         raise RecordError(f"{run}: there is no such file or folder")
     below = [str(path.parent) for kind in ("*", "*/*", "*/*/*") for path in sorted(run.glob(f"{kind}/results.json"))]
-    hint = f"; below it there are {first_of(below)}" if below else ": no test has ended in it"
+    hint = f"; runs below it: {first_of(below)}" if below else ": no test has ended in it"
     raise RecordError(f"{run}: the folder exists, but has no results.json{hint}")
 
 
@@ -218,7 +219,9 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
         table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
         labels = table.columns[: table.columns.get_loc("seed")]
     except (OSError, ValueError, KeyError, TypeError):
-        raise RecordError(f"{folder} is not the folder of a finished sweep: the table of its runs is missing") from None
+        raise RecordError(
+            f"{folder} is not the folder of a finished sweep: the table of its runs is missing. Let the sweep finish"
+        ) from None
     rows: dict[str, dict[str, list[Path]]] = {}
     for line in table.to_dict("records"):
         row = " × ".join(line[label] for label in labels)
@@ -264,7 +267,9 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
         there = f"there are {', '.join(sorted(tables))}" if tables else "the runs have no tables"
         raise RecordError(f"no run has a table {table}{near(table, tables)}; {there}")
     if not rows:
-        raise RecordError(f"{', '.join(map(str, patterns))}: no run has a results.json that can be read")
+        raise RecordError(
+            f"{', '.join(map(str, patterns))}: no run has a results.json that can be read. Give folders of tested runs"
+        )
     frame = pd.DataFrame(rows)
     if table is not None:
         return frame
@@ -298,7 +303,8 @@ def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
     try:
         rows = pd.read_csv(path, keep_default_na=False, na_values=[""]).to_dict("records")
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        raise RecordError(f"{path} cannot be read ({reason}). Test again") from None
     return [{**_shared(record), **{str(name): value for name, value in row.items()}} for row in rows]
 
 

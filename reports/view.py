@@ -115,10 +115,13 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
         if split not in files and "all" not in files:
             raise UserError(f"--split {split}: {name} has no {split} split. Choose {' or '.join(files)}.")
         path = files.get(split) or files["all"]
-    if path.suffix in (".tsv", ".csv"):
-        raise UserError(f"{path}: labelled texts have no arcs and no clusters to show. Give single texts with --text.")
     if _has_documents(path):
         return path, {document.id: document for document in read_documents(path).documents}
+    if path.is_file() and path.suffix.lower() not in (".conllu", ".conll", ".conllx"):
+        raise UserError(
+            f"{path}: neither a treebank (.conllu, .conllx) nor a CoNLL-2012 file, so it has no arcs and no clusters "
+            "to show. Give single texts with --text."
+        )
     return path, {sentence.id: sentence for sentence in read_treebank(path).sentences}
 
 
@@ -159,6 +162,8 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
     document = items.get(name)
     if not isinstance(document, Document) or not (first.isdecimal() and (last or first).isdecimal()):
         raise UserError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
+    if int(first) > int(last or first):
+        raise UserError(f"--id {wanted}: sentence {first} is after sentence {last}. Give the first one first.")
     if not 1 <= int(first) <= int(last or first) <= len(document.sentences):
         raise UserError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}.")
     return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
@@ -198,6 +203,9 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
                 f"{encoder.max_length}. Show a part of it; for a document: `--id ID:FIRST-LAST`, with the numbers of "
                 "sentences from 1."
             )
+    for option, chosen, most in (("layers", options.layers, encoder.layers), ("heads", options.heads, encoder.heads)):
+        if chosen is not None and max(chosen) > most:
+            raise UserError(f"--{option} {max(chosen)}: the encoder has {most} {option}, counted from 1.")
     words = encoder.attention(sentences, options=options)
     between_pieces = encoder.attention(sentences, options=options, over="pieces") if pieces else None
     return [
@@ -238,8 +246,8 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     _, classified = classify(checkpoint, batch, level, seed=0, pad=model.sizes.vocabulary.pad)
     if classified is None:
         raise UserError(
-            f"{text.title}: {path} keeps fewer than two words of this text after tokenization, so saliency is "
-            "undefined. Leave out --saliency."
+            f"{text.title}: the classifier {path} keeps fewer than two words of this text after tokenization, so "
+            "saliency is undefined. Show a longer text, or leave out --saliency."
         )
     owners = _owners(text, split.places(0), [form for form in split.forms(0)], path)
     saliency, found = Saliency(classified), {}
@@ -267,7 +275,8 @@ def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], pa
         owners.append(int(np.searchsorted(ends, before, side="right")))
     if read > ends[-1]:
         raise UserError(
-            f"{text.title}: {path}'s tokenizer gives words that cannot be aligned with this text. Leave out --saliency."
+            f"{text.title}: the tokenizer of {path} gives words that cannot be aligned with this text. Leave out "
+            "--saliency."
         )
     return np.array(owners)
 
@@ -282,7 +291,9 @@ def _open_store(folder: Path) -> Store:
     if store is None:
         raise UserError(f"{folder}: the store is damaged. Repeat the command that made it, which rebuilds it.")
     if store.manifest.identity.get("format") != FORMAT:
-        raise UserError(f"{folder}: the store has another format than {FORMAT}. Repeat the command that made it.")
+        raise UserError(
+            f"{folder}: the store was made by another version of this program. Repeat the command that made it."
+        )
     return store
 
 
@@ -304,8 +315,10 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
     if not 1 <= item <= len(store):
         raise UserError(f"--item {item}: the store has items 1 to {len(store)}.")
     held, manifest = store.manifest.quantities, store.manifest
+    if not held:
+        raise UserError(f"{folder}: the store has no values to show, only words. Show texts with --text or --corpus.")
     if quantity not in held:
-        raise UserError(f"--quantity {quantity}: the store holds {', '.join(held) or 'labels alone'}.")
+        raise UserError(f"--quantity {quantity}: the store has no {quantity}. Choose {' or '.join(held)}.")
     text, hidden = _labelled(store, item - 1), quantity == "hidden"
     start, end = (quantity == "attention" and manifest.delimiters[side] for side in ("start", "end"))
     words = ["[start]"] * start + list(text.words) + ["[end]"] * end
@@ -400,13 +413,14 @@ def _check(options: argparse.Namespace) -> None:
     faults = {
         "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER.": options.list
         and not (corpus or store),
-        "Give one of --text, --corpus and --store.": sum(map(bool, (options.text, corpus, store))) != 1,
-        "--layers, --heads, --pieces and --saliency belong to --text and --corpus, not --store.": store
+        "Give exactly one of --text, --corpus and --store.": sum(map(bool, (options.text, corpus, store))) != 1,
+        "--layers, --heads, --pieces and --saliency need --text or --corpus. Leave them out with --store.": store
         and (options.layers or options.heads or options.pieces or saliency),
         f"--quantity {options.quantity} is only in stores. Give --store FOLDER --item N.": not store
         and options.quantity != "attention",
         "--id needs a corpus. Give --corpus NAME or FILE.": options.id and not corpus,
-        f"--saliency {saliency}: there is no such checkpoint, and no such run.": saliency and not saliency.exists(),
+        f"--saliency {saliency}: there is no such file. Give a checkpoint of a classifier, or its run.": saliency
+        and not saliency.exists(),
         "--layers and --heads count from 1.": min([1, *(options.layers or ()), *(options.heads or ())]) < 1,
         **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
     }
@@ -451,7 +465,7 @@ def main(args: Sequence[str]) -> int:
         print("\n".join(listed(options)))
         return 0
     if not options.out.absolute().parent.is_dir():
-        raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}.")
+        raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")
     page = view_page(*views(options), budget=int(options.budget * MEGABYTE))
     print(write_atomically(options.out, page))
     return 0

@@ -174,7 +174,8 @@ def leave_page(folder: Path) -> str | None:
     except Exception as error:  # everything on the page is already written: an error of the page must not end the run
         if is_full(error):
             raise
-        return f"no page.html, which `python -m reports.page {folder}` makes: {type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
+        return f"page.html could not be written ({reason}). Make it with `python -m reports.page {folder}`"
     return None
 
 

@@ -116,7 +116,8 @@ def from_options(kind: Callable[..., Made], given: object, where: str, **default
     if not isinstance(given, Mapping):
         raise UserError(f"{where} is {given!r}, but must be a mapping with keys among {', '.join(known)}.")
     if strange := [name for name in given if name not in known]:
-        raise UserError(f"{where}: there is no option {strange[0]!r}{near(str(strange[0]), known)}.")
+        hint = near(str(strange[0]), known)
+        raise UserError(f"{where}: unknown option {strange[0]!r}{hint}; the possible options are {', '.join(known)}.")
     return kind(**{**defaults, **given})
 
 

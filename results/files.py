@@ -50,8 +50,8 @@ def kept(path: Path) -> memoryview | None:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[:size]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except IsADirectoryError as error:
-        log.warning("%s cannot be read (%s), and is made again.", path, error.strerror)
+    except IsADirectoryError:
+        log.warning("%s is a folder, but must be a file. Remove the folder.", path)
         return None
     except OSError as error:
         error.filename = str(path)

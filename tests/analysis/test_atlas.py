@@ -122,5 +122,5 @@ def test_some_of_the_heads_are_refused(bert: Path, corpus: str) -> None:
 
 def test_a_treebank_without_test_is_told(bert: Path, corpus: str) -> None:
     data = AtlasDataModule(treebank={"dev": corpus.replace("{split}", "dev")}, encoder=EncoderSpec(str(bert)))
-    with pytest.raises(CorpusError, match="The treebank has no test split"):
+    with pytest.raises(CorpusError, match=r"The treebank has no test split\. .*--data\.init_args\.treebank"):
         data.setup("test")

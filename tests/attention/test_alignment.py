@@ -137,7 +137,7 @@ def test_parts_hold_all_words_whole_and_overlap_by_about_half(words: int, limit:
 def test_a_word_too_long_for_any_part_is_an_error() -> None:
     whole = AlignedPieces(np.arange(9, dtype=np.int32), np.array([0, 1, 2, 2, 2, 2, 2, 3, 4], np.int32), 3)
     assert len(overlapping(whole, 7)) == 3
-    with pytest.raises(AlignmentError, match="word 2 alone has 5 pieces; the limit is 4"):
+    with pytest.raises(AlignmentError, match="word 2 alone has 5 pieces, but only 4 fit"):
         overlapping(whole, 6)
 
 

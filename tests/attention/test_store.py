@@ -260,7 +260,7 @@ FORGED: dict[str, tuple[Callable[[Manifest], bytes], str]] = {
     "too many items": (lambda manifest: change(manifest, items=11), "it lists 11 items, but the file of labels has 10"),
     "too few layers": (
         lambda manifest: change(manifest, layers=[1]),
-        "tensor attention.0 has layers × heads (2, 4), the manifest (1, 4)",
+        "tensor attention.0 has layers × heads (2, 4), but the manifest lists (1, 4)",
     ),
     "a list for the audit": (lambda manifest: change(manifest, audit=[]), "audit is of the wrong type, list"),
     "no delimiters": (

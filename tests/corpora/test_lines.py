@@ -108,11 +108,15 @@ def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path:
     with pytest.raises(CorpusError, match=r"no such file.*python -m corpora\.registry ud_english_ewt --root "):
         read_treebank(tmp_path / "ud" / "en_ewt-ud-dev.conllu")
     for read, remedy in (
-        (read_treebank, "the option `format`: conllu or conllx"),
+        (read_treebank, r"the suffix \.conllu, \.conll or \.conllx"),
         (read_labelled, r"init_args\.format`: tsv, csv or jsonl"),
     ):
         with pytest.raises(CorpusError, match=rf"corpus\.txt: .* inferred from the suffix '\.txt'\. .*{remedy}\.$"):
             read(write(tmp_path, "some text\n"))
+        with pytest.raises(CorpusError, match=rf"corpus: .*, because the file name has no suffix\. .*{remedy}\.$"):
+            read(write(tmp_path, "some text\n", "corpus"))
+        with pytest.raises(CorpusError, match=r"nothing: there is no such file\."):
+            read(tmp_path / "nothing")
 
 
 def test_corpora_are_read_without_torch_or_a_network_client() -> None:

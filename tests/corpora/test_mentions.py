@@ -285,8 +285,9 @@ def test_trees_of_another_text_are_refused_with_both_places(tmp_path: Path, tree
     with pytest.raises(CorpusError) as caught:
         read_documents(path)
     assert str(caught.value) == (
-        f"{path}:{line}: {wrong.format(trees=beside)}. Text and parses must have the same sentences and words: "
-        "correct one, or leave out the parses."
+        f"{path}:{line}: {wrong.format(trees=beside)}. Correct one of the files: both must have the same "
+        "sentences and words. To use no parses, leave out --data.init_args.parses, and rename a .conllu file of the "
+        "same name beside the text."
     )
 
 

@@ -154,7 +154,7 @@ def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_i
     assert remedy_for(Path("/d/ud/my.conllu")) == remedy_for(Path("/elsewhere/train.tsv")) == "Check the path"
     assert remedy_for(Path("/d/cls/imdb/train.tsv")) == "Fetch it: `python -m corpora.registry imdb --root /d`"
     assert "To make trec: " in remedy_for(Path("/d/cls/trec/train.tsv"))
-    assert "To make litbank: " in remedy_for(Path("/elsewhere/litbank.dev.conll"))
+    assert "name the corpus litbank, which `python" in remedy_for(Path("/elsewhere/litbank.dev.conll"))
 
 
 def test_an_unknown_name_is_answered_by_those_there_are() -> None:

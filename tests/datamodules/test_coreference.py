@@ -243,6 +243,12 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
         CoreferenceDataModule(encoder=None, parts=parts)
 
 
+def test_a_single_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    module = CoreferenceDataModule(str(tmp_path / "all.conll"), encoder=None, cache=str(tmp_path))
+    with pytest.raises(CorpusError, match=r"all\.conll: there is no such file\."):
+        module.setup("test")
+
+
 @pytest.mark.parametrize(
     ("count", "stage", "options", "message"),
     [
@@ -390,8 +396,12 @@ def test_sentences_are_joined_as_long_as_they_fit(
             r"^document bn/long, sentence 2: 13 words, 15 pieces, over the limit of 14; it has 2 mentions\. .*skip\.",
         ),
         ([LONG], {"too_long": "window"}, r"bn/long, sentence 2.*does not cut sentences.*too_long skip"),
-        ([SILENT, SILENT], {}, r"No mention in 2 windows of 2 documents\. Check that coreference is annotated"),
-        ([of_lengths(13)], {"too_long": "skip"}, "1 sentences over 14 pieces, with 1 mentions, were skipped"),
+        ([SILENT, SILENT], {}, r"No mention in 2 documents\. Check that coreference is annotated"),
+        (
+            [of_lengths(13)],
+            {"too_long": "skip"},
+            "All mentions are in sentences of more than 14 pieces, which were skipped",
+        ),
         ([of_lengths(2)], {"layers": (3,)}, "layers contains 3, but the encoder has"),
     ],
 )

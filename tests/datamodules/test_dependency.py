@@ -255,7 +255,7 @@ def test_relations_have_one_number_on_both_sides(bert: Path, tmp_path: Path) -> 
 
 def test_a_random_encoder_needs_an_encoder(corpus: str, tmp_path: Path) -> None:
     module = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path), random_init=True)
-    with pytest.raises(EncoderError, match=r"random_init needs an encoder: .*encoder must not be null"):
+    with pytest.raises(EncoderError, match=r"random_init needs an encoder, but .*encoder is null"):
         module.setup("test")
 
 

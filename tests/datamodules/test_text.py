@@ -278,7 +278,7 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("text\tlabel\nThe fox\tsleeps\n", encoding="utf-8")
     for source in (TextSource(packing="pairs"), TextSource(str(pairs), columns=Columns("text", None, "label"))):
-        with pytest.raises(EncoderError, match=r"adds none after a text.*`packing: single`"):
+        with pytest.raises(EncoderError, match=r"adds none after a text.*without `packing: pairs`"):
             make(source, name)
     with pytest.raises(CorpusError, match=r"pairs\.tsv:2: a pair of texts is always one segment"):
         make(TextSource(str(pairs), columns=Columns("text", None, "label"), packing="pairs"))
@@ -290,10 +290,10 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
         ("wikitext103", r"wikitext103: this is neither `sample`, nor a file, nor .* \(did you mean `wikitext`"),
         ([TextSource("cola", split="all")], r"cola: the corpus has no split all; there are train, dev, test\."),
         ([TextSource("my.txt", split="dev")], r"my\.txt: only corpora of the registry, and paths"),
-        (["a.txt", "b/a.txt"], r"corpora is a, a\. .*a `name` of its own"),
-        ([], r"corpora is empty\. Name one corpus or more"),
+        (["a.txt", "b/a.txt"], r"corpora: several corpora are called a\. .*a `name` of its own.*corpus: a\.txt"),
+        ([], r"corpora is empty\. Name at least one corpus"),
         ([7], r"corpora: 7 contains no `corpus`"),
-        ({"corpus": "my.txt", "packng": "pairs"}, r"no option 'packng' \(did you mean `packing`"),
+        ({"corpus": "my.txt", "packng": "pairs"}, r"unknown option 'packng' \(did you mean `packing`"),
         ({"corpus": "my.txt", "packing": "pair"}, r"packing is 'pair', but must be one of single, pairs"),
         ({"corpus": "my.txt", "limit": "many"}, r"limit is 'many', but must be a whole number"),
         ({"corpus": "my.txt", "columns": {"text": "a", "label": 3}}, r"Columns: label is 3, but must be text"),
@@ -340,7 +340,8 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
         assert sum(len(batch.index) for batch in chosen.drawn("train", 99, 0)) == most
     plain = make(str(write(tmp_path / "plain.txt")))
     with pytest.raises(
-        CorpusError, match=r"is one file, but the train split is needed\. Give .* a path with `\{split\}` in it"
+        CorpusError,
+        match=r"plain has no train split, but the command needs one\. Give .* a path with `\{split\}` in it",
     ):
         next(iter(plain.drawn("train", 5, 0)))
 

@@ -108,6 +108,10 @@ def test_a_document_is_shown_from_its_beginning_or_in_part(tale: Path, show: Cal
 
     assert names() == names("tale:1-5") == " ".join(f"the fox {place} ." for place in range(5)).split()
     assert names("tale:3") == names("tale:3-3") == ["the", "fox", "2", "."]
+    with pytest.raises(UserError, match=r"--id tale:5-3: sentence 5 is after sentence 3\."):
+        names("tale:5-3")
+    with pytest.raises(UserError, match=r"--id tale:5-9: tale has sentences 1 to 6\."):
+        names("tale:5-9")
 
 
 def test_what_there_is_is_listed(
@@ -176,14 +180,14 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "Give one of --text, --corpus"),
+        ((), "Give exactly one of --text, --corpus"),
         (("--text", " "), "contains no word"),
-        (("--text", "a", "--corpus", "b"), "Give one of"),
-        (("--text", "a", "--layers", "3"), "layers contains 3, but"),
+        (("--text", "a", "--corpus", "b"), "Give exactly one of"),
+        (("--text", "a", "--layers", "3"), "--layers 3: the encoder has 2 layers"),
         (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1"),
         (("--text", "the fox " * 40), "82 pieces, but .* reads at most 64"),
         (("--text", "a", "--quantity", "hidden"), "is only in stores"),
-        (("--text", "a", "--saliency", "none.ckpt"), "none.ckpt: there is no such checkpoint"),
+        (("--text", "a", "--saliency", "none.ckpt"), "none.ckpt: there is no such file. Give a checkpoint"),
         (("--text", "a", "--budget", "0.0001"), "100 are allowed"),
         (("--corpus", "{corpus}", "--id", "tiny-dev-99"), "no such id .did you mean `tiny-dev-9`.*; --list shows all"),
         (
@@ -195,8 +199,9 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
         (("--list", "--text", "a"), "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER"),
         (("--text", "a", "--saliency", "{folder}"), "the folder and its subfolders contain no checkpoint"),
         (("--corpus", "no.conllu", "--id", "s1"), "no.conllu.*no such file"),
+        (("--corpus", __file__), "test_view.py: neither a treebank .* nor a CoNLL-2012 file"),
         (("--store", "{folder}"), "is not an attention store"),
-        (("--store", "{folder}", "--pieces"), "belong to --text"),
+        (("--store", "{folder}", "--pieces"), "need --text or --corpus"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(
@@ -211,7 +216,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(
 
 
 def test_a_store_says_what_it_holds(store: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    with pytest.raises(UserError, match="the store holds attention, hidden"):
+    with pytest.raises(UserError, match=r"the store has no antecedent\. Choose attention or hidden"):
         main(["--store", str(store.folder), "--quantity", "antecedent", "--out", str(tmp_path / "view.html")])
     with pytest.raises(UserError, match="items 1 to"):
         main(["--store", str(store.folder), "--item", "0", "--out", str(tmp_path / "view.html")])
@@ -221,5 +226,5 @@ def test_a_store_of_another_format_is_refused(store: Any, tmp_path: Path) -> Non
     identity = {**store.manifest.identity, "format": 4}
     folder = store.folder.rename(store.folder.with_name(store_key(identity)))
     (folder / MANIFEST).write_bytes(replace(store.manifest, key=folder.name, identity=identity).dump())
-    with pytest.raises(UserError, match="the store has another format than"):
+    with pytest.raises(UserError, match="the store was made by another version"):
         main(["--store", str(folder), "--out", str(tmp_path / "view.html")])

@@ -90,7 +90,7 @@ def test_what_was_kept_elsewhere_is_not_taken(tmp_path: Path) -> None:
 
 def test_a_folder_in_its_place_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert kept(tmp_path) is None
-    assert caplog.messages == [f"{tmp_path} cannot be read (Is a directory), and is made again."]
+    assert caplog.messages == [f"{tmp_path} is a folder, but must be a file. Remove the folder."]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)

@@ -293,7 +293,7 @@ def no_results(run: Path) -> None:
         (no_results, rf"run: the folder exists, but has no results\.json: no test has ended in it\. {EXPECTED}"),
         (
             lambda run: shutil.move(run, run.parent / "other") and shutil.move(run.parent / "other", run / "version_0"),
-            rf"run: the folder exists, .*; below it there are .*run/version_0\. {EXPECTED}",
+            rf"run: the folder exists, .*; runs below it: .*run/version_0\. {EXPECTED}",
         ),
         (
             lambda run: items(2).to_parquet(run / "items.parquet"),
@@ -304,7 +304,7 @@ def no_results(run: Path) -> None:
             lambda run: change_record(run, ratios={}),
             r"results\.json: the experiment .* has no counts for each item.* Only runs of probes and",
         ),
-        (lambda run: (run / "items.parquet").write_text("words"), "items.parquet cannot be read: "),
+        (lambda run: (run / "items.parquet").write_text("words"), r"items.parquet cannot be read \("),
         (
             lambda run: (run / "results.json").write_text("{"),
             rf"results.json is not a results.json written by a run .*\. {EXPECTED}",
