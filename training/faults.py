@@ -92,8 +92,10 @@ def trainer_fault(error: Exception, accelerator: object = "auto") -> UserError:
 
     Args:
         error: Error of Lightning.
-        accelerator: Value of --trainer.accelerator; unless it is `auto` or `cpu`, the message advises to leave it
-            out.
+        accelerator: Value of --trainer.accelerator; if the error is about it, and it is not `auto` or `cpu`, the
+            message advises to leave it out.
     """
-    cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
-    return UserError(f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}")
+    said = " ".join(str(error).split()).rstrip(".!")
+    of_it = accelerator not in ("auto", "cpu") and re.search("(?i)accelerator|backend", said)
+    cpu = f" Leave out --trainer.accelerator {accelerator}, or give cpu." if of_it else ""
+    return UserError(f"The options of --trainer cannot be used: {said}.{cpu}")

@@ -160,7 +160,9 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(run: Run, texts: str, tmp
     again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=run[3], verbose=False)
     other = data_of(texts, tmp_path, max_words=5)
     for model, path in ((model_of(), run[3]), (run[1], None)):
-        with pytest.raises(TrainingError, match=r"on other data \(vocabulary differ\): give --data the corpus and"):
+        with pytest.raises(
+            TrainingError, match=r"on other data \(difference in vocabulary\): give --data the corpus and"
+        ):
             again.test(model, datamodule=other, ckpt_path=path, verbose=False)
 
 

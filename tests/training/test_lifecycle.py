@@ -139,7 +139,7 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
             assert isinstance(loaded, Line)
             assert (loaded.rate, loaded.power) == (0.5, 3)
         else:
-            with pytest.raises(TrainingError, match=r"is a checkpoint of \w*, not of Line: load it with"):
+            with pytest.raises(TrainingError, match=r"is a checkpoint of \w*, not of Line\. Give a checkpoint of Line"):
                 Line.load_from_checkpoint(tmp_path / "config.ckpt")
 
 
