@@ -177,7 +177,7 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
             RecurrentEncoder(hidden=4), AdditiveAttention(), spec, [*terms, Residual()]
         ),
         r"has no attention DotAttention": AttentionClassifier(RecurrentEncoder(hidden=4), DotAttention(), spec, terms),
-        r"whose attention\.projection\.weight is \[4, 8\] and not \[6, 8\]": AttentionClassifier(
+        r"whose attention\.projection\.weight has the shape \[4, 8\], not \[6, 8\]": AttentionClassifier(
             RecurrentEncoder(hidden=4), AdditiveAttention(6), spec, terms
         ),
     }

@@ -123,7 +123,9 @@ def test_parameters_of_other_shapes_are_refused_in_a_line(trained: tuple[Line, P
     line, path = trained
     content = copy.deepcopy(dict(read_checkpoint(path)))
     content["state_dict"]["line.weight"] = torch.zeros(1, 4)
-    with pytest.raises(TrainingError, match=r"another model, whose line\.weight is \[1, 4\] and not \[1, 3\]: give"):
+    with pytest.raises(
+        TrainingError, match=r"another model, whose line\.weight has the shape \[1, 4\], not \[1, 3\]: give"
+    ):
         line.on_load_checkpoint(content)
 
 
