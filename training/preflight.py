@@ -369,7 +369,7 @@ def check_tasks(trainer: Trainer) -> None:
     if tasks != trainer.num_devices * trainer.num_nodes:
         options = f"--trainer.devices {tasks // nodes} --trainer.num_nodes {nodes}, or "
         raise UserError(
-            f"SLURM started {counted(tasks, 'task')}, but the trainer needs {trainer.num_devices * trainer.num_nodes} "
+            f"SLURM has {counted(tasks, 'task')}, but the trainer needs {trainer.num_devices * trainer.num_nodes} "
             f"({trainer.num_devices} devices × {trainer.num_nodes} nodes). Give {'' if tasks % nodes else options}srun "
             f"--nodes {trainer.num_nodes} --ntasks-per-node {trainer.num_devices}."
         )
