@@ -744,7 +744,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     runs, copy = tmp_path / "runs", tmp_path / "copy.ckpt"
     command = of_config(runs=runs)[1:]
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionWordsProbe"})
-    with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --mod"):
+    with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, but --mod"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
     with pytest.raises(UserError, match=r"trained with --model\.init_args\.decay 0\.5, but here it is 0\.7"):
@@ -753,7 +753,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     with pytest.raises(UserError, match=r"learning_rate 0\.04, but here it is 9\.0"):
         train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
     words = ["test", *of_config("clark2019/distances_glove.yaml", runs=runs)[1:]]
-    with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, and --model is Distances"):
+    with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, but --model is Distances"):
         train.main([*words, f"--ckpt_path={checkpoint}"])
     assert not runs.exists()
     content = torch.load(checkpoint, weights_only=True)
