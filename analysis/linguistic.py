@@ -132,7 +132,7 @@ class Linguistic(Analysis):
             absent -= {name for name in absent if any(_holds(self._classes[name], passage))}
         if (absent and self._named) or absent == set(self._classes):
             raise UserError(
-                f"{type(self).__name__}: no word of the texts belongs to the class {', '.join(sorted(absent))}. The "
+                f"{type(self).__name__}: no word of the texts belongs to the class {' or '.join(sorted(absent))}. The "
                 f"texts have the tags {', '.join(sorted(tags))} and the relations {', '.join(sorted(relations))}: "
                 "define `classes` by some of these."
             )

@@ -254,11 +254,11 @@ def run(benchmark: str, measure: Callable[[Settings, Path, Report], None], argum
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave peaks of memory out")
     settings = Settings(**vars(parser.parse_args(arguments)))
     if settings.rounds < 1 or (settings.limit is not None and settings.limit < 1):
-        parser.error("--rounds and --limit are numbers from 1 on")
+        parser.error("--rounds and --limit must be 1 or more")
     if settings.json is not None and not settings.json.absolute().parent.is_dir():
         parser.error(f"--json: there is no folder {settings.json.absolute().parent}")
     if settings.memory and not Path("/proc/self/status").exists():
-        parser.error("peaks of memory are read from /proc, which this system has not: add --no-memory")
+        parser.error("peaks of memory are read from /proc, which this system does not have: add --no-memory")
     report = Report(benchmark)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         try:

@@ -90,7 +90,7 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
         raise UserError(
             f"{path}: the checkpoint does not contain the configuration of its model and its data, which `python "
-            "train.py fit` writes. Train the classifier with it."
+            "train.py fit` writes. Train the classifier again with that command."
         )
     return config, content
 

@@ -264,7 +264,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         if data.regression:
             raise UserError(
                 "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
-                "(--data.init_args.regression). Give checkpoints of classifiers."
+                "(--data.init_args.regression). Give data whose labels are classes, and checkpoints trained on them."
             )
         return data
 

@@ -594,7 +594,10 @@ def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit
             f"{split.ids[0]!r}; items.parquet has all of them."
         )
     if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
-        raise UserError(f"--model.init_args.drawings: relation {wanted.relation!r} is not in the corpus.")
+        raise UserError(
+            f"--model.init_args.drawings: relation {wanted.relation!r} is not in the corpus; the relations are "
+            f"{', '.join(relations)}."
+        )
 
 
 def draw_sentence(

@@ -28,6 +28,7 @@ from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted
 from training import Experiment, kept_file, kept_tensors
 from training.checkpoints import checkpoint_file, configured_model, data_settings, read_checkpoint
+from training.experiment import check_names
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
@@ -90,7 +91,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]
         if kind not in ("", TransformerClassifier.__name__):
             raise UserError(
-                f"{path} is a checkpoint of {kind}, and a TransformerClassifier is needed: `python train.py "
+                f"{path} is a checkpoint of {kind}, but a TransformerClassifier is needed: `python train.py "
                 f"fit --config configs/kovaleva2019/finetuning.yaml` trains one."
             )
         return data_settings(path, content)
@@ -120,13 +121,17 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
                     f"--data.init_args.before."
                 )
             return LanguageModelling(data.encoders["given"], self.seed)
-        given = "no data are" if data is None else f"{type(data).__name__} is"
-        needed = "TextDataModule" if self.checkpoint is None else "ClassificationDataModule"
+        given = "no data are given" if data is None else f"{type(data).__name__} is given"
+        if self.checkpoint is not None:
+            raise UserError(
+                f"{name} with --model.init_args.checkpoint needs ClassificationDataModule, but {given}. Leave out "
+                f"--data to use the data of the checkpoint; or leave out the checkpoint, and give --data "
+                f"TextDataModule for the loss of a language model."
+            )
         raise UserError(
-            f"{name} with{'out' if self.checkpoint is None else ''} --model.init_args.checkpoint needs {needed}, and "
-            f"{given} given. Name a fine-tuned classifier with that option (`python train.py fit --config "
-            f"configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its run), or give --data "
-            f"TextDataModule for the loss of a language model."
+            f"{name} without --model.init_args.checkpoint needs TextDataModule, but {given}. Name a fine-tuned "
+            f"classifier with that option (`python train.py fit --config configs/kovaleva2019/finetuning.yaml` leaves "
+            f"one in checkpoints/ of its run), or give --data TextDataModule for the loss of a language model."
         )
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
@@ -160,7 +165,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         there = data.has_split(split)
         if not there:
             self.references = f"the test split, as there is no {split} split"
-            rank_zero_warn(f"Replacements of head outputs come from {self.references}.")
+            rank_zero_warn(f"Outputs of ablated heads are replaced by outputs on {self.references}.")
         return self.task.drawn(data, split if there else None, most, self.seed)
 
     def on_test_start(self) -> None:
@@ -260,10 +265,11 @@ class HeadAblation(TaskExperiment):
     ) -> None:
         super().__init__(checkpoint, split, score, seed)
         check_values(self, kinds=kinds)
-        if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets):
+        check_names("kinds", kinds)
+        if not (heads or layers or sets):
             raise UserError(
-                "--model.init_args.kinds must be a non-empty list without duplicates, and at least one of "
-                "--model.init_args.heads, layers and sets must be given."
+                "Nothing is ablated: set --model.init_args.heads or --model.init_args.layers to true, or name sets of "
+                "heads with --model.init_args.sets."
             )
         check_numbers(self, least=0, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers

@@ -216,10 +216,9 @@ class TaskOutputs:
         """
         values = np.column_stack([self.gold, self.outputs[kind, heads]])
         if undefined := int(np.isnan(values).any(1).sum()):
-            raise UserError(
-                f"The model output is nan for {undefined} of {len(values)} texts when some heads are ablated. Choose "
-                "another kind of ablation."
-            )
+            when = "when some heads are ablated" if heads else "even without ablation"
+            remedy = "Choose another kind of ablation" if heads else "Use another model, or train this one again"
+            raise UserError(f"The model output is nan for {undefined} of {len(values)} texts {when}. {remedy}.")
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
     def warn_of_one_label(self, kind: Kind) -> None:
@@ -232,7 +231,7 @@ class TaskOutputs:
         if len(self.task.labels) > 1 and len(found) == 1:
             rank_zero_warn(
                 f"The model without ablation predicts the label {self.task.labels[found[0]]!r} for all {len(self)} "
-                "texts, so that ablation can change little. Train it longer."
+                "texts, so ablation can change little. Train it longer."
             )
 
 
@@ -343,12 +342,14 @@ class Classification(LabelTask):
                 datamodule has.
         """
         task = cls(checkpoint, device)
-        if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
-            raise UserError(
-                f"{checkpoint}: the classifier and --data have different labels or tokenizers (labels of the "
-                f"classifier: {', '.join(task.labels) or 'numbers'}; of the data: "
-                f"{', '.join(data.labels) or 'numbers'}). Give the data that it was trained on, or leave out --data."
-            )
+        fault = ""
+        if task.labels != tuple(data.labels):
+            own, given = (", ".join(labels) or "numbers" for labels in (task.labels, data.labels))
+            fault = f"the labels of the classifier are {own}, but those of --data are {given}"
+        elif task.pieces.digest != data.vocabulary.digest:
+            fault = "the classifier and --data have different tokenizers"
+        if fault:
+            raise UserError(f"{checkpoint}: {fault}. Give the data that it was trained on, or leave out --data.")
         task.score, task.positive = data.score, data.positive
         return task
 
@@ -369,8 +370,8 @@ class Classification(LabelTask):
             piece or "" for piece in pieces
         ):
             raise UserError(
-                f"{checkpoint} is a classifier on another encoder than {encoder.source.spec.name}, which reads the "
-                f"texts. Name the classifier's encoder with --data.init_args.encoder.name."
+                f"{checkpoint}: the classifier was not fine-tuned from {encoder.source.spec.name}, which reads the "
+                f"texts. Name its encoder with --data.init_args.encoder.name."
             )
         return task
 

@@ -187,8 +187,9 @@ class MaskedLanguageModel(Regularizer):
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
         if vocabulary.mask is None:
             raise UserError(
-                "MaskedLanguageModel needs a mask token, but the tokenizer of the data has none. Give one that has "
-                "(--data.init_args.tokenizer), or none, for words between blanks."
+                "MaskedLanguageModel needs a mask token, but the tokenizer of the data has none. Set "
+                "--data.init_args.tokenizer.name to a model with a mask token, such as bert-base-uncased, or "
+                "--data.init_args.tokenizer to null for words between white space."
             )
         self.mask_token = vocabulary.mask
         self.decoder = nn.Linear(hidden, len(vocabulary))
@@ -272,7 +273,7 @@ class Conicity(Regularizer):
 def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
     if embedded != hidden:
         raise UserError(
-            f"{type(regularizer).__name__} needs word embeddings and hidden states of one size, but they have "
+            f"{type(regularizer).__name__} needs word embeddings and hidden states of the same size, but they have "
             f"{embedded} and {hidden} dimensions. Set --model.init_args.embedding.project {hidden}, or choose a text "
             f"encoder whose states have {embedded}."
         )

@@ -223,8 +223,8 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         if not other:
             return None
         return (
-            f"The checkpoint was trained on other data ({' and '.join(other)} differ): give --data the corpus and the "
-            f"options that it was trained with."
+            f"The checkpoint was trained on other data (difference in {' and '.join(other)}): give --data the corpus "
+            f"and the options that it was trained with."
         )
 
     def restore(self, part: Mapping[str, Any]) -> None:

@@ -183,7 +183,10 @@ class SequenceClassifier(nn.Module):
             with torch.inference_mode():
                 ours = self(self.embed(padded), mask[None], torch.zeros_like(padded)).logits
         except Exception as error:  # of any kind, from an architecture that needs token ids
-            raise EncoderError(f"{name} cannot be run on input embeddings: {error}") from error
+            reason = " ".join(str(error).split())
+            raise EncoderError(
+                f"{name} cannot be run on input embeddings ({reason}). Choose another classifier."
+            ) from error
         own = own.detach()
         gap = float((ours - own).abs().max())
         if not gap <= _TOLERANCE * max(1.0, float(own.abs().max())):  # also when it is not a number

@@ -100,6 +100,8 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         if trained == run:
             return None
         options = [f"--data.init_args.{name}" for name in trained.source]
+        if trained.sizes.heads:
+            options.append("--data.init_args.options")
         if trained.sizes.pairs:
             options += ["--data.init_args.hidden", "--model.init_args.layers", "--model.init_args.ranks"]
         return (

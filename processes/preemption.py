@@ -156,7 +156,7 @@ def requeue() -> str | None:
         return f"SLURM job {job} is not requeued: scontrol does not answer."
     state = re.search(r"JobState=(\w+)", shown)
     if state is None or state[1] != "RUNNING":
-        return f"SLURM job {job} is {state[1] if state else 'gone'}, and not requeued from here."
+        return f"SLURM job {job} is {state[1] if state else 'gone'}, so this program does not requeue it."
     return f"SLURM job {job} {'is requeued' if _scontrol('requeue', job) is not None else 'cannot be requeued'}."
 
 

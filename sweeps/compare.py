@@ -85,8 +85,10 @@ def scored(record: Record, score: str | None, label: str = "") -> Scored:
     counts = record.counts(name, by_id=True)
     stated, counted = record.scores[name].value, ratio_of(counts)
     if not np.isclose(stated, counted, rtol=0, atol=1e-6, equal_nan=True):
-        fault = f"{name} is {stated} there but {counted} by {record.items}, which is of another run"
-        raise RecordError(f"{record.path}: {fault}")
+        raise RecordError(
+            f"{record.path}: {name} is {stated}, but the counts in {record.items} give {counted}, so the two files are "
+            "of different runs. Run the experiment again"
+        )
     config = record.path.parent / "config.yaml"
     return Scored(record, name, counts, read_yaml(config) if config.is_file() else None, label)
 
@@ -139,7 +141,7 @@ def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], l
             both = [" and ".join(map(str, index.names)) for index in (order, names)]
             raise RecordError(
                 f"{first.folder} and {run.folder} cannot be compared: items of {first.folder} are identified by "
-                f"{both[0]}, those of {run.folder} by {both[1]}"
+                f"{both[0]}, those of {run.folder} by {both[1]}. Compare runs of the same experiment"
             )
         missing, added = order.difference(names), names.difference(order)
         if len(missing) + len(added) and not common:
@@ -150,13 +152,14 @@ def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], l
             )
         shared = shared[shared.isin(names)]
     if not len(shared):
-        raise RecordError(f"{', '.join(str(run.folder) for run in runs)} have no item in common")
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise RecordError(f"{folders} have no item in common. Compare runs that were scored on the same data")
     found = [replace(run, counts=run.counts.loc[shared]) for run in runs]
     for run, kept in zip(runs, found, strict=True):
         if len(left_out := run.counts.index.difference(shared)):
             lost.append(
-                f"of {run.label or run.folder} {_some(left_out)} of {len(run.counts)} items are left out: not all runs "
-                f"have them; its {run.name} was {run.value:.4g} and is {kept.value:.4g} without them"
+                f"{run.label or run.folder}: {_some(left_out)} of {len(run.counts)} items are left out, because not "
+                f"all runs have them; its {run.name} is {kept.value:.4g} without and {run.value:.4g} with them"
             )
     return found, lost
 
@@ -220,7 +223,7 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
         if run.config is None:
             found.append(f"{run.folder} has no config.yaml, so it is not grouped with other seeds")
         if others := run.other_data(reference):
-            found.append(f"{run.folder} and {reference.folder} read other files as {' and '.join(others)}")
+            found.append(f"{run.folder} and {reference.folder} read different files for {' and '.join(others)}")
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
         if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
             found.append(f"in {differing} items the denominators of {run.folder} and {reference.folder} differ")
@@ -241,7 +244,9 @@ def read_runs(name: str, score: str | None) -> list[Scored]:
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
-            raise RecordError(f"{name} is a sweep; name a row of it, {name}:ROW: {', '.join(rows_of(Path(name)))}")
+            raise RecordError(
+                f"{name} is a sweep. Name a row of it as {name}:ROW; the rows are {', '.join(rows_of(Path(name)))}"
+            )
         return [_read([Path(name)], score)]
     rows = rows_of(Path(folder))
     if row not in rows:

@@ -207,7 +207,10 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     plan = typed(Plan, read_yaml(path), str(path))
     name = plan.name or path.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
-        raise UserError(f"{path}: `name` is {name!r}, but it becomes a file name: use only letters, digits and . _ + -")
+        raise UserError(
+            f"{path}: the sweep is called {name!r}, but its name becomes a file name. Set `name` to letters, digits "
+            "and . _ + -, with a letter or digit first"
+        )
     if bool(plan.rows) == bool(plan.grid):
         raise UserError(f"{path}: a sweep must have either `rows` or a `grid`")
     if plan.grid and plan.label:
@@ -228,7 +231,10 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             content = _over(content, layer, where)
         entry = typed(Entry, content, where)
         if strange := sorted(entry.scores.keys() - set(plan.scores)):
-            raise UserError(f"{where}: `{strange[0]}` is none of the table's `scores`: {', '.join(plan.scores)}")
+            raise UserError(
+                f"{where}: `scores` has `{strange[0]}`, which is not among the plan's `scores`: "
+                f"{', '.join(plan.scores)}"
+            )
         trained = [run for one in entry.checkpoints for run in _trained(one, path, where, rows, extra, above)]
         parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)]
         runs = {
@@ -258,13 +264,13 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
     everything = [*labels, "seeds", "epochs", *ends]
     listed = [*labels, *RUN_COLUMNS, *scores]
     if twice := [name for table in (everything, listed) for name in table if table.count(name) > 1]:
-        raise UserError(f"{where}: two columns would be called `{twice[0]}`. Rename the label or the axis")
+        raise UserError(f"{where}: two columns would be called `{twice[0]}`. Rename the label, the axis or the score")
     names = chosen or ([*everything[: -len(STATISTICS)], *STATISTICS] if len(scores) == 1 else everything)
     found = {name: f"{scores[0]}.{name}" if name in STATISTICS else name for name in names}
     for name, full in found.items():
         if full not in everything:
             there = ", ".join(everything)
-            raise UserError(f"{where}: there is no `{name}`{near(name, everything)}; there are {there}")
+            raise UserError(f"{where}: there is no column `{name}`{near(name, everything)}; there are {there}")
     return found
 
 
@@ -277,9 +283,9 @@ def _over(below: dict[str, Any], above: dict[str, Any], where: str) -> dict[str,
 
 def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
     """Return one of several runs of a row."""
-    if other := sorted(part.keys() - {"config", "command", "set"}):
+    if other := sorted(part.keys() & {"scores", "seeds", "checkpoints", "runs"}):
         raise UserError(
-            f"{where}: a single run may only have the keys `config`, `command` and `set`; `{other[0]}` must stand in "
+            f"{where}: a single run may only have the keys `config`, `command` and `set`; `{other[0]}` belongs to "
             "the row itself"
         )
     return typed(Entry, _over(row, part, where), where)
@@ -290,7 +296,9 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
     base = {name: value for name, value in grid.items() if name != "axes"}
     axes = grid.get("axes")
     if not isinstance(axes, dict) or not all(isinstance(values, dict) and values for values in axes.values()):
-        raise UserError(f"{where} has `axes`, each with its values: `axes: {{encoder: {{lstm: {{}}, gru: {{}}}}}}`")
+        raise UserError(
+            f"{where} must have `axes`, each with its values, such as `axes: {{encoder: {{lstm: {{}}, gru: {{}}}}}}`"
+        )
     cells = product(*(values.items() for values in axes.values()))
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 
@@ -298,7 +306,7 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
 def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, trained: tuple[Run, ...]) -> Run:
     config = path.parent / entry.config
     if not entry.config:
-        raise UserError(f"{where} has no `config`")
+        raise UserError(f"{where} has no `config`. Name a config of train.py")
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     _check_received(entry.set, extra, where)
@@ -350,11 +358,17 @@ def _trained(
     plan, _, wanted = source.partition(":")
     rows = read_sweep(path.parent / plan, extra, [*above, path.resolve()]).rows if plan else rows
     found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs() if run.command == "fit"]
-    if not found:
-        names = [row.name for row in rows]
+    names = [row.name for row in rows]
+    if wanted not in ("", *names):
+        which = f"of {plan}" if plan else "above it"
         raise UserError(
-            f"{where}: no row that {source}{near(wanted, names)} selects runs `fit`, so there are no checkpoints to "
-            f"test; rows: {', '.join(names)}"
+            f"{where}: `checkpoints` names the row `{wanted}`{near(wanted, names)}, but the rows {which} are "
+            f"{', '.join(names) or 'none'}"
+        )
+    if not found:
+        raise UserError(
+            f"{where}: `checkpoints` names {source}, which runs no `fit`, so there are no checkpoints to test. Name a "
+            "row that runs `fit`"
         )
     return found
 

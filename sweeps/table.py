@@ -81,8 +81,8 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
             there = [name for one in runs for name in one.scores]
             files = ", ".join(str(one.path) for one in runs)
             faults.append(
-                f"row `{row.name}`, seed {seed}: {files} has no score `{score}`{near(score, there)}; there are "
-                f"{', '.join(there)}. Give its name there under the row's `scores`, or null"
+                f"row `{row.name}`, seed {seed}: {files} has no score `{score}`{near(score, there)}; the scores are "
+                f"{', '.join(there)}. Name one of them under the row's `scores`, or null for an empty cell"
             )
         else:
             givers.append(giver)

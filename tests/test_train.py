@@ -267,7 +267,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "absent-train.conllu: there is no such file. Check the path.": "--data.init_args.corpus=absent-{split}.conllu",
         "The corpus has no test split, but the command needs one": f"--data.init_args.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
-        "The options of --trainer cannot be met: ": "--trainer.accelerator=tpu",
+        "The options of --trainer cannot be used: ": "--trainer.accelerator=tpu",
         "absent.yaml": "--config=absent.yaml",
     }
     found = [check(line) for line in (good, *([*good, option] for option in faults.values()), good)]
@@ -567,7 +567,7 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Given, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^The options of --trainer cannot be met: .* `limit_test_batches=.*\.$"):
+    with pytest.raises(UserError, match=r"^The options of --trainer cannot be used: .* `limit_test_batches=.*\.$"):
         train.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -677,7 +677,7 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
         (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
-        (slurm(2), ["--trainer.devices=two"], "options of --trainer cannot be met: .devices. selected"),
+        (slurm(2), ["--trainer.devices=two"], "options of --trainer cannot be used: .devices. selected"),
     ],
 )
 def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anything_is_made(
@@ -744,7 +744,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     runs, copy = tmp_path / "runs", tmp_path / "copy.ckpt"
     command = of_config(runs=runs)[1:]
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionWordsProbe"})
-    with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --mod"):
+    with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, but --mod"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
     with pytest.raises(UserError, match=r"trained with --model\.init_args\.decay 0\.5, but here it is 0\.7"):
@@ -753,7 +753,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     with pytest.raises(UserError, match=r"learning_rate 0\.04, but here it is 9\.0"):
         train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
     words = ["test", *of_config("clark2019/distances_glove.yaml", runs=runs)[1:]]
-    with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, and --model is Distances"):
+    with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, but --model is Distances"):
         train.main([*words, f"--ckpt_path={checkpoint}"])
     assert not runs.exists()
     content = torch.load(checkpoint, weights_only=True)
@@ -771,7 +771,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
         ("fit", HEADS, "--seed_everything=0", r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
         ("validate", HEADS, "--seed_everything=0", r"SingleHeads cannot validate\. Run it with `python train"),
         ("test", HEADS, "--trainer.accelerator=tpu", r"Leave out --trainer\.accelerator tpu, or give"),
-        ("test", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be met: .*devices"),
+        ("test", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be used: .*devices"),
         ("test", HEADS, "--data.init_args.options.layers=[0]", r"layers is \[0\], but must be distinct"),
         ("test", HEADS, "--trainer.default_root_dir={checkpoint}", r"\.ckpt/SingleHeads: no folder"),
     ],

@@ -15,7 +15,7 @@ from pytorch_lightning import LightningDataModule, LightningModule
 from results.errors import UserError
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
-NOT_OF_A_RUN = "this is not a checkpoint of a run. `fit` writes them to checkpoints/ of its run."
+NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
 
 class TrainingError(UserError):
@@ -94,7 +94,10 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
-        raise TrainingError(f"{path}: the checkpoint does not name its data. Describe them with --data.")
+        raise TrainingError(
+            f"{path}: the checkpoint does not contain the settings of its data, which `python train.py fit` writes. "
+            f"Train the model again with that command."
+        )
     return _parsed(LightningDataModule, "data", path, data)
 
 
@@ -153,7 +156,10 @@ def instantiate(
     if (kind := name.rpartition(".")[2]) not in _names_below(base):
         module, _, _ = name.rpartition(".")
         own = "" if module.partition(".")[0] in ROOMS else f" If it is a class of your own, {remedy(module)}."
-        raise TrainingError(f"{path} is a checkpoint of {kind}, not of {base.__name__}: load it with {kind}.{own}")
+        raise TrainingError(
+            f"{path} is a checkpoint of {kind}, not of {base.__name__}. Give a checkpoint of {base.__name__}, or load "
+            f"this one in Python with {kind}.load_from_checkpoint.{own}"
+        )
     made = _made(base, "model", _parsed(base, "model", path, {"class_path": name, "init_args": arguments}))
     assert isinstance(made, base)
     return made
@@ -171,7 +177,7 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
             parsed = parser.parse_object({part: settings})
     except ArgumentError as error:
         raise TrainingError(
-            f"{path}: the settings of {part} in the checkpoint cannot be used here: {explained(str(error))}."
+            f"{path}: the settings of --{part} in the checkpoint cannot be used here: {explained(str(error))}."
         ) from None
     return without_permissions(parsed[part])
 

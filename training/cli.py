@@ -285,7 +285,7 @@ class ProbingCLI(CommandLine):
         if tasks[0] == 0:
             Console().print(report.table(f"{self.subcommand}: preflight"))
         if report.faults or trainer is None:
-            raise UserError("\n".join(report.faults) or "See the output of the first task.")
+            raise UserError("\n".join(report.faults) or "The run is not possible. See the output of the first task.")
         return trainer
 
     def _open_state(self, trainer: Trainer, parent: Path) -> RunState:
@@ -519,8 +519,8 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
     kind, own = (model.get("class_path", "").rpartition(".")[2] for model in (trained, given))
     if kind and kind != own:
         raise UserError(
-            f"{path}: this is a checkpoint of {kind}, and --model is {own}. Give the --config of its run, which "
-            f"lies beside checkpoints/."
+            f"{path}: this is a checkpoint of {kind}, but --model is {own}. Give --config the config.yaml of its run, "
+            f"which lies beside checkpoints/."
         )
     if command != "fit":
         return  # the module's own check suffices for scoring
@@ -559,7 +559,10 @@ def _import_trusted(words: Sequence[str]) -> None:
         try:
             import_module(module)
         except ImportError as error:
-            raise UserError(f"--trust {module}: the module cannot be imported ({error}).") from error
+            raise UserError(
+                f"--trust {module}: the module cannot be imported ({error}). Correct the name, install what is "
+                f"missing, or add its folder to PYTHONPATH."
+            ) from error
 
 
 def _data_of(model: Namespace) -> Namespace | None:

@@ -79,11 +79,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]
         for place, (key, _) in enumerate(node.value):
-            fault = f"the key `{key.value}` occurs twice in one mapping" if key.value in names[:place] else ""
+            fault = f"the key `{key.value}` occurs twice in one mapping: remove one"
             if not key.tag.endswith((":str", ":merge")):
                 fault = f"the key `{key.value}` is not a string: write it in quotes"
-            if fault:
-                raise yaml.constructor.ConstructorError(problem=fault, problem_mark=key.start_mark)
+            elif key.value not in names[:place]:
+                continue
+            raise yaml.constructor.ConstructorError(problem=fault, problem_mark=key.start_mark)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
 
@@ -145,7 +146,9 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     names = [one.name for one in fields(kind)]
     for name, value in content.items():
         if name not in names:
-            raise SettingsError(f"{where}: there is no `{name}`{near(name, names)}; there are {', '.join(names)}")
+            raise SettingsError(
+                f"{where}: unknown key `{name}`{near(name, names)}; the possible keys are {', '.join(names)}"
+            )
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` has no value. Give it one, or leave it out")
         if isinstance(value, list) and any(one in value[:place] for place, one in enumerate(value)):

@@ -96,8 +96,11 @@ def trainer_fault(error: Exception, accelerator: object = "auto") -> UserError:
 
     Args:
         error: Error of Lightning.
-        accelerator: Value of --trainer.accelerator; unless it is `auto` or `cpu`, the message advises to leave it
-            out.
+        accelerator: Value of --trainer.accelerator; unless it is `auto` or `cpu`, or the error is about
+            the devices, the message advises to leave it out.
     """
-    cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
-    return UserError(f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}")
+    said = " ".join(str(error).split()).rstrip(".!")
+    of_devices = re.search("machine only has|`devices`", said)  # the accelerator is there
+    cpu = f" Leave out --trainer.accelerator {accelerator}, or give cpu."
+    cpu = "" if of_devices or accelerator in ("auto", "cpu") else cpu
+    return UserError(f"The options of --trainer cannot be used: {said}.{cpu}")

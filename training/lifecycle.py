@@ -185,7 +185,8 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         own = self.state_dict()
         for name, value in checkpoint["state_dict"].items():
             if name in own and value.shape != own[name].shape:
-                raise TrainingError(other_model(f"whose {name} is {list(value.shape)} and not {list(own[name].shape)}"))
+                sizes = f"{list(value.shape)}, not {list(own[name].shape)}"
+                raise TrainingError(other_model(f"whose {name} has the shape {sizes}"))
         self.epochs, self.trained_on = checkpoint["epoch"] + 1, checkpoint.get("trained_on", {})
         self.trained = True
 

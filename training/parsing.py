@@ -122,8 +122,9 @@ def check_settings(path: str, settings: object, at: str = "") -> None:
     if isinstance(settings, Mapping):
         strange = [name for name in settings if name not in ("class_path", "init_args", "dict_kwargs")]
         if "class_path" in settings and strange:
+            of = f" of `{at}`" if at else ""
             raise SettingsError(
-                f"{path}: `{strange[0]}` stands beside the class_path of `{at}`{near(strange[0], ['init_args'])}: the "
+                f"{path}: `{strange[0]}` stands beside the class_path{of}{near(strange[0], ['init_args'])}: the "
                 f"arguments of a class stand under `init_args`."
             )
     if isinstance(settings, Mapping | list):

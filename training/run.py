@@ -299,7 +299,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
             state.folder.mkdir()
         lock = state.lock()
         if found is not None:
-            rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins a new one.")
+            rank_zero_info(f"Continues the unfinished run in {state.run}. To begin a new run, add `--resume never`.")
             state.tidy()
     except OSError as error:
         if found is None:

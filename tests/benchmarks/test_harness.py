@@ -100,7 +100,7 @@ def test_a_report_says_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rounds", "0"], "numbers from 1 on"),
+        (["--rounds", "0"], "must be 1 or more"),
         (["--json", "nowhere/out.json"], "there is no folder"),
     ],
 )

@@ -143,5 +143,5 @@ def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(run
         str(runs.parent / "texts" / "{split}.tsv"), positive="good", max_words=5, cache=str(tmp_path)
     )
     other.setup("test")
-    with pytest.raises(UserError, match=r"\.ckpt: The checkpoint was trained on other data \(vocabulary differ"):
+    with pytest.raises(UserError, match=r"\.ckpt: The checkpoint was trained on other data \(difference in vocabulary"):
         load([one(runs, "base-0")], other)

@@ -114,7 +114,7 @@ def test_no_checkpoint_shares_its_draws_with_another_or_with_itself(recipe: Reci
 
 
 def test_a_loss_that_is_no_number_is_refused(recipe: Recipe) -> None:
-    with pytest.raises(TrainingError, match=r"Written has no optimum .*: train_loss is .*for base, seed 0: give"):
+    with pytest.raises(TrainingError, match=r"Written: train_loss was never a finite number, .*for base, seed 0: give"):
         fitted(recipe, [float("nan")] * 9)
 
 

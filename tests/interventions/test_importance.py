@@ -225,7 +225,7 @@ def test_a_checkpoint_is_a_loss(checkpoint: Path, bert: Path, tmp_path: Path) ->
     assert np.allclose(found, starts.mean(1), rtol=1e-3, atol=1e-7)
 
     other = EncoderSpec(str(tiny.save_bert(tmp_path, heads=2)))
-    with pytest.raises(UserError, match="is a classifier on another encoder than"):
+    with pytest.raises(UserError, match="the classifier was not fine-tuned from"):
         analysis.begin(TEXTS, Encoder(resolve(other)))  # type: ignore[arg-type]
 
 

@@ -160,7 +160,9 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(run: Run, texts: str, tmp
     again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=run[3], verbose=False)
     other = data_of(texts, tmp_path, max_words=5)
     for model, path in ((model_of(), run[3]), (run[1], None)):
-        with pytest.raises(TrainingError, match=r"on other data \(vocabulary differ\): give --data the corpus and"):
+        with pytest.raises(
+            TrainingError, match=r"on other data \(difference in vocabulary\): give --data the corpus and"
+        ):
             again.test(model, datamodule=other, ckpt_path=path, verbose=False)
 
 
@@ -175,7 +177,7 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
             RecurrentEncoder(hidden=4), AdditiveAttention(), spec, [*terms, Residual()]
         ),
         r"has no attention DotAttention": AttentionClassifier(RecurrentEncoder(hidden=4), DotAttention(), spec, terms),
-        r"whose attention\.projection\.weight is \[4, 8\] and not \[6, 8\]": AttentionClassifier(
+        r"whose attention\.projection\.weight has the shape \[4, 8\], not \[6, 8\]": AttentionClassifier(
             RecurrentEncoder(hidden=4), AdditiveAttention(6), spec, terms
         ),
     }

@@ -90,7 +90,7 @@ def test_it_learns_numbers_and_says_them_again_without_the_data(corpus: str, bar
     assert again.predict_texts([line])["predicted"].tolist() == pytest.approx([predicted[7]], abs=1e-5)
 
     other = ClassificationDataModule(corpus, tokenizer=EncoderSpec(str(bare)), cache=str(tmp_path))
-    with pytest.raises(TrainingError, match=r"trained on other data \(labels differ\)"):
+    with pytest.raises(TrainingError, match=r"trained on other data \(difference in labels\)"):
         trainer().test(TransformerClassifier(), datamodule=other, ckpt_path=path, verbose=False)
 
 

@@ -160,7 +160,7 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
     told = warnings(runs)
     assert len(told) == 3
     assert "data and" in told[0]
-    assert "other files as test" in told[0]
+    assert "different files for test" in told[0]
     assert "bare has no config.yaml" in told[1]
 
 
@@ -224,11 +224,12 @@ def test_common_items_are_compared_when_asked(tmp_path: Path) -> None:
     counts = (kept[1]["correct"], kept[1]["scored"], kept[0]["correct"], kept[0]["scored"])
     assert found["lines"][1]["permutation.p"] == paired_permutation(*counts)
     assert found["warnings"][0] == (
-        f"of {runs[0]} 10 (text-50, text-51, text-52 and 7 more) of 58 items are left out: not all runs have them; its "
-        f"uas was {a['correct'].sum() / a['scored'].sum():.4g} and is {found['lines'][0]['uas']:.4g} without them"
+        f"{runs[0]}: 10 (text-50, text-51, text-52 and 7 more) of 58 items are left out, because not all "
+        f"runs have them; its uas is {found['lines'][0]['uas']:.4g} without and "
+        f"{a['correct'].sum() / a['scored'].sum():.4g} with them"
     )
-    told = [warning.split()[1:3] for warning in found["warnings"]]
-    assert told == [[str(run), left] for run, left in zip(runs, ("10", "2", "12"), strict=True)]
+    told = [warning.split()[:2] for warning in found["warnings"]]
+    assert told == [[f"{run}:", left] for run, left in zip(runs, ("10", "2", "12"), strict=True)]
     assert "48 items, matched by id" in printed
     other = make_run(tmp_path / "other", items(1).assign(id=lambda frame: "x" + frame["id"]), config(decay=9))
     with pytest.raises(UserError, match="have no item in common"):
@@ -297,7 +298,7 @@ def no_results(run: Path) -> None:
         ),
         (
             lambda run: items(2).to_parquet(run / "items.parquet"),
-            r"uas is 0\.\d+ there but 0\.\d+ by .*items.parquet, which is of another run",
+            r"uas is 0\.\d+, but the counts in .*items.parquet give 0\.\d+, so the two files are",
         ),
         (lambda run: (run / "items.parquet").unlink(), "items.parquet with the counts per test item is missing"),
         (

@@ -151,7 +151,7 @@ def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
     )
     (fault,) = told(result, "faults")
     assert "row `a`, seed 4" in fault
-    assert "has no score `usa` (did you mean `uas`?); there are uas, x. Give its name there under the row's" in fault
+    assert "has no score `usa` (did you mean `uas`?); the scores are uas, x. Name one of them under the row's" in fault
 
 
 def test_items_of_one_name_are_a_fault(tmp_path: Path) -> None:

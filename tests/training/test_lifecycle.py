@@ -123,7 +123,9 @@ def test_parameters_of_other_shapes_are_refused_in_a_line(trained: tuple[Line, P
     line, path = trained
     content = copy.deepcopy(dict(read_checkpoint(path)))
     content["state_dict"]["line.weight"] = torch.zeros(1, 4)
-    with pytest.raises(TrainingError, match=r"another model, whose line\.weight is \[1, 4\] and not \[1, 3\]: give"):
+    with pytest.raises(
+        TrainingError, match=r"another model, whose line\.weight has the shape \[1, 4\], not \[1, 3\]: give"
+    ):
         line.on_load_checkpoint(content)
 
 
@@ -139,7 +141,7 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
             assert isinstance(loaded, Line)
             assert (loaded.rate, loaded.power) == (0.5, 3)
         else:
-            with pytest.raises(TrainingError, match=r"is a checkpoint of \w*, not of Line: load it with"):
+            with pytest.raises(TrainingError, match=r"is a checkpoint of \w*, not of Line\. Give a checkpoint of Line"):
                 Line.load_from_checkpoint(tmp_path / "config.ckpt")
 
 

@@ -113,7 +113,9 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
 
     runs = f"--trainer.default_root_dir={tmp_path / 'runs'}"
     assert train.run(["test", QUICK, f"--model.init_args.checkpoints=[{path}]", runs, CPU]) == 1
-    with pytest.raises(TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "not name its data") as told:
+    with pytest.raises(
+        TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "settings of its data"
+    ) as told:
         load()
     assert str(told.value).startswith(f"{path}: ")
     assert "\n" not in str(told.value)
