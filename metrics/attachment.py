@@ -336,8 +336,7 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
 
         - `sentence`: index of the sentence in its split;
         - `words`, `scored`: number of words, and of words other than punctuation;
-        - `correct`, `correct_with_punctuation`: sum of `attached` over the words other than
-          punctuation, and over all words;
+        - `correct`, `correct_with_punctuation`: sums of `attached` without punctuation, and with it;
         - `edges`, `edges_found`: number of edges that count, and sum of their scores.
 
         `ATTACHMENT_RATIOS` names the two columns of each score.

@@ -565,7 +565,7 @@ class StructuralDistanceProbe(StructuralProbe):
             - the number of gold edges, without punctuation, `[batch]`;
             - the number of these edges that are in the predicted trees, `[batch, k]`;
             - the rank correlation of a word's predicted and gold distances to all words, averaged over
-              the words of the sentence, `[batch, k]`; nan for a sentence of one word.
+                the words of the sentence, `[batch, k]`; nan for a sentence of one word.
         """
         drawn = trees.gold_in_trees(
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths
