@@ -54,7 +54,7 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     """Read the documents of a CoNLL-2011 or CoNLL-2012 file; find head and type of every mention.
 
     Columns are separated by one tab each or by blanks. There are at least 12, and the same number in all
-    rows of a sentence; `-`, `_` or nothing in the last one means "no coreference". Mentions may nest or
+    rows of a sentence; `-`, `_` or nothing in the last column means "no coreference". Mentions may nest or
     cross, also within a cluster, a span may be in several clusters, and a document may have no mention.
     Comments, CRLF line ends and a byte-order mark are accepted.
 
@@ -66,7 +66,7 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     - `crossing`: pairs of spans that overlap without nesting.
     - `spans_in_two_clusters`: spans in two clusters or more.
     - `repeated_mentions`: mentions dropped because an earlier one has the same span and cluster.
-    - `heads_by_…`: mentions by the method that found their head.
+    - `heads_by_<method>`: mentions whose head was found by this method of `corpora.mentions.find_head`.
     - `several_heads`: mentions with several candidates for the head in the dependency tree.
     - `types_by_heuristic`: mentions whose type comes from a heuristic.
 

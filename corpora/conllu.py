@@ -70,9 +70,11 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
 def sentences_with_rows(
     path: Path, audit: Counter[str], *, format: Format | None = None
 ) -> Iterator[tuple[Sentence, Block]]:
-    """Yield each sentence of a CoNLL-U or CoNLL-X file with its block of rows, without storing the whole file.
+    """Yield each sentence of a CoNLL-U or CoNLL-X file with its rows; only one sentence is in memory.
 
-    Unlike `read_treebank`, it allows repeated `sent_id`s, which get no suffix, and a file without sentences.
+    The rows are (line number, line) pairs, without comment lines but with the rows of multiword tokens and
+    empty nodes. Unlike `read_treebank`, it accepts a file without sentences, and leaves a repeated `sent_id`
+    unchanged.
 
     Args:
         path: The file, in UTF-8.

@@ -122,7 +122,7 @@ class Window:
 
     @property
     def head_words(self) -> tuple[int, ...]:
-        """0-based positions of all distinct head words of mentions among the words of the window, ascending."""
+        """0-based positions in the window of the words that are the head of a mention, ascending, each once."""
         return tuple(sorted(set(self.mention_heads)))
 
 

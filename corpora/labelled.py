@@ -67,9 +67,10 @@ class LabelledTexts:
 
     - `texts`: texts kept.
     - `duplicates`: texts kept that repeat the text and pair of an earlier record.
-    - `conflicting`: duplicates with another label than the first record.
-    - `empty` and `malformed`: records skipped because the text or pair is empty, or because the number of fields is
-      wrong.
+    - `conflicting`: duplicates whose label differs from that of the first record with this text and pair.
+    - `empty`: records skipped because the text or pair is empty.
+    - `malformed`: records skipped because the number of fields is wrong; this entry exists
+      only if `read_labelled` was called with `malformed="skip"`.
 
     Attributes:
         texts: Texts in the order of the file, at least one.
@@ -172,11 +173,17 @@ def separated_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each record of a TSV or CSV file, the header included.
 
+    Blank lines between records are skipped. The number is that of the record's first line.
+
     Args:
         path: The file, in UTF-8.
         form: `tsv` or `csv`.
         left_out: Counter of skipped records: a record with more or fewer fields than the first is skipped and
             counted as `malformed`. None raises CorpusError for such a record.
+
+    Raises:
+        CorpusError: The file is missing, in another encoding, or not valid CSV, or a record is malformed and
+            `left_out` is None.
     """
     width = 0
     rows = _comma_rows(path) if form == "csv" else ((number, line.split("\t")) for number, line in numbered_lines(path))

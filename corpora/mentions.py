@@ -120,12 +120,13 @@ def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
 
     The methods, in order:
 
-    - `parse`, with a dependency tree: the word whose head is outside the span; of several such words the leftmost.
-    - `constituents`, with a constituency tree: the head of the smallest constituent (see `constituent_head`).
-    - `heuristic`, if a word of the span has no part of speech: the last word before the first preposition, relative
-      pronoun or comma that follows the span's first word. Punctuation and a possessive 's do not count as words,
-      unless there is nothing else.
-    - `last_noun`: by part of speech, the last noun of the span; without a noun, the last pronoun.
+    - `parse`, with a dependency tree: the word of the span whose dependency head is outside the span; of several
+      such words the leftmost.
+    - `constituents`, with a constituency tree: the head word that `constituent_head` finds in it.
+    - `heuristic`, without a tree, if a word of the span has no part of speech: the last word before the
+      first preposition, relative pronoun or comma that follows the span's first word. Punctuation and a
+      possessive 's do not count as words, unless there is nothing else.
+    - `last_noun`: the last noun of the span by part of speech; without a noun, the last pronoun.
     - `last_word`: the last word, if the span has neither noun nor pronoun.
 
     Raises:
@@ -271,11 +272,12 @@ def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: in
        conjunctions;
     2. the first noun phrase (*lid* in *[the lid] [of the box]*);
     3. the last number before any postmodifier;
-    4. the last child that is not punctuation before any postmodifier; else the last child before it.
+    4. among the children before any postmodifier, the last that is not punctuation; if all are
+       punctuation, the last.
 
-    A clause or verb phrase that lies entirely in the span has other rules before these: the first verb
-    phrase, then (in a clause) the first clause, then the first verb. In a possessive, Collins takes the
-    's for the head; here it is the noun before the 's.
+    For a clause or verb phrase that lies entirely in the span, these rules come before the four: the
+    first verb phrase, then (in a clause) the first clause, then the first verb. In a possessive,
+    Collins takes the 's for the head; here it is the noun before the 's.
 
     Args:
         tree: Constituency tree of the sentence.

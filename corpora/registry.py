@@ -105,7 +105,7 @@ class Corpus:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """All files of the corpus, each once; the files of the splits come first."""
+        """Files of the splits, followed by the files of `beside`, each once; the archive is not among them."""
         return tuple(dict.fromkeys((*self.splits.values(), *self.beside)))
 
     @property
@@ -242,10 +242,10 @@ def find(name: str) -> Corpus:
 def remedy_for(path: Path) -> str:
     """Return the advice for a missing file, for error messages: download it, make it, or check the path.
 
-    The advice depends on the corpus that the file belongs to. It is the corpus with a registered path
-    (relative to the data root) that the path of the file ends with. Otherwise it is the corpus with a
-    file of the same name, if the registry has only one such file. Without a corpus, the advice is to
-    check the path.
+    The advice depends on the corpus to which the file belongs. The registry gives the path of each
+    corpus file under the data root. If the missing path ends with one of these paths, the file belongs to
+    that corpus. Otherwise, if exactly one registered file has the same name, the missing file belongs to
+    the corpus of the registered one. If no corpus is found, the advice is to check the path.
     """
     owners = [(corpus, Path(remote.path).parts) for corpus in CORPORA.values() for remote in corpus.files]
     for corpus, parts in owners:
@@ -360,10 +360,13 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command `python -m corpora.registry`, and return its exit code.
+    """Download a corpus or list all corpora: the command `python -m corpora.registry`.
 
     Args:
         arguments: Words of the command line; None for `sys.argv`.
+
+    Returns:
+        The exit code: 0, or 1 after a CorpusError, whose message is printed.
     """
     parser = argparse.ArgumentParser(
         prog="python -m corpora.registry", description="Fetch a public corpus by its name."

@@ -91,9 +91,10 @@ _VERBS = list(_verbs())
 
 
 class Grammar:
-    """Seeded generator of texts by the grammar of the sample corpus; no text is generated twice.
+    """Seeded generator of documents and reviews by the grammar of the sample corpus.
 
-    It uses only `Random.random`, whose sequence for a seed is the same in every Python version.
+    No sentence of a document and no review is generated twice. The only source of randomness is
+    `Random.random`, whose sequence for a seed is the same in every Python version.
     """
 
     def __init__(self, seed: int) -> None:
@@ -104,9 +105,10 @@ class Grammar:
         self._texts: set[str] = set()
 
     def document(self) -> tuple[list[list[Word]], list[Mention]]:
-        """Generate a document; return its sentences and the mentions of its recurring entities.
+        """Generate a document; return its sentences, and the mentions of the entities that it is about.
 
-        A sentence is a list of words that are attached to their heads.
+        A sentence is a list of words that are attached to their heads. A mention is a pair: the pronoun of an
+        entity (`she`, `he` or `it`), which identifies the entity in the document, and the words of the mention.
         """
         sentences: list[list[Word]] = []
         self._cast, self._mentions, self._taken = [], [], set()
@@ -123,7 +125,7 @@ class Grammar:
         return sentences, self._mentions
 
     def review(self, label: str) -> list[Word]:
-        """Generate a review; its rationale words have the relation `rationale`.
+        """Generate a review, and return its words; the words of its rationale have the relation `rationale`.
 
         Args:
             label: `positive` or `negative`.
@@ -272,7 +274,12 @@ def write_sample_text(folder: Path, *, seed: int = 0) -> Path:
 
 
 def write_sample_reviews(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the sample reviews with labels and rationales into a folder; return the file of each split."""
+    """Write the sample reviews with labels and rationales into a folder; return the TSV file of each split.
+
+    Args:
+        folder: The folder.
+        seed: Seed of the generated reviews.
+    """
     paths = {split: Path(folder) / f"reviews-{split}.tsv" for split in REVIEWS}
     if seed == 0 and is_whole(list(paths.values()), _REVIEWS):
         return paths

@@ -57,12 +57,13 @@ class Treebank:
 
     The entries of `audit` are:
 
-    - `sentences` and `words`: those kept.
+    - `sentences` and `words`: sentences and words returned.
     - `range_rows` and `empty_rows`: rows dropped, for multiword tokens such as `3-4` and for empty nodes such as
       `8.1`.
     - `multiple_roots`: sentences with several roots, which are kept.
     - `duplicates`: sentences with the same words as an earlier one.
-    - `generated_ids` and `repeated_ids`: sentences without `sent_id`, and with a repeated one, which got a suffix.
+    - `generated_ids`: sentences without `sent_id`, to which the reader gave a name.
+    - `repeated_ids`: sentences whose `sent_id` occurred before, to which the reader added a suffix.
     - `comment_blocks`: blocks of comments without a row.
 
     Attributes:

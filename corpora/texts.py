@@ -108,17 +108,20 @@ def read_texts(
 ) -> Iterator[Text]:
     """Yield the texts, or pairs of texts, of a TSV, CSV or JSONL file, split into words at white space.
 
+    A text is a tuple of one passage, a pair is a tuple of two.
+
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts of omitted records: `malformed`, and `empty_texts`, without a word in the text or
-            in its pair.
+        audit: Receives the counts of omitted records: `malformed`, with a wrong number of fields, and
+            `empty_texts`, where the text or its pair has no word.
         columns: Columns to read.
         format: Format of the file; None takes it from the suffix.
         header: True if the first record of a TSV or CSV file names the columns.
         malformed: `error` raises an error for a record with a wrong number of fields, `skip` skips it.
 
     Raises:
-        CorpusError: The file is missing, in another encoding, malformed, or lacks a column.
+        CorpusError: The file is missing, in another encoding, malformed, lacks a column, or has an empty
+            label.
     """
     file = LabelledFile(path, columns, format, header, OPTION)
     for text in file.texts(audit if malformed == "skip" else None):
@@ -248,13 +251,13 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
 
 
 def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
-    """Yield the annotated sentences of FrameNet, with links from the target of a frame to its core elements.
+    """Yield FrameNet's annotated sentences, with links from the target of a frame to the frame's core elements.
 
     NLTK reads both the exemplars and the full texts. The `line` of a passage is the running number of its sentence.
 
     Args:
         path: `frameIndex.xml` in the folder of the data.
-        audit: Receives the count of omitted sentences without such a link, `unlinked_sentences`.
+        audit: Receives `unlinked_sentences`, the number of sentences without a link, which are omitted.
 
     Raises:
         CorpusError: NLTK is not installed, or the folder is not FrameNet's.

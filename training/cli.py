@@ -187,8 +187,8 @@ class ProbingCLI(CommandLine):
     def check_model(self) -> None:
         """Check that the model supports the command, and that it fits the checkpoint of `--ckpt_path`.
 
-        For commands other than `fit`, also check that a model that must be trained first has been
-        trained.
+        Without `--ckpt_path`, for commands other than `fit`, also check that a model that must be trained first
+        has been trained.
 
         Raises:
             UserError: The model does not support the command, it takes no checkpoint, or the checkpoint
@@ -328,11 +328,13 @@ class ProbingCLI(CommandLine):
         return trainer
 
     def run_command(self) -> None:
-        """Run the command, and delete the saved state of the run when the command has ended.
+        """Run the command, and delete the saved state of the run if the command ends without an error.
+
+        With `--preflight`, do nothing.
 
         Raises:
-            UserError: The trainer rejects an option only when it runs, for example a fraction of batches that
-                selects none, or the disk is full.
+            UserError: The disk is full, or the trainer rejects an option that it checks only when it runs, for
+                example a fraction of batches that selects none.
         """
         if self.settings.preflight:
             return

@@ -130,7 +130,7 @@ _Typed = TypeVar("_Typed", bound="DataclassInstance")
 
 
 def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
-    """Convert a mapping to a dataclass.
+    """Return an instance of a dataclass with the values of a mapping, after checking their types.
 
     Args:
         kind: The dataclass.
@@ -138,7 +138,8 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
         where: Beginning of each error message, such as the name of the file.
 
     Raises:
-        SettingsError: `content` is not a mapping, or one of its entries is unknown, empty, or of the wrong type.
+        SettingsError: `content` is not a mapping, or one of its entries is unknown, empty, of the wrong type, or
+            a list with duplicates.
     """
     if not isinstance(content, Mapping):
         found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"

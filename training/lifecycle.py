@@ -46,21 +46,23 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
     Subclasses implement `build`, `sizes_from` and `difference`, and call `bind` in `prepare`.
 
     Attributes:
-        checkpoint_key: Key of the module's own part of a checkpoint.
-        checkpoint_entry: Name of an entry by which a part written by this kind of module is recognised.
+        checkpoint_key: Key under which a checkpoint holds the result of `checkpoint_part`.
+        checkpoint_entry: Name of an entry that `checkpoint_part` of this class must have; a checkpoint without
+            it is rejected as one of another class.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
         objects: Names of constructor arguments that are objects. A checkpoint of `train.py` has the
             settings to make them; for other checkpoints, pass them to `load_from_checkpoint`.
         origin: Sizes and source of the parameters; None before `bind`.
         trained: True once `fit` has begun or a checkpoint is loaded.
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
-        epochs_run: Number of epochs at the end of the training of this run, with those before an
-            interruption and those of a checkpoint that it continues; None without a training.
-        trained_on: Number of devices and unit of the batch size, if the training used several devices.
+        epochs_run: Total number of epochs at the end of the training of this run; None without a training.
+            Epochs before an interruption, and those of a checkpoint that the training continues, are included.
+        trained_on: Number of devices (`devices`) and unit of the batch size (`batch_per`); empty if the
+            training used one device.
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
             modules.
-        extra_check: True during an extra validation that can only save better weights and does not count
-            for early stopping; see `training.nested`.
+        extra_check: True in an epoch that `train_nested` ends with an extra validation: weights are kept if they
+            are the best so far, but the validation does not count for early stopping.
     """
 
     checkpoint_key: ClassVar[str] = "probe"
@@ -104,7 +106,11 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         return self.origin.sizes
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """Return the entries that the module adds to a checkpoint, in plain types and tensors."""
+        """Return the module's own part of a checkpoint, in plain types and tensors.
+
+        Its entries are `sizes` and `source` of the parameters (see `Origin`); subclasses may add others. The
+        parameters themselves are not in it.
+        """
         assert self.origin is not None
         return {"source": dict(self.origin.source), "sizes": asdict(self.origin.sizes)}  # type: ignore[call-overload]
 
@@ -146,11 +152,12 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @property
     def trained_for(self) -> dict[str, object]:
-        """Facts about the training, reported with the results.
+        """Facts about the training by name, reported with the results.
 
-        The keys are `epochs` and `epochs_run`, as far as they are known. After a training on several
-        devices there are also `devices`, their number, and `batch_per`, the unit of the batch size
-        (`run` or `device`).
+        - `epochs`: epoch of the loaded checkpoint, from 1; absent without a checkpoint.
+        - `epochs_run`: number of epochs of the training in this run; absent without a training.
+        - `devices` and `batch_per`: number of devices, and the unit of the batch size (`run` or `device`);
+          absent if the training used one device.
         """
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
         return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
@@ -191,7 +198,9 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         self.trained = True
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Restore the state of the module other than its parameters; called before the parameters are loaded.
+        """Restore or check what a subclass has added to `checkpoint_part`; the base class does nothing.
+
+        `on_load_checkpoint` calls this before the parameters are loaded.
 
         Args:
             part: The module's part of a checkpoint; see `checkpoint_part`.

@@ -190,10 +190,10 @@ def limit_collectives(seconds: float) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the block, make a trainer inside a test ignore the other ranks, which run other trainings.
+    """Within the block, make a trainer that runs inside a test ignore the other ranks, which run other trainings.
 
-    `torch.distributed.is_initialized` returns False there. Otherwise, even in a single-process trainer, metrics
-    would gather values from all processes, and Lightning would warn about unreduced values.
+    `torch.distributed.is_initialized` returns False within the block. Otherwise, even in a single-process
+    trainer, metrics would gather values from all processes, and Lightning would warn about unreduced values.
     """
     initialised = dist.is_initialized
     dist.is_initialized = lambda: False

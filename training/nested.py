@@ -35,7 +35,8 @@ class Best(NamedTuple):
         epochs: Number of epochs of the training.
         epoch: Best epoch, from 1.
         value: Monitored score in the best epoch.
-        stopped: True if early stopping ended the training, False if the maximum number of epochs did.
+        stopped: True if early stopping or the module itself ended the training, False if the maximum number
+            of epochs did.
         part: The module's part of a checkpoint; see `TrainedModule.checkpoint_part`.
     """
 
@@ -140,13 +141,14 @@ def train_nested(
         seed: Seed of the training, and of parameters made in `setup`.
         remedy: Advice for the error message if the score is never finite.
         device: Device of the training; None for the CPU.
-        every: Epochs between validation checks. Before the first check, the module is also validated after 1, 2, 4,
-            … epochs, but only to save a better checkpoint.
+        every: Epochs between validation checks. Before the first check, dev is also evaluated after 1, 2, 4, …
+            epochs (fewer than `every`): the parameters are kept if they are the best so far, but these
+            evaluations do not count as checks.
         optimisation: Further options of the trainer, for example `gradient_clip_val`.
         data: Arguments of `Trainer.fit`.
 
     Raises:
-        TrainingError: The score is never finite.
+        TrainingError: No validation gave a score, or the best score is not finite.
     """
     with isolate_rng(), recorded_gradients(), TemporaryDirectory() as folder:
         torch.manual_seed(seed)

@@ -319,9 +319,10 @@ def _existing(folder: Path) -> Path:
 
 
 def started_tasks() -> tuple[int, int]:
-    """Return the rank of this process and the number of processes started by SLURM or torchrun.
+    """Return the rank of this process in the run, and the number of processes of the run.
 
-    They are those of the run; 0 and 1 if neither has started this process.
+    They are read from the environment that SLURM or torchrun sets for the processes it starts. If this
+    process was started by neither, they are 0 and 1.
     """
     names = ("RANK", "WORLD_SIZE") if TorchElasticEnvironment.detect() else ("SLURM_PROCID", "SLURM_NTASKS")
     detected = TorchElasticEnvironment.detect() or (SLURMEnvironment.detect() and "SLURM_PROCID" in os.environ)
@@ -330,7 +331,7 @@ def started_tasks() -> tuple[int, int]:
 
 
 def nodes_of_step() -> set[str]:
-    """Return the names of the nodes of this step of SLURM; empty if they are not known."""
+    """Return the names of the nodes on which this SLURM job step runs; empty if they are not known."""
     listed = os.environ.get("SLURM_STEP_NODELIST", "")
     if not listed or shutil.which("scontrol") is None:
         return set()
@@ -355,8 +356,11 @@ def refuse_shell() -> None:
 def check_tasks(trainer: Trainer) -> None:
     """Check that SLURM started one task for each device; otherwise each task would be a whole run, or wait forever.
 
+    Outside SLURM and under torchrun, there is nothing to check.
+
     Raises:
-        UserError: The number of tasks is not the trainer's number of devices on all nodes.
+        UserError: The number of tasks differs from the trainer's number of devices on all nodes, or SLURM
+            started several tasks in a job in which Lightning ignores SLURM.
     """
     if TorchElasticEnvironment.detect():  # takes precedence in Lightning too
         return

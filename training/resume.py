@@ -47,7 +47,10 @@ PATIENCE = 30.0
 
 
 class Wish(IntEnum):
-    """Request of a rank before a training batch: go on, save the state, or stop; the greatest request decides."""
+    """Request of a rank before a training batch: go on, save the state, or stop.
+
+    The ranks exchange their requests, and all follow the greatest.
+    """
 
     GO_ON = 0
     SAVE = 1
@@ -273,9 +276,9 @@ class Resume(StopBetweenBatches):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the data for resuming to the checkpoint of the saved state, and to no other checkpoint.
 
-        Added are the random states, metric states and number of steps of each rank, the SHA-256 of the
-        best checkpoints so far, and the content of `metrics.csv`. The batch counter is changed by
-        `repeat_batch`.
+        The data are the random states, metric states and number of steps of each rank, the SHA-256 of the
+        best checkpoints so far, and the content of `metrics.csv`. Also, `repeat_batch` changes the batch
+        counter of the checkpoint.
         """
         if self._saving is not None:
             checkpoint["resume"] = self._saving

@@ -61,9 +61,11 @@ class Left(NamedTuple):
 
     Attributes:
         training: Checkpoint from which the training continues; None if the training must start again or has ended.
-        ended: For a training that has ended, `best`, the path of its best checkpoint within the run's folder, and
-            `epochs_run`; else None.
-        best: SHA-256 of each of the best checkpoints so far, by path within the run's folder.
+        ended: Facts about a training that has ended: `best`, the path of its best checkpoint within the run's
+            folder (empty if there is none), and `epochs_run`, its number of epochs. None if no training has
+            ended.
+        best: SHA-256 of each of the best checkpoints so far, by path within the run's folder; empty unless
+            `training` is given.
         log: Content of `metrics.csv` when the work was saved.
     """
 
@@ -87,7 +89,7 @@ class OwnCheckpoints:
 
     @property
     def names(self) -> set[str]:
-        """Names of all checkpoints that the run has written, in the form that `name` returns."""
+        """Names of the checkpoints that the run has written and not deleted, in the form that `name` returns."""
         content = kept(self.state / ".written.json")
         return set() if content is None else set(json.loads(bytes(content)))
 
@@ -106,7 +108,9 @@ class OwnCheckpoints:
         keep(self.state / ".written.json", json.dumps(names).encode())
 
     def keep_best(self, paths: Iterable[str]) -> dict[str, str]:
-        """Copy checkpoints into the state folder; return the SHA-256 of each, by its name.
+        """Copy checkpoints into the state folder; return the SHA-256 of each copied checkpoint, by `name`.
+
+        Checkpoints that do not exist are skipped.
 
         Args:
             paths: Paths of the best checkpoints.
@@ -121,7 +125,7 @@ class OwnCheckpoints:
     def drop_others(self, digests: Iterable[str]) -> None:
         """Delete all copies of checkpoints except those with these SHA-256 digests.
 
-        Call it after the state that refers to these copies has been written.
+        Call it only after the saved state that refers to the remaining copies has been written.
         """
         names = {self.copy(sha256).name for sha256 in digests}
         for path in self.copy("*").parent.glob("*.ckpt"):
@@ -216,7 +220,7 @@ class RunState:
 
     @cached_property
     def left(self) -> Left:
-        """Work that an interrupted run has left, as it was at the first access; all ranks find the same."""
+        """Work that an interrupted run has left; it is read from the files at the first access, and not again."""
         if (content := kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
             if not ended["best"] or _is_sound(self.run / ended["best"], ended["sha256"]):
@@ -387,8 +391,8 @@ class RunCheckpoints(TorchCheckpointIO):
 class RunConfig(Callback):
     """Callback that writes `config.yaml` into the folder of the run.
 
-    If the run fails before it has computed anything, the callback deletes the folder, with the exceptions that
-    `on_exception` names.
+    If the run fails before it has computed anything, the callback deletes the folder; `on_exception` says
+    in which cases.
 
     Args:
         folder: Folder of the run.
@@ -426,10 +430,10 @@ class RunConfig(Callback):
             checkpoint["config"] = self._path.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Delete the folder of a run that a user's error ends before anything is computed.
+        """Delete the folder of a run that fails before it has computed anything.
 
-        The folder stays if it has a checkpoint or a `results.json`, if the disk is full, or after
-        another kind of error once `config.yaml` is written.
+        This happens after a user's error, and after any error before `config.yaml` is written. In both cases
+        the folder stays if it has a checkpoint or a `results.json`, or if the disk is full.
         """
         if not trainer.is_global_zero:
             return
