@@ -67,10 +67,10 @@ class HeadMeans(nn.Module):
         self._layers.append(numbers)
 
     def close(self, group: Tensor) -> None:
-        """End a batch: add the numbers given to `add` to the sums of each input's group.
+        """End a batch: include the numbers of its layers, collected by `add`, in the means.
 
         Args:
-            group: Index of the group of each input, int64 `[batch]`.
+            group: Index of the group that each input counts in, int64 `[batch]`.
         """
         found = torch.stack(self._layers, 1).double()
         self._layers.clear()

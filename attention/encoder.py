@@ -352,11 +352,12 @@ class LoadedEncoder:
         return inputs
 
     def allowed(self, real: Tensor) -> AttentionMasks:
-        """Return, for each layer, a mask of the positions that each position may attend to.
+        """Return, for each layer, a mask that is True where a position may attend to another.
 
-        A position may attend to the real positions that the model's own mask (causal, sliding window, …) does not
-        hide. The masks of the model are found with one forward pass and cached. An input longer than the cached masks
-        renews them, with `_AHEAD` spare pieces (at most `max_length`), so that few later inputs need a new pass.
+        A position may attend to the real positions that the model's own mask (causal, sliding window, …)
+        does not hide. The model's own masks are found with one forward pass and cached. If an input is
+        longer than the cached masks, a new pass finds them for this length and some more pieces, up to
+        `max_length`, so that few later inputs need another pass.
 
         Args:
             real: Bool `[batch, pieces]`, False for padding on the right.

@@ -224,9 +224,12 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
     """Divide documents at random into parts, so that every part has nearly its share of every genre.
 
-    Genres are divided one after the other, in alphabetical order. Each document goes to the part that is furthest
-    below its share of all documents so far; on a tie, to the first such part. With two equal parts, the remaining
-    documents of genres of odd size thus go to the two parts in turn.
+    Genres are divided one after the other, in alphabetical order, each with its documents shuffled.
+    How many documents of a genre a part gets is counted one by one: the next goes to the part that is
+    furthest below its share of all documents so far, counting those of earlier genres; on a tie, to the
+    first such part. A part that got too few of one genre is thus served first in the next: of two
+    equal parts, the first gets one more document of the first genre of odd size, and the second gets
+    one more of the next such genre.
 
     Args:
         genres: Genre of each document, by the index of the document.

@@ -458,7 +458,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def sources(self) -> tuple[TextSource, ...]:
-        """Corpora as `TextSource`s, with the options as they were given."""
+        """The corpora that the datamodule was given, each as a `TextSource`, in the given order.
+
+        Options left as None stay None: `columns` and `header` are not filled in from the registry.
+        """
         return tuple(corpus.given for corpus in self._corpora)
 
     @property

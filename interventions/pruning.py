@@ -176,9 +176,11 @@ class Pruning(TaskExperiment):
             refuse_existing(self.folder)
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Rank the heads, and return the distinct sets of heads that the points of all pruning curves need.
+        """Rank the heads, and return the sets of heads to prune for the points of all pruning curves.
 
-        `zero` is the only kind of ablation.
+        At a point the first heads of an order are pruned, from none to all in steps of a tenth; `random`
+        has several orders. A set that several points share is returned once. The only key of the mapping
+        is the ablation `zero`.
         """
         total = self.task.layers * self.task.heads
         self._counts = [total * step // _STEPS for step in range(_STEPS + 1)]

@@ -150,10 +150,11 @@ _UPDATES: ContextVar[Updates | None] = ContextVar("_UPDATES", default=None)
 
 @contextmanager
 def recorded() -> Iterator[Updates]:
-    """Yield a mapping that collects the updates of all `Moments` metrics during the `with` block.
+    """Record what every `Moments` metric is updated with during the `with` block.
 
-    The mapping has, for each metric, the groups and numbers of each update; `subtract` takes two such
-    mappings.
+    The yielded mapping fills as metrics are updated. It has one entry for each updated metric, by its
+    `id`, in the order of first updates: the metric, and two lists with the arguments `group` and
+    `values` of its updates. `subtract` takes two such mappings, for two encoders on the same inputs.
     """
     found: Updates = {}
     token = _UPDATES.set(found)

@@ -403,7 +403,7 @@ class CheckedCLI(ProbingCLI):
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
     ) -> None:
-        """Use the parser that an earlier command line of this process has made, if there is one."""
+        """Make the parser, or reuse the one that the first `CheckedCLI` of this process made."""
         if not self._parsers:
             before = set(vars(self))
             super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
