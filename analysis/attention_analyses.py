@@ -121,7 +121,7 @@ class AttentionAnalyses(Experiment[TextDataModule]):
     def __init__(self, analyses: list[Analysis], corpora: dict[str, list[str]] | None = None) -> None:
         super().__init__()
         self.names = [analysis.name for analysis in analyses]
-        check_names("analyses", self.names)
+        check_names("--model.init_args.analyses", self.names)
         for place, analysis in enumerate(analyses):
             if missing := [name for name in analysis.needs if name not in self.names[:place]]:
                 raise UserError(

@@ -64,7 +64,7 @@ BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Largest number of pieces × pieces, padding included: it bounds the weights of a layer."""
 WORKERS = 8  # largest number of concurrent forward passes on a CPU
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
-"""Largest size in bytes of the stored tensors of all concurrent passes. A single input may take more."""
+"""Largest size in bytes of the tensors that all concurrent passes keep. A single input may take more."""
 
 _ROW_TOLERANCE = 1e-3
 _STATM = Path("/proc/self/statm")
@@ -165,10 +165,11 @@ def _workers(encoder: LoadedEncoder, items: Items) -> int:
 
 
 def _bytes(items: Items, pieces: int, longest: int) -> int:
-    """Return the bytes of the stored tensors of a pass over `pieces` pieces, in inputs padded to `longest`."""
-    # Reduced weights of every pair of pieces twice, four intermediate results of a layer, reduced states twice.
+    """Return the bytes of the tensors that a pass keeps over `pieces` pieces, in inputs padded to `longest`."""
+    # Reduced weights of every pair of pieces twice, four intermediate results of a layer, reduced states twice, and the
+    # states of all layers, which transformers returns at the end of the pass.
     weights = len(items.layers) * len(items.heads) * 2 * 4 + len(items.heads) * 4 * 4
-    return pieces * (longest * weights + len(items.hidden.layers) * items.hidden.size * 2 * 4)
+    return pieces * (longest * weights + (2 * len(items.hidden.layers) + items.states) * items.hidden.size * 4)
 
 
 def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:

@@ -191,6 +191,7 @@ class Items:
         layers: 0-based layers to store.
         heads: 0-based heads to store of each layer.
         hidden: Hidden states to store.
+        states: Number of hidden states that a forward pass holds in memory; 0 if none are stored.
     """
 
     extraction: Extraction
@@ -202,6 +203,7 @@ class Items:
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     hidden: HiddenLayers = NO_HIDDEN
+    states: int = 0
 
     def __len__(self) -> int:
         """Return the number of items, also without an encoder."""
@@ -348,7 +350,8 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
     audit, labels = {**treebank.audit, **found}, to_table(kept)
     if (reach := _reach_of(inputs, encoder, layers, extraction.options.from_pieces)) is not None:
         labels = labels.append_column("reach", reach)
-    return Items(extraction, "sentences", labels, audit, tuple(inputs), (), layers, heads, hidden)
+    states = encoder.layers + 1 if hidden.layers else 0
+    return Items(extraction, "sentences", labels, audit, tuple(inputs), (), layers, heads, hidden, states)
 
 
 def _reach_of(

@@ -12,11 +12,12 @@ from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendallt
 
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, check_each_once, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import MEASURES, Measure, Saliency
 from metrics.bootstrap import mean
 from results import Curves, Figure, Floats, Table
 from results.errors import check_values
+from training.experiment import check_names
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6
@@ -53,7 +54,7 @@ class Correlation(FidelityTest):
 
     def __init__(self, saliencies: Sequence[Measure] = MEASURES) -> None:
         check_values(self, saliencies=saliencies)
-        check_each_once(self, saliencies=saliencies)
+        check_names(f"{self.name}: saliencies", saliencies)
         self.saliencies = tuple(saliencies)
         self._pairs = [*saliencies, *(f"{one}_{other}" for one, other in combinations(saliencies, 2))]
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, renormalised, select_texts
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, check_each_once, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Ranking, Saliency
 from metrics.bootstrap import mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
 from results.errors import check_numbers, check_values
+from training.experiment import check_names
 
 Last = Literal["erase", "keep"]  # rule for the last weight of a text
 RANDOM: Literal["random"] = "random"
@@ -142,7 +143,7 @@ class SetErasure(FidelityTest):
 
     def __init__(self, rankings: Sequence[Ranking] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         check_values(self, rankings=rankings, last=last)
-        check_each_once(self, rankings=rankings)
+        check_names(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 

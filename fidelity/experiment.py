@@ -143,18 +143,6 @@ class FidelityTest(ABC):
         return {}
 
 
-def check_each_once(test: FidelityTest, **options: Sequence[str]) -> None:
-    """Raise a UserError if an option of a test is an empty list or has an element twice.
-
-    Args:
-        test: The test, named in the message.
-        **options: Values of the options, by name.
-    """
-    for option, names in options.items():
-        if not names or len(set(names)) < len(names):
-            raise UserError(f"{test.name}: {option} must be a non-empty list without duplicates, not {list(names)}.")
-
-
 def check_columns(test: FidelityTest, numbers: Collection[str], classes: int) -> None:
     """Raise a ValueError if the columns that a test has measured are not the columns that it declares.
 
@@ -222,7 +210,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         super().__init__(seed)
         check_numbers(self, least=0, examples=examples)
         check_numbers(self, least=1, eval_tokens=eval_tokens)
-        check_names("tests", [test.name for test in tests])
+        check_names("--model.init_args.tests", [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
             raise UserError(

@@ -15,7 +15,7 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe, adversary_training, has_uniform_attention, trained_adversary
-from fidelity.experiment import FidelityTest, Measurements, Score, check_each_once
+from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.saliency import Saliency
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
@@ -26,6 +26,7 @@ from results import Table
 from results.digests import Digests
 from results.errors import check_numbers, check_values
 from training import Best, Training, share
+from training.experiment import check_names
 
 Source = Literal["uniform", "own", "base", "adversary"]
 """Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
@@ -93,7 +94,7 @@ class GuidedMLP(FidelityTest):
         adversary_epochs: int = 80,
     ) -> None:
         check_values(self, sources=sources)
-        check_each_once(self, sources=sources)
+        check_names(f"{self.name}: sources", sources)
         check_numbers(self, least=0, strength=strength)
         check_numbers(self, least=1, size=size, max_epochs=max_epochs, patience=patience)
         check_numbers(self, least=1, adversary_epochs=adversary_epochs)

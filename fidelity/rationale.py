@@ -8,10 +8,11 @@ from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, check_each_once, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Ranking, Saliency
 from results import Figure, Spreads, Table
 from results.errors import UserError, check_numbers, check_values
+from training.experiment import check_names
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
@@ -52,7 +53,7 @@ class Rationale(FidelityTest):
         draws: int = 5,
     ) -> None:
         check_values(self, rankings=rankings)
-        check_each_once(self, rankings=rankings)
+        check_names(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
         if not fractions or not all(0 < fraction < 1 for fraction in fractions):
             raise UserError(

@@ -265,7 +265,7 @@ class HeadAblation(TaskExperiment):
     ) -> None:
         super().__init__(checkpoint, split, score, seed)
         check_values(self, kinds=kinds)
-        check_names("kinds", kinds)
+        check_names("--model.init_args.kinds", kinds)
         if not (heads or layers or sets):
             raise UserError(
                 "Nothing is ablated: set --model.init_args.heads or --model.init_args.layers to true, or name sets of "

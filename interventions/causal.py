@@ -368,7 +368,7 @@ class CausalCheck(NestedExperiment):
         super().__init__(probe, **training)
         check_values(self, kind=kind)
         check_numbers(self, least=1, heads=heads, random=random, upper=upper)
-        check_names("relations", relations)
+        check_names("--model.init_args.relations", relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.upper, self.kind = heads, random, upper, kind

@@ -154,7 +154,7 @@ class Pruning(TaskExperiment):
         check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_numbers(self, above=0, most=1, share=share)
-        check_names("rankings", rankings)
+        check_names("--model.init_args.rankings", rankings)
         if (save is None) != (share is None):
             raise UserError(
                 f"--model.init_args.save is {save} and --model.init_args.share is {share}: give both or neither."

@@ -321,7 +321,7 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
     Returns:
         Scores `[batch, positions, positions]`.
     """
-    sent, received = (attention.permute(0, *axes).contiguous().float() for axes in ((2, 1, 3), (3, 1, 2)))
+    sent, received = (attention.permute(0, *axes).contiguous().to(first.dtype) for axes in ((2, 1, 3), (3, 1, 2)))
     (first_out, first_back), (second_out, second_back) = first.unbind(2), second.unbind(2)
     # Attention from x to y is sent by x and received by y; attention from y to x the other way round.
     sums = torch.stack([first_out, second_back], 2) @ sent + torch.stack([first_back, second_out], 2) @ received

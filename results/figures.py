@@ -98,20 +98,25 @@ class Bars(Figure):
             title: Title of the figure.
             table: The table.
             category: Column with the names of the groups.
-            series: Column with the heights of the bars, by name of the series. All values are shown in
-                the unit of the first column.
+            series: Column with the heights of the bars, by name of the series.
             label: Label of the axis of the values.
             category_label: Label of the axis of the categories.
+
+        Raises:
+            ValueError: The heights have several units, or there are none.
         """
         frame, units = table.frame, table.unit_rows()
         ends = {name: table.intervals().get(column) for name, column in series.items()}
+        found = sorted({unit for column in series.values() for unit in units.get(column, ())})
+        if len(found) != 1:
+            raise ValueError(f"The bars of {title!r} must have one unit, not {found}.")
         return cls(
             title,
             tuple(frame[category].astype(str)),
             {name: frame[column].tolist() for name, column in series.items()},
             label,
             {name: (frame[pair[0]].tolist(), frame[pair[1]].tolist()) for name, pair in ends.items() if pair},
-            unit=units[next(iter(series.values()))][0],
+            unit=found[0],
             category_label=category_label,
         )
 

@@ -93,11 +93,11 @@ class Experiment(LightningModule, Generic[Data]):
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
-    """Raise UserError if a list of tests or analyses is empty or has duplicates.
+    """Raise UserError if a list of names is empty or has duplicates.
 
     Args:
         option: Option that holds the list, for the message.
         names: The list.
     """
     if not names or len(set(names)) < len(names):
-        raise UserError(f"--model.init_args.{option} must be a non-empty list without duplicates, not {list(names)}.")
+        raise UserError(f"{option} must be a non-empty list without duplicates, not {list(names)}.")

@@ -182,7 +182,6 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
             return ""
         for rank, sign in enumerate(signs):
             ranks.wait_for(partial(hear, rank), rank, sign)
-        told = [heard[rank] for rank in range(ranks.world)]
     except LostRank as lost:
         silent = set() if ranks.rank else nodes_of_step() - {name for name, _ in heard.values()}
         other = f"task {lost.rank}" + (f" on node {' or '.join(sorted(silent))}" if silent else "")
@@ -193,7 +192,9 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
         ) from None
     finally:
         own.unlink(missing_ok=True)
-    faults += [f"node {name}: {fault}" for name, others in told for fault in others if fault not in faults]
+        # Also if a task is lost: the tasks that were heard leave the report of their faults to this one.
+        told = [heard[rank] for rank in sorted(heard)]
+        faults += [f"node {name}: {fault}" for name, others in told for fault in others if fault not in faults]
     seen = f", seen by {ranks.world} tasks on {', '.join(sorted({name for name, _ in told}))}"
     return f"{folder}{seen if ranks.world > 1 else ''}"
 

@@ -173,13 +173,14 @@ def fake_items(
     heads: tuple[int, ...] = (0,),
     layers: tuple[int, ...] = (0,),
     hidden: HiddenLayers = NO_HIDDEN,
+    states: int = 0,
 ) -> Items:
     """Items that are read in parts of so many pieces."""
     inputs = tuple(
         tuple(AlignedPieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1) for n in each) for each in lengths
     )
     extraction = Extraction(Path("corpus"), {}, None)
-    return Items(extraction, "sentences", pa.table({}), {}, inputs, (), layers, heads, hidden)
+    return Items(extraction, "sentences", pa.table({}), {}, inputs, (), layers, heads, hidden, states)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +225,11 @@ MANY = tuple(range(32))
 LARGE: dict[str, tuple[dict[str, object], int]] = {
     # For one item of 100 pieces: reduced weights twice in single precision, four intermediate results.
     "heads": ({"heads": MANY, "layers": MANY}, 100**2 * (32 * 32 * 2 * 4 + 32 * 4 * 4)),
-    # Weights of one head of one layer, and the states twice over.
-    "states": ({"hidden": HiddenLayers(tuple(range(33)), 4096)}, 100 * (100 * (2 * 4 + 4 * 4) + 33 * 4096 * 2 * 4)),
+    # Weights of one head of one layer, the two states that are stored twice over, and the states of all 32 layers.
+    "states": (
+        {"hidden": HiddenLayers((1, 2), 4096), "states": 33},
+        100 * (100 * (2 * 4 + 4 * 4) + 2 * 4096 * 2 * 4 + 33 * 4096 * 4),
+    ),
 }
 
 

@@ -316,6 +316,7 @@ def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypat
     monkeypatch.setattr(SingleHeads, "test_step", with_an_empty_batch)
     assert scored(module, make_data()).numbers == alone.numbers
     assert not [name for name in alone.scores if name.startswith("random_init")]
+    assert alone.tables["best_heads"].frame["random_init"].isna().all()
 
 
 def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Counted, Counted]) -> None:
@@ -326,6 +327,8 @@ def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Count
         k, offsets = dev.best(row["relation"]), dev.by_offset(row["relation"])
         assert (row["n"], row["dev"]) == (dev.right(k, row["relation"])[1], dev.accuracy(k, row["relation"]))
         assert row["offset"] == offsets[row["best_offset"]] == max(offsets.values())
+        own = dev.by_sentence(k, row["relation"])
+        assert_array_equal([row["low"], row["high"]], bootstrap_ratio(own["sum"], own["size"], seed=0).interval)
     assert table["test"].isna().all()
     # The best of sixteen on a split is at least as good as any one of them: never nothing on all words.
     assert table["random_init"][0] > 0

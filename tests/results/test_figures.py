@@ -4,7 +4,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results import AttentionLines, Bars, ColouredText, ColouredTexts, Curves, Figure, HeatMap, Maps, Spreads, figures
+from results import (
+    AttentionLines,
+    Bars,
+    ColouredText,
+    ColouredTexts,
+    Curves,
+    Figure,
+    HeatMap,
+    Maps,
+    Spreads,
+    Table,
+    Unit,
+    figures,
+)
 
 NAN, INF = float("nan"), float("inf")
 BARS = Bars(
@@ -82,6 +95,19 @@ def test_misfits_are_refused(figure: Figure | ColouredText, change: dict[str, ob
 def test_a_category_without_a_glyph_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'Roles'.*without a glyph: \['previous'\]"):
         HeatMap.from_categories("Roles", [["broad", "previous"]], {"broad": "B"}, "1", "12", "Layer", "Head")
+
+
+def test_bars_of_a_table_have_one_unit() -> None:
+    frame = pd.DataFrame({"group": ["a", "b"], "x": [0.5, 2.0], "y": [0.25, 1.0]})
+    shares: dict[str, Unit | list[Unit]] = {"x": "fraction", "y": ["fraction", "fraction"]}
+    assert Bars.from_table("t", Table(frame, shares), "group", {"x": "x", "y": "y"}, "share").unit == "fraction"
+    mixed: dict[str, Unit | list[Unit]] = {"x": ["fraction", "nats"], "y": "fraction"}
+    for table, named in (
+        (Table(frame, mixed), "'fraction', 'nats'"),
+        (Table(frame.head(0), {"x": "fraction", "y": []}), r"not \[\]"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            Bars.from_table("t", table, "group", {"x": "x", "y": "y"}, "share")
 
 
 TEXTS = ColouredTexts(

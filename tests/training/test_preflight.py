@@ -230,7 +230,8 @@ def test_a_task_that_sees_another_folder_is_named_with_its_node(
 ) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
     own.mkdir()
-    first, second, third = meet([shared, shared, own], {}, patience=1.0)
+    first, second, third = meet([shared, shared, own], {1: ["no vectors"]}, patience=1.0)
+    assert first.faults == ["node n1: no vectors"]  # which the second task no longer reports
     assert f"{shared}: node n0 and task 2 do not see each other's files (within 1 s" in first.said
     assert second == ("", [])
     assert f"{own}: node n2 and task 0 do not see each other's files" in third.said
