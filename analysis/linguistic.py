@@ -124,8 +124,8 @@ class Linguistic(Analysis):
         for passage in passages:
             if passage.sentence is None:
                 raise UserError(
-                    f"{type(self).__name__} needs part-of-speech tags, but the passage at line {passage.line} has "
-                    "none. Give a treebank: --data.init_args.corpora ud_english_ewt, or a CoNLL-U file."
+                    f"{type(self).__name__} needs treebanks, for their part-of-speech tags, but some texts have no "
+                    "tags. Give only treebanks: --data.init_args.corpora ud_english_ewt, or CoNLL-U files."
                 )
             tags |= set(passage.sentence.upos)
             relations |= set(passage.sentence.relations)

@@ -261,10 +261,10 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
 
     encoder.capture(pad(parts, encoder), receive, frozenset(items.layers), receive_state, frozenset(states.layers))
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
-        raise UserError(
-            f"{encoder.source.spec.name}: attention weights of a word must sum to 1, but one row is off by "
-            f"{float(worst):.1e}; the model may compute nan. Choose another checkpoint."
-        )
+        fault = f"the attention weights of a word must sum to 1, but one sum is off by {float(worst):.1e}"
+        if worst.isnan():
+            fault = "the model computes attention weights that are nan"
+        raise UserError(f"{encoder.source.spec.name}: {fault}. Choose another encoder.")
     if states.layers:
         _check_range(largest, states.layers, encoder, options)
     return reduced, hidden

@@ -325,9 +325,10 @@ class LabelledFile:
                 value = json.dumps(value)
             if not isinstance(value, str):
                 raise self._error(line, f"the {self.named(field)} is {_KINDS[type(value)]}", "Write a string")
-            if _NO_CHARACTER.search(value):
-                wrong = f"the {self.named(field)} contains a NUL or an unpaired surrogate (\\ud800–\\udfff)"
-                raise self._error(line, wrong, "Remove it")
+            if odd := _NO_CHARACTER.search(value):
+                kind = "NUL" if odd[0] == "\0" else "half of a surrogate pair"
+                wrong = f"character {odd.start() + 1} of the {self.named(field)} is \\u{ord(odd[0]):04x}, {kind}"
+                raise self._error(line, wrong, "Remove this character")
             return value.strip()
 
         text, label = string("text"), sys.intern(string("label", bool, int)) if "label" in values else ""

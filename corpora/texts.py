@@ -177,7 +177,9 @@ def _link_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             names = fields
             if missing := [name for name in _COLUMNS if name not in names]:
                 wrong = f"the header has no column {missing[0]!r}"
-                raise CorpusError.at(path, number, wrong, f"Write {', '.join(_COLUMNS)} with one tab between two")
+                raise CorpusError.at(
+                    path, number, wrong, f"Name the columns {', '.join(_COLUMNS)} in the first line, separated by tabs"
+                )
             continue
         found = dict(zip(names, fields, strict=True))
         if empty := [name for name in _COLUMNS if not found[name]]:

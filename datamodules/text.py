@@ -134,8 +134,8 @@ class _Corpus:
             self.source = replace(source, columns=source.columns or columns, header=header)
         elif source.split is not None and "{split}" not in source.corpus:
             raise CorpusError(
-                f"{source.corpus}: only corpora of the registry, and paths with `{{split}}` in them, have splits. "
-                f"Leave `{OPTION}.split` out."
+                f"{source.corpus}: this is neither a corpus of the registry{near(source.corpus, CORPORA)} nor a path "
+                f"with `{{split}}` in it, so it has no splits. Correct the name, or leave `{OPTION}.split` out."
             )
         elif source.corpus == "sample":
             file = "sample-test.conllu" if source.format == "conllu" else "sample.txt"

@@ -165,7 +165,10 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         there = data.has_split(split)
         if not there:
             self.references = f"the test split, as there is no {split} split"
-            rank_zero_warn(f"Outputs of ablated heads are replaced by outputs on {self.references}.")
+            rank_zero_warn(
+                f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
+                f"test split, which are scored too. To keep them apart, give corpora with a {split} split."
+            )
         return self.task.drawn(data, split if there else None, most, self.seed)
 
     def on_test_start(self) -> None:

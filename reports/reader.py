@@ -180,9 +180,12 @@ def read_record(path: Path) -> Record:
         items = None if content["items"] is None else path.parent / content["items"]
         scores = _estimates(content["scores"], content["units"])
         return Record(path, content, scores, items, content["versions"]["source_sha256"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        fault = f"{type(error).__name__}: {error}"
-        raise RecordError(f"{path} is not a results.json written by a run ({fault})") from None
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
+    except KeyError as error:
+        raise RecordError(f"{path} has no entry {error}, so it is not the results.json of a run") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise RecordError(f"{path} is damaged, or is not the results.json of a run ({error}). Test again") from None
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -192,8 +192,8 @@ def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
         raise UserError(f"{what} is empty: give at least one.")
     for place, item in enumerate(items):
         parts = [item] if isinstance(item, str) else item
-        if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, str) for part in parts):
+        if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
             raise UserError(f"{what}[{place}] is {item!r}; it must be a string or a sequence of strings.")
-        if not all(part.strip() for part in parts):
+        if not parts or not all(part.strip() for part in parts):
             raise UserError(f"{what}[{place}] is empty or has an empty part. Leave it out.")
     return items

@@ -217,7 +217,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         raise UserError(f"{path}: `label` is only for `rows`; with a `grid` the first columns are named after its axes")
     if path.resolve() in above:
         raise UserError(
-            f"{path}: `checkpoints` is circular: the plan takes checkpoints from itself, directly or by another plan"
+            f"{path}: `checkpoints` refers back to this plan, directly or through another plan. Write a row of the "
+            "same plan as `:ROW`"
         )
     if plan.grid:
         labels, entries = _grid(plan.grid, f"{path}: `grid`")
@@ -360,10 +361,10 @@ def _trained(
     found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs() if run.command == "fit"]
     names = [row.name for row in rows]
     if wanted not in ("", *names):
-        which = f"of {plan}" if plan else "above it"
+        there = f"not in {plan}, which has" if plan else "not above this row, where there are"
         raise UserError(
-            f"{where}: `checkpoints` names the row `{wanted}`{near(wanted, names)}, but the rows {which} are "
-            f"{', '.join(names) or 'none'}"
+            f"{where}: `checkpoints` names the row `{wanted}`{near(wanted, names)}, which is {there} the rows "
+            f"{names}. Correct the name, or move a row of this plan up"
         )
     if not found:
         raise UserError(

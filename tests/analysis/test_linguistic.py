@@ -129,7 +129,7 @@ def test_a_table_without_any_pair_has_no_rows(tmp_path: Path) -> None:
 
 def test_texts_without_the_tags_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
-    with pytest.raises(UserError, match=r"the passage at line 7 has none\. Give a treebank"):
+    with pytest.raises(UserError, match=r"some texts have no tags\. Give only treebanks"):
         begun(one, [replace(passage("a/X/x/0", tree=False), line=7)])
     named = {"particles": TokenClass(upos=("PART",)), "nouns": TokenClass(upos=("NOUN",))}
     with pytest.raises(

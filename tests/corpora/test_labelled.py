@@ -166,7 +166,13 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
         "the rationale contains '-1'.*separated by spaces",
     ),
     ("a foreign digit", "x.tsv", FIRST + "a\tb c\tc\t1\t²\t\n", 3, "the rationale contains '²'"),
-    ("half a character", "x.jsonl", '{"text": "a\\ud83d", "label": 1}\n', 1, "contains a NUL or an unpaired surrogate"),
+    (
+        "half a character",
+        "x.jsonl",
+        '{"text": "a\\ud83d", "label": 1}\n',
+        1,
+        r"character 2 of the text \(column 'text'\) is \\ud83d, half of a surrogate pair",
+    ),
 ]
 
 

@@ -289,7 +289,10 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
     [
         ("wikitext103", r"wikitext103: this is neither `sample`, nor a file, nor .* \(did you mean `wikitext`"),
         ([TextSource("cola", split="all")], r"cola: the corpus has no split all; there are train, dev, test\."),
-        ([TextSource("my.txt", split="dev")], r"my\.txt: only corpora of the registry, and paths"),
+        (
+            [TextSource("my.txt", split="dev")],
+            r"my\.txt: this is neither a corpus of the registry nor a path with `{split}`",
+        ),
         (["a.txt", "b/a.txt"], r"corpora: several corpora are called a\. .*a `name` of its own.*corpus: a\.txt"),
         ([], r"corpora is empty\. Name at least one corpus"),
         ([7], r"corpora: 7 contains no `corpus`"),

@@ -308,7 +308,7 @@ def no_results(run: Path) -> None:
         (lambda run: (run / "items.parquet").write_text("words"), r"items.parquet cannot be read \("),
         (
             lambda run: (run / "results.json").write_text("{"),
-            rf"results.json is not a results.json written by a run .*\. {EXPECTED}",
+            rf"results.json is damaged, or is not the results.json of a run .*\. {EXPECTED}",
         ),
         (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not valid YAML"),
     ],

@@ -216,7 +216,7 @@ def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tm
     next((tmp_path / "out" / "runs").rglob("results.json")).write_text("{}")
     code, told = sweep(spec)
     assert code == 1
-    assert "is not a results.json written by a run" in told
+    assert "is not the results.json of a run" in told
     assert f"; remove {next((tmp_path / 'out' / 'runs').iterdir())} to run it again" in told
 
 

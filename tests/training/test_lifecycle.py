@@ -152,7 +152,7 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
         ([], "texts is empty: give at least one"),
         (["fine", " "], r"texts\[1\] is empty"),
         ([["the", ""]], r"texts\[0\] is empty or has an empty part"),
-        ([[]], r"texts\[0\] is .*; it must be a string or a sequence of strings"),
+        ([[]], r"texts\[0\] is empty or has an empty part"),
         ([3], r"texts\[0\] is 3; it must be a string"),
     ],
 )
