@@ -104,9 +104,14 @@ class HeadSummary:
     def rows(self, half: int | None = None) -> pd.DataFrame:
         """Return a table with a row for each attention head, layer by layer.
 
-        The columns are `layer` and `head` from 1; `role`, the main role, which is the first of `ROLES`
-        that the head has (`–` for none); `roles`, all roles of the head; one for each entry of
-        `classes`; and one for each entry of `numbers`, followed by the ends of the interval.
+        The columns are:
+
+        - `layer` and `head`, from 1;
+        - `role`, the main role, which is the first of `ROLES` that the head has; `–` if it has none;
+        - `roles`, all roles of the head, joined by spaces;
+        - one column for each entry of `classes`;
+        - one column for each entry of `numbers`, followed by the ends of its interval, `<name>.low` and
+            `<name>.high`.
 
         Args:
             half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
@@ -156,18 +161,20 @@ def _range(random: Estimate[Floats]) -> tuple[float, float]:
 
 
 def control_table(given: HeadSummary, random: HeadSummary) -> Table:
-    """Return a table that compares each number of the heads with the same number of heads with random weights.
+    """Compare each number of the heads with that of the heads of an encoder with random weights.
 
     Args:
         given: Heads of the given encoder.
         random: Heads of the encoder with random weights.
 
     Returns:
-        Table with columns `statistic, mean, random_mean, random_low, random_high, heads, share, outside`,
-        one row for each number that has intervals in both encoders. `mean` and `random_mean` are means
-        over heads; `random_low` and `random_high` are the range of the random heads, see `outside`;
-        `heads`, `share` and `outside` are the number, the share and the names of the given encoder's
-        heads outside this range.
+        Table with a row for each number that has intervals in both encoders, and these columns:
+
+        - `statistic`: name of the number;
+        - `mean`, `random_mean`: its mean over all heads of the given and of the random encoder;
+        - `random_low`, `random_high`: lowest and highest end of the intervals of all random heads;
+        - `heads`, `share`: number and share of the given heads with an interval outside this range;
+        - `outside`: names of these heads, separated by spaces.
     """
     own, others, rows = given.estimates(), random.estimates(), []
     apart = outside(own, others)
@@ -191,18 +198,24 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
 
 
 def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
-    """Compare each number of the heads between two halves of the inputs, with even and with odd index.
+    """Compare each statistic of the heads between two halves of the inputs.
+
+    One half is the inputs with even index, the other the inputs with odd index.
 
     Args:
-        known: Numbers and classes of the heads of one encoder.
+        known: Statistics and roles of the heads of one encoder.
 
     Returns:
-        The table `stability` and one score. The table has columns `statistic, correlation, difference`,
-        and one row for each number that is computed for halves: Pearson's correlation of the two halves
-        over heads (nan if a half has one value for all heads), and the mean |difference|. The score
-        `stability.role` is the share of heads with the same main role in both halves. The roles
-        `syntactic` and `coreference` are always the same in both, because arcs and documents are not
-        halved.
+        The table `stability`, and the score `stability.role`. The table has a row for each statistic
+        that is computed for halves, and three columns:
+
+        - `statistic`: name of the statistic;
+        - `correlation`: Pearson's correlation of the two halves over heads; nan if a half has one value
+            for all heads;
+        - `difference`: mean over heads of the absolute difference of the halves.
+
+        The score is the share of heads with the same main role in both halves. The roles `syntactic` and
+        `coreference` are always the same in both, because arcs and documents are not halved.
     """
     rows, units = [], list[Unit]()
     for name, one in known.numbers.items():
@@ -235,10 +248,10 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
         - `relation`, `direction`: this relation, and the direction of attention that finds it.
         - `syntactic`: True if the accuracy on dev is at least 10 points above the offset's.
         - `relation_accuracy`, `fixed_offset`: accuracies of the head, with its interval, and of the
-          offset on this relation, in the split that `SingleHeads` scores.
+            offset on this relation, in the split that `SingleHeads` scores.
         - `confidence`: mean over words of the largest attention weight in a word's row.
         - `offset`, `offset_share`: the offset to which the head attends most often, and the share of
-          words from which it does.
+            words from which it does.
     """
     table = result.tables[f"{prefix}roles"].frame
 

@@ -25,17 +25,21 @@ from training.experiment import check_names
 
 
 class Analysis(nn.Module):
-    """Base of analyses, which read attention weights layer by layer and accumulate sums in metrics (submodules).
+    """Base class of analyses, which read attention weights layer by layer and accumulate sums.
 
-    Subclasses have a `name` and implement `begin`, `update` or `end`, and `result`. Memory does not grow
-    with the number of inputs.
+    The sums are in metrics, which are submodules, so memory does not grow with the number of inputs.
+
+    `begin` is called once for an encoder. For each batch that the analysis reads, `update` is called
+    with every layer, then `end` once. `result` is called after the last batch. Subclasses have a `name`;
+    they implement `begin`, `result`, and `update` or `end` or both.
 
     Attributes:
         name: Name of the analysis, unique in a run.
         needs: Names of the analyses whose numbers `result` reads; they must come earlier in the list.
-        compares: True if the analysis compares the given encoder with the encoder before its fine-tuning.
-            For each batch `update` then gets all layers of the given encoder, then all layers of the other
-            encoder on the same inputs, and then `end` is called. `batch.encoder` names the encoder.
+        compares: True if the analysis compares the given encoder with the encoder before its
+            fine-tuning. If so, for each batch `update` gets all layers of the given encoder, then all
+            layers of the other encoder on the same inputs, and only then `end` is called.
+            `batch.encoder` names the encoder.
     """
 
     name: ClassVar[str]

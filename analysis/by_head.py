@@ -19,7 +19,12 @@ HeadNumbers: TypeAlias = Means | Estimate[Floats]
 
 
 def without_interval(values: Floats, unit: Unit) -> Estimate[Floats]:
-    """Return numbers whose interval is unknown as an `Estimate`: both ends are nan."""
+    """Return an `Estimate` of numbers whose interval is unknown: both ends of the interval are nan.
+
+    Args:
+        values: The numbers, of any shape.
+        unit: Unit of the numbers.
+    """
     missing = np.full(values.shape, np.nan)
     return Estimate(values, missing, missing, unit=unit)
 

@@ -25,10 +25,12 @@ class Change(Analysis):
     """Difference between each head's attention before and after fine-tuning.
 
     The datamodule's option `before` names the encoder before fine-tuning. For each input and head two
-    measures compare the two attention maps over all tokens but padding: the cosine of the flattened maps,
-    and the Jensen–Shannon divergence averaged over rows. The value of a layer is the mean over its heads;
-    intervals are over inputs. The attention maps of a batch from one encoder stay in memory until the other
-    has read it: at most 4 · layers · heads · `max_cells` bytes.
+    measures compare the two attention maps, without the padding: the cosine of the flattened maps, and
+    the Jensen–Shannon divergence averaged over rows. The value of a layer is the mean over its heads;
+    intervals are over inputs.
+
+    The attention maps of a batch from the fine-tuned encoder stay in memory until the other encoder has
+    read the same batch. They take at most 4 · layers · heads · `max_cells` bytes.
 
     Raises:
         UserError: The data have no encoder `before`.

@@ -74,14 +74,19 @@ class Clusters(Analysis):
         self._rows = []
 
     def distances(self) -> Floats:
-        """Return the distances between all heads, in nats, `[layers · heads, layers · heads]`.
+        """Return the distance between every two heads, in nats, `[layers · heads, layers · heads]`.
+
+        The distance is the Jensen–Shannon divergence of their attention rows, averaged over tokens.
 
         Every process must call this method, because it gathers from all processes.
         """
         return self._sums.compute()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """Return the cluster of each attention head, a number from 1, as the class `cluster`."""
+        """Return the cluster of each attention head, layer by layer, under the key `cluster`.
+
+        A cluster is a number from 1, as text.
+        """
         return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
@@ -135,9 +140,10 @@ def tree_of(distances: Floats) -> Floats:
 
 
 def cut(tree: Floats) -> NDArray[np.int64]:
-    """Cut a tree of heads into at most `CLUSTERS` clusters; return the cluster of each head, int64 `[heads]` from 1.
+    """Cut a tree of heads into clusters, and return the cluster of each head, int64 `[heads]`, from 1.
 
-    There is at most one cluster for every three heads, and there are fewer if distances are equal.
+    There are at most `CLUSTERS` clusters, and at most one for every three heads. There are fewer if the
+    tree cannot be cut into as many, because several of its merges are at the same distance.
 
     Args:
         tree: Tree from `tree_of`.

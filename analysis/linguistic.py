@@ -74,9 +74,12 @@ class Linguistic(Analysis):
     attention to a class is the maximum over the tokens of the class.
 
     The attention between two classes is the largest weight from a token of the first to a token of the
-    second. The pairs are subjects and verbs, objects and verbs, nouns and pronouns, and the start
-    delimiter and each class of words. Subjects and objects are paired only with a verb that is their
-    syntactic head; in the other pairs, all words of the segment that are in the classes count.
+    second. The pairs are:
+
+    - subjects to verbs, and objects to verbs: a word is paired only with a verb that is its syntactic
+        head;
+    - nouns to pronouns: all nouns and pronouns of the segment count;
+    - the start delimiter to each class: all words of the class count.
 
     All numbers are averaged over segments. Tables show them beside the same numbers of uniform
     attention. In a decoder, whose tokens attend only to earlier ones, the attention between two classes

@@ -115,16 +115,24 @@ class Patterns(Analysis):
         return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return the most frequent pattern of each attention head, on a tie the first, as the class `pattern`."""
+        """Return the most frequent pattern of each attention head, layer by layer.
+
+        On a tie it is the first in the order of `PATTERNS`. The only key of the mapping is `pattern`.
+        """
         shares = self._numbers.means().over().value
         return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Return the shares of the patterns as scores, tables and figures, with the gallery of examples.
 
-        The tables have a column for each pattern, with its share of the attention maps: `patterns` by
-        corpus and layer, `patterns_total` by corpus, and `head_patterns` by head, with each head's most
-        frequent pattern.
+        The tables have a column for each pattern, with its share of the attention maps:
+
+        - `patterns`: a row for each corpus and layer.
+        - `patterns_total`: a row for each corpus.
+        - `head_patterns`: a row for each head, which also names the head's most frequent pattern.
+
+        Args:
+            others: Analyses that come earlier in the list, by name; not used.
         """
         groups = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}
         model, layers = self._numbers.over("model"), self._numbers.over("layers")

@@ -116,9 +116,10 @@ class Relations(Analysis):
     treebank without links, the arcs of the trees are the links: each goes from the dependent to its
     syntactic head, and its label is the relation.
 
-    The attention of a head on a segment (one passage, or two) is its largest weight from a start to an
-    end of a link, or back, over the tokens of these words and over the links of the segment. It is
-    averaged over the segments that have links, for each label and for all labels together.
+    The attention of a head along a link is its largest weight between a token at the start of the link
+    and a token at its end, in either direction. On a segment (one passage, or two) the largest over the
+    segment's links is taken, and averaged over the segments that have links. This is done for the links
+    of each label, and for all links together.
 
     As in the paper, links are left out if they are in a passage of more than `max_words` words, have
     more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
@@ -217,10 +218,10 @@ class Relations(Analysis):
         return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return each head's mean attention along the links of all labels, as the number `relations`.
+        """Return the mean attention of each head along links of any label, under the key `relations`.
 
-        On each segment it is the larger of the head's attention in two directions: from the start of a
-        link to its end, and back.
+        The attention on a segment is the largest weight from the start of a link to its end, or back. It
+        is averaged over the segments that have links.
         """
         return {"relations": self._numbers.means().select(slice(2)).at(0)}
 

@@ -174,14 +174,19 @@ class Ablation:
         check_values(self, **vars(self))
 
     def outputs(self, layer: int, heads: Tensor, drawn: tuple[Tensor, Tensor], uniform: Tensor) -> Tensor:
-        """Return the replacement outputs of some heads of a layer, `[batch, heads, pieces, dim]` or broadcastable.
+        """Return the replacement outputs of some heads of a layer.
 
         Args:
             layer: 0-based index of the layer.
             heads: 0-based indices of the heads, int64 `[heads]`.
-            drawn: Reference text, and position in it, for every position, each int64 `[batch, pieces]`, from
-                `ReferenceOutputs.positions`; used only by `resample`.
-            uniform: Outputs of all heads of the layer with uniform attention; used only by `uniform`.
+            drawn: Reference text, and position in it, for every position, each int64 `[batch, pieces]`,
+                from `ReferenceOutputs.positions`. Only `resample` uses the values; `mean` uses the
+                shape.
+            uniform: Outputs `[batch, all heads, pieces, dim]` of the layer with uniform attention; used
+                only by `uniform`.
+
+        Returns:
+            The outputs `[batch, heads, pieces, dim]`, or a tensor that broadcasts to this shape.
         """
         texts, positions = drawn
         if self.kind == "zero":

@@ -116,7 +116,10 @@ def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
 
 
 def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
-    """Join the pieces of several sentences into one input, without the delimiters between the sentences."""
+    """Join the pieces of several sentences into one input, without the delimiters between the sentences.
+
+    The start delimiter of the first sentence and the end delimiter of the last are kept.
+    """
     ids, positions, words = [], [], 0
     for place, sentence in enumerate(sentences):
         kept = sentence.inside

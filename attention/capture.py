@@ -133,7 +133,7 @@ class AttentionMasks(NamedTuple):
     """Masks of the positions that each position may attend to, for all layers of a model.
 
     Attributes:
-        masks: Distinct masks, bool `[batch, masks, from, to]`.
+        masks: Distinct masks, bool `[batch, masks, from, to]`, True where attention is allowed.
         of_layers: Index of each layer's mask among the distinct masks, int64 `[layers]`.
     """
 
@@ -316,16 +316,16 @@ def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
 
 @contextmanager
 def intervening(intervene: Intervene) -> Iterator[None]:
-    """Within the block, call `intervene` in every layer to read and change the attention weights.
+    """Call `intervene` in every layer during a `with` block, to read and change attention weights.
 
     The block must run exactly one forward pass. Gradients flow through the weights that `intervene`
     returns.
 
     Args:
-        intervene: Function of the 0-based layer, its weights before dropout `[batch, heads, from, to]`
-            and its values `[batch, heads, to, dim]`. It returns the weights to use instead, and a bool
-            mask, broadcast to the weights, of weights that are exempt from dropout (None if dropout
-            applies to all).
+        intervene: Function with three arguments: the 0-based number of the layer, its attention weights
+            before dropout `[batch, heads, from, to]`, and its values `[batch, heads, to, dim]`. It
+            returns the weights to use instead, and a bool mask, broadcast to the weights, True for
+            weights that are exempt from dropout (None if dropout applies to all).
     """
     layers, outer = count(), _OUTPUTS.get()
 

@@ -361,6 +361,10 @@ class LoadedEncoder:
 
         Args:
             real: Bool `[batch, pieces]`, False for padding on the right.
+
+        Returns:
+            The distinct masks, bool `[batch, masks, from, to]`, and the index of each layer's mask among
+            them, int64 `[layers]`.
         """
         pieces = real.size(1)
         if pieces > self._masks.size(1):

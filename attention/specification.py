@@ -94,8 +94,8 @@ class Extraction:
             or mentions.
         options: Layers, heads, precision and treatment of long sentences and of pieces.
         hidden: Layers whose hidden states are stored beside the attention, in ascending order: 0 for the
-            output of the embeddings, k for the output of layer k. The pieces of a word are reduced to
-            one state by `from_pieces`, like rows of attention.
+            output of the embeddings, k for the output of layer k. The states of the pieces of a word
+            become one state as `options.from_pieces` says: their mean, or the first.
         candidates: Part of the attention to store. None stores all attention within each item. For
             coreference, `mentions` stores only attention between the head words of mentions, and `words`
             only attention between these head words and all words.
@@ -142,10 +142,10 @@ class Extraction:
         """Return the layers, heads and hidden states of the encoder that this extraction stores.
 
         Args:
-            encoder: The encoder; None selects nothing.
+            encoder: The encoder; None for no encoder, of which nothing is stored.
 
         Returns:
-            The 0-based layers, the 0-based heads of each layer, and the hidden states to store.
+            The 0-based layers, the 0-based heads (the same in every layer), and the hidden states.
 
         Raises:
             UserError: The encoder lacks a requested layer, head or hidden state, `hidden` is not in
@@ -211,10 +211,11 @@ class Items:
 
     @cached_property
     def shards(self) -> list[list[int]]:
-        """Indices of the items of each shard, longest first; all shards have about the same number of pieces.
+        """Indices of the items of each shard; empty without an encoder.
 
-        The items of a shard have similar lengths. A forward pass reads items of one shard only, so it has little
-        padding.
+        The items are sorted by length, longest first, and then divided into shards with about the same
+        number of pieces. The length of an item is that of its longest part. A forward pass reads items
+        of one shard only, so it has little padding.
         """
         if not self.inputs:
             return []
@@ -248,15 +249,22 @@ class Items:
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
         """Return the attention to store for each input of a forward pass, on the CPU.
 
+        An input is an item or, if the item is a long sentence, one of its parts.
+
         Args:
-            batch: (Item, part of the item) of each input.
+            batch: (Item, part of the item) of each input, both 0-based.
             reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the
-                longest input, on any device.
+                longest input, on any device. Positions are the start delimiter, the words and the end
+                delimiter.
 
         Returns:
-            One tensor per input, with the axes that `Store.read` gives for `attention` or, with
-            candidates, for `antecedent`. The input of a long sentence is one of its parts, so the tensor
-            covers the words of that part.
+            One tensor per input, without padding. Its shape depends on `extraction.candidates`:
+
+            - None: `[layers, heads, positions, positions]`.
+            - `mentions`: `[layers, heads, U, U]` between the U distinct head words of mentions, axes
+                from and to.
+            - `words`: `[2, layers, heads, U, words]`, first from head words to all words, then to head
+                words from all words.
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]

@@ -417,12 +417,17 @@ def write_shard(
 
 
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert attention weights, float32 in [0, 1], to the format of a store with the precision `dtype`.
+    """Return attention weights in the format of a store with the precision `dtype`.
 
-    Half precision has eleven bits for numbers between 6.1e-5 and 65,504, and rounds numbers below 3e-8 to zero; a
-    sharp head gives most words smaller weights. Weights need no sign, so the sign bit extends the range: a weight w
-    is stored as 2¹⁵w or, if it is at most 2⁻²⁹, as −2⁴⁴w. This keeps eleven bits above 2⁻⁵⁸ (3.5e-18), and fewer bits
-    down to 2⁻⁶⁸. Scaling by powers of two is exact. Single precision stores weights unchanged.
+    Single precision stores weights unchanged. Half precision alone would lose small weights: it has
+    eleven bits only from 6.1e-5 to 65,504, and rounds numbers below 3e-8 to zero, but a sharp head gives
+    most words still smaller weights. Weights need no sign, so the sign bit extends the range. A weight w
+    is stored as 2¹⁵w or, if it is at most 2⁻²⁹, as −2⁴⁴w. This keeps eleven bits above 2⁻⁵⁸ (3.5e-18),
+    and fewer bits down to 2⁻⁶⁸. Scaling by powers of two is exact.
+
+    Args:
+        weights: Attention weights, float32 in [0, 1], of any shape.
+        dtype: Precision of the store, float16 or float32.
     """
     if dtype != torch.float16:
         return weights

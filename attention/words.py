@@ -166,13 +166,16 @@ class WordAttention(Sequence[xr.DataArray]):
         )
 
     def between(self, sentence: int, first: int) -> PieceValues:
-        """Return the pieces of a sentence, the word of each, and the attention between them.
+        """Return the attention between the pieces of a sentence, for a `View` over its words.
 
-        A `View` over the words of the sentence shows them on demand.
+        The view shows it on demand. This object must hold attention over pieces.
 
         Args:
             sentence: 0-based index of the sentence.
-            first: Number of the view's first position: 0 for a start delimiter, else 1.
+            first: 0 if the view begins with a start delimiter, 1 if it begins with the first word.
+
+        Returns:
+            The pieces, the view position of each one's word, and `[layers, heads, from, to]` attention.
         """
         array = self[sentence]
         of = (array["from_word"].to_numpy() - first).tolist()

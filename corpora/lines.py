@@ -44,8 +44,9 @@ def format_of(path: Path, suffixes: Mapping[str, Format], option: str | None = N
 
     Args:
         path: The file.
-        suffixes: Format by suffix.
-        option: Command-line option that sets the format, for the error message; None advises another suffix.
+        suffixes: Format by suffix, in lower case with its dot.
+        option: Command-line option that sets the format. If the suffix is unknown, the error message
+            advises this option. With None it advises to give the file a known suffix.
 
     Raises:
         CorpusError: The suffix is unknown, or there is no such file.

@@ -107,7 +107,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return {**texts.files(), **named}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return two empty lists, of splits to read and of splits to prepare; the `parts` have splits.
+        """Return two empty lists: the splits to read and to prepare are those of the `parts`.
 
         Raises:
             CorpusError: The stage is not `test`.

@@ -481,7 +481,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     def setup(self, stage: str) -> None:
         """Read and tokenize the splits of a stage.
 
-        The first call also takes the labels, the vocabulary and the word vectors from train.
+        The first call also fixes the labels and the vocabulary. The labels are the classes of train; the
+        vocabulary has words of train or, with a tokenizer, its pieces. Then it loads the word vectors of
+        this vocabulary, if any.
         """
         files = self.files()
         reads, tested = self.splits_of(stage, files)

@@ -206,10 +206,10 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of documents, windows, mentions, links and lost links of the split.
+        """Five counts of the split: `documents`, `windows`, `mentions`, `links` and `lost_links`.
 
-        A link is a mention with an earlier mention of its cluster in the document. It is lost if all such mentions
-        are outside its window.
+        A link is a mention with an earlier mention of its cluster in the document. It is lost if all
+        such mentions are outside its window.
         """
         lost = sum(window.lost for window in self.windows)
         return {

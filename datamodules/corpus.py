@@ -576,7 +576,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
     def provenance(self) -> Provenance:
         """Description of encoder and files for the results.
 
-        It counts everything that was dropped or replaced, and items that also occur in an earlier split.
+        Its audit counts everything that was dropped or replaced, and the items of a split that also
+        occur in an earlier split.
         """
         files = self.files()
         data: dict[str, object] = {}

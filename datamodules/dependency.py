@@ -330,7 +330,11 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of encoder, files and punctuation for the results, with counts of what was left out."""
+        """Description of the encoder and the data for the results, with counts of what was left out.
+
+        The description of a split names the labels of punctuation; its counts include the punctuation
+        words.
+        """
         known = super().provenance
         data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, dict[str, object]], known.audit)
         for split in self.stores:

@@ -214,12 +214,14 @@ class Segments:
 
     `read` counts:
 
-    - `passages` and `segments`, and the `words`, `tokens` and `words_with_unknown` of the segments.
+    - `passages` of the corpus, and `segments` made of them.
+    - `words` and `tokens` of the segments, and `words_with_unknown`: words whose pieces include the
+      unknown token.
     - `too_long`: texts left out because they are over the limit and must not be cut.
     - `too_short`: stretches left out because they have fewer than two words.
     - `words_cut`: words that alone exceed the limit.
-    - `unpaired`: with `packing: pairs`, a last sentence left out because it has no partner and must not
-      be cut.
+    - `unpaired`: with `packing: pairs`, a last sentence left out because no partner is left for it and
+      it must not be cut.
     - The counts of the corpus reader.
 
     Args:
@@ -355,11 +357,11 @@ class TextStream(IterableDataset[SegmentBatch]):
 
     Every rank reads all texts and takes its share of the batches. The batches are the same on any number
     of ranks. Segments are sorted by length in groups of `_WINDOW`, and only one group is in memory at a
-    time. A rank without a batch gets an empty one, because all ranks must take part in the collective
-    operation that follows their loops over the batches.
+    time. A rank that gets no batch at all yields one empty batch, so that it too takes part in the
+    collective operation that follows the loop over the batches.
 
     Args:
-        data: Datamodule, after `setup`; every pass over the texts renews its `audits`.
+        data: Datamodule, after `setup`; every pass over the texts counts its `audits` anew.
         encoder: Role of the encoder whose attention will be read: `given`, `before` fine-tuning, or
             `random_init`.
     """
@@ -596,7 +598,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return chosen
 
     def passages(self) -> Iterator[Text]:
-        """Yield every text of all corpora as its one or two passages, before any is cut or left out."""
+        """Yield every text of all corpora, as a tuple of its one or two passages.
+
+        The passages are whole: they are not yet cut to the encoder's length limit, nor left out if too
+        long or too short. Records without a text, such as empty lines, are skipped.
+        """
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 

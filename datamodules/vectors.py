@@ -215,13 +215,13 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     gensim stores the arrays of a `.kv` in `.npy` files beside it.
 
     Args:
-        spec: Name of the vectors.
+        spec: Name or path of the vectors, and permission to open a pickle.
         root: Data root, under which `glove/` lies.
         fetch: Permit gensim's downloader to download the file.
 
     Raises:
-        UserError: There is no such file and it cannot be downloaded, or it is a pickle that is not
-            allowed.
+        UserError: There is no such file and it cannot be downloaded, or it is a `.kv`, which is a
+            pickle, and `spec.allow_pickle` is False.
     """
     path = Path(spec.name).expanduser()
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))

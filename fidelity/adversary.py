@@ -27,39 +27,43 @@ PAIRS = 2**20  # most pairs of positions compared together
 class Adversary(FidelityTest):
     """Largest change of attention that leaves the output almost the same (Jain & Wallace 2019, §4.2.2).
 
-    For every text, a search looks for attention whose Jensen–Shannon divergence (JSD) from the classifier's
-    attention is as large as possible, while the total variation distance (TVD) between the two outputs
-    stays within ε. The ε-max JSD of a text is the largest divergence found. It is at most ln 2, and 0 if no
-    other attention is accepted. If the model has several heads, their attention is searched together, and
-    the divergence is the mean over heads.
+    For every text, a search looks for attention whose Jensen–Shannon divergence (JSD) from the
+    classifier's attention is as large as possible, while the total variation distance (TVD) between the
+    two outputs stays within ε. The ε-max JSD of a text is the largest divergence found. It is at most
+    ln 2, and 0 if no other attention is accepted. If the model has several heads, their attention is
+    searched together, and the divergence is the mean over heads.
 
-    The published search finds smaller divergences than random draws from the distribution of its initial
-    logits. `best` therefore takes the largest divergence of four searches:
+    The published search finds smaller divergences than random attention that is merely drawn like its
+    starting points. `best` therefore takes the largest divergence of four searches:
 
-    - the published search: AMSGrad on `copies` attention distributions per text, evaluated after the last
-      step;
-    - `draws` random distributions from the distribution of the initial logits;
-    - gradient ascent from the best of these random distributions, once within `epsilon` and once within
-      `tolerance`; the attention after every step is a candidate;
-    - for two classes: all weight on one position, and every pair of positions, with weights that move the
-      output to the edge of the accepted distance.
+    - the published search: AMSGrad on `copies` attention distributions per text, of which only the
+      results of the last step are candidates;
+    - `draws` random distributions, drawn like the starting points of the published search;
+    - gradient ascent of the divergence from the best of these random distributions, once for `epsilon`
+      and once for `tolerance` as ε; the attention at every step is a candidate;
+    - with two classes only: all weight on one position, and all weight on two positions, for every pair,
+      divided so that the TVD just stays within ε.
 
-    The search over pairs is exact if the logits are linear in the weights, as in every classifier here but
-    the transformer: the accepted attention is then a polytope whose corners have weight on at most two
-    positions, and the divergence, which is convex, is largest at a corner. Otherwise the value is a lower
-    bound. docs/papers/jain2019.md has figures.
+    The search over pairs finds the exact ε-max JSD if the logits are linear in the weights, as in every
+    classifier here but the transformer. The accepted attention is then a polytope, and the divergence,
+    which is convex, is largest at a corner. Every corner has weight on at most two positions. In all
+    other cases the value is a lower bound of the ε-max JSD. docs/papers/jain2019.md has figures.
 
-    Scores, means over the texts: `max_jsd`, the ε-max JSD with `tolerance` as ε; `max_jsd_strict`, the same
-    with `epsilon` as ε; `tvd`, the distance of the output under the attention chosen for `max_jsd`. With
-    `search: best` also `max_jsd_published` and `max_jsd_strict_published`, from the published search alone.
-    Columns: one for each of these scores; `max_attention`, the highest weight of the text; and
-    `max_jsd_at_<ε>`, the ε-max JSD for further values of ε.
+    Every score is a mean over the texts of the column with its name. The columns are:
 
-    The texts of a batch are searched together, but the result for a text does not depend on its batch: the
-    losses are sums over texts, and Adam scales the gradient of each weight separately. Memory grows with
-    copies × tokens of a batch; with `search: best` it grows with max(copies, 50) × tokens, as 50 draws are
-    evaluated together. A transformer runs again at every step: lower `--model.init_args.eval_tokens` for
-    it.
+    - `max_jsd`: the ε-max JSD for ε = `tolerance`;
+    - `max_jsd_strict`: the ε-max JSD for ε = `epsilon`;
+    - `max_jsd_published` and `max_jsd_strict_published`, only with `search: best`: the same two by the
+      published search alone;
+    - `tvd`: the TVD of the outputs under the attention chosen for `max_jsd`;
+    - `max_attention`, not a score: the highest attention weight of the text;
+    - `max_jsd_at_<ε>`, not a score: the ε-max JSD for further values of ε.
+
+    The texts of a batch are searched together, but the result for a text does not depend on its batch:
+    the losses are sums over texts, and Adam scales the gradient of each weight separately. Memory grows
+    with copies × tokens of a batch; with `search: best` it grows with max(copies, 50) × tokens, as 50
+    draws are evaluated together. A transformer runs again at every step: lower
+    `--model.init_args.eval_tokens` for it.
 
     Args:
         search: `best`, or `published` for the search of the released code alone.
@@ -114,9 +118,10 @@ class Adversary(FidelityTest):
         return (*self._divergences, "tvd", "max_attention", *map(_at, self.epsilons))
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Search adversarial attention for a batch, and return the columns of the test.
+        """Search adversarial attention for each text of a batch, and return the values of `columns`.
 
-        The attention chosen for `max_jsd`, averaged over heads, colours the words of the example texts.
+        The words of the example texts are coloured by the attention chosen for `max_jsd`, averaged over
+        heads.
         """
         require_one_distribution(classified, self.name)
         farthest = Farthest(classified, [*self.epsilons, self.epsilon, self.tolerance], self.tolerance)
@@ -142,7 +147,7 @@ class Adversary(FidelityTest):
         return Measurements(numbers, {"adversary": farthest.weights.mean(0)})
 
     def published(self, classified: ClassifiedBatch) -> Tensor:
-        """Run the published search from every start, and return the attention found for each text.
+        """Run the search of Jain & Wallace's (2019) released code from every start.
 
         Returns:
             Attention after the last step, `[starts × copies, heads, batch, positions]`.
@@ -161,9 +166,12 @@ class Adversary(FidelityTest):
         return logits.detach().softmax(-1)
 
     def start(self, classified: ClassifiedBatch) -> Tensor:
-        """Return the random initial logits of the published searches, `[starts × copies, heads, batch, positions]`.
+        """Return random initial logits of the published search, for all of its starts.
 
-        The first logits stay the same if the number of starts is raised.
+        If the number of starts is raised, the logits of the first starts stay the same.
+
+        Returns:
+            Attention logits, `[starts × copies, heads, batch, positions]`.
         """
         return self.drawn(classified, self.name, self.starts * self.copies)
 
@@ -394,18 +402,18 @@ class Farthest:
 def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -> Iterator[Tensor]:
     """Yield candidate attention on one or two positions, for a classifier with two classes.
 
-    First come candidates with all weight on one position. Then, for each bound, come two candidates
-    with weight on two positions: one moves the probability of class 1 down by the bound, the other
-    moves it up. Among all pairs of positions that can do this, the candidate is the one with the
-    largest JSD from the classifier's attention. The shift of the output is exact if the logits are
+    First there is a candidate for each position, with all weight on it. Then there are two candidates
+    for each bound, with weight on two positions. One lowers the probability of class 1 by the bound, the
+    other raises it by the bound. If several pairs of positions can do this, the pair with the largest
+    JSD from the classifier's attention is taken. The shift of the probability is exact if the logits are
     linear in the weights. All heads get the same weights.
 
-    In place of a position outside the mask, a text gets the classifier's attention. If no pair reaches
-    the shift, it gets the classifier's attention of the first head.
+    A text gets the classifier's own attention in place of a position outside its mask. If no pair of its
+    positions reaches a shift, all heads get the classifier's attention of the first head.
 
     Args:
         classified: The texts.
-        bounds: Accepted output distances.
+        bounds: Accepted output distances: largest TVDs between the output and the classifier's.
         margin: Fraction of each bound that is left unused, so that rounding does not exceed the bound.
 
     Yields:

@@ -53,11 +53,11 @@ ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
 class ConsistentAdversary(FidelityTest):
     """Difference in attention between a checkpoint and adversaries trained to make the same decisions.
 
-    For each λ it trains one adversary, whose attention should differ from the checkpoint's. The loss on
-    train is TVD − λ · KL (Wiegreffe & Pinter 2019, §4). TVD is the total variation distance between the
-    outputs of adversary and checkpoint; KL is the divergence between their attention distributions.
-    Training follows the checkpoint's configuration, from other random initial weights (in a transformer
-    only the classification head is random).
+    One adversary is trained for each strength λ. It should decide like the checkpoint, with other
+    attention: the loss on train is TVD − λ · KL (Wiegreffe & Pinter 2019, §4). TVD is the total
+    variation distance between the outputs of adversary and checkpoint; KL is the divergence between
+    their attention distributions. Training follows the checkpoint's configuration, from other random
+    initial weights (in a transformer only the classification head is random).
 
     On test, each adversary is a point of a curve: the mean TVD of the outputs and the mean JSD of the
     attention. The curve begins at the checkpoint itself, (0, 0). The score `area` is the area under the
@@ -66,9 +66,9 @@ class ConsistentAdversary(FidelityTest):
     variant, to show the effect of a new training alone; and a checkpoint with uniform attention. A
     checkpoint with uniform attention has no adversaries.
 
-    Tests the attention over sentences of a hierarchical classifier, and the mean over the heads of a
-    transformer. Adversaries are kept in `adversaries/` of the datamodule's cache; a run that is started
-    again trains only the missing ones.
+    In a hierarchical classifier the attention over sentences is tested. In a transformer, divergences
+    are means over its heads. Adversaries are kept in `adversaries/` of the datamodule's cache; a run
+    that is started again trains only the missing ones.
 
     Args:
         strengths: Values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so

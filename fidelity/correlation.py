@@ -176,14 +176,17 @@ def agreements(one: Floats, other: Floats) -> Agreement:
 
 
 def without_rounding(values: Floats, tolerance: Floats) -> Floats:
-    """Return the values, `[..., words]`, with those made equal that differ only by rounding.
+    """Remove differences due to rounding: make values equal that differ by no more than rounding.
 
-    The values of a text are sorted. A value belongs to the same group as the next lower value if it
-    exceeds that value by at most its own tolerance. All values of a group become equal to its lowest.
+    The values of a text are sorted and divided into groups. A value is in the group of the next lower
+    value if it exceeds that value by at most its own tolerance.
 
     Args:
         values: Values of the words, `[..., words]`.
         tolerance: Largest rounding difference of each value, `[..., words]`.
+
+    Returns:
+        The lowest value of each word's group, `[..., words]`.
     """
     order = values.argsort(axis=-1)
     ascending = np.take_along_axis(values, order, axis=-1)

@@ -97,14 +97,15 @@ class SingleWeight(FidelityTest):
 
 
 class SetErasure(FidelityTest):
-    """Number of attention weights that must be erased until the decision flips (Serrano & Smith 2019, §5).
+    """Number of weights that must be erased until the decision flips (Serrano & Smith 2019, §5).
 
-    Weights are set to zero in the order of a ranking, highest first, and the others are scaled to sum
-    to one. The better a ranking, the fewer weights must be erased. Columns of every text:
+    Attention weights are set to zero in the order of a ranking, highest first, and the others are scaled
+    to sum to one. The better a ranking, the fewer weights must be erased. Columns of every text:
 
     - `<ranking>.fraction`: share of the weights that are erased at the first flip;
     - `<ranking>.mass`: share of the attention that is erased at the first flip;
-    - `<ranking>.never`: 1 if the decision never flips, else 0; fraction and mass are then 1.
+    - `<ranking>.never`: 0 if the decision flips, 1 if it never does; if it never does, fraction and mass
+      are 1 as well.
 
     The ranking `random` has several orders, each with its own columns: `random.fraction_1` and so on.
 
@@ -113,20 +114,21 @@ class SetErasure(FidelityTest):
     - `median_fraction` and `median_mass`: medians over texts.
     - `never_flips`: share of texts whose decision never flips.
     - `last_flips`, only with `last: erase`: share of texts that flip only when no weight is left.
-    - `below_random`: median fraction of random orders minus median fraction of the ranking. Both are
-      over all texts, and a decision that never flips has fraction 1, for either value of `last`.
+    - `below_random`: median fraction of random orders minus median fraction of the ranking. For either
+      value of `last`, these medians include the decisions that never flip, with fraction 1.
 
     Scores of `random` are means over its orders.
 
     If the model has several heads, all lose the weights of the same positions. At the level of words of
-    a hierarchical classifier, all words of the text are ranked together, and a sentence without any
-    weight is a zero vector.
+    a hierarchical classifier, all words of the text are ranked together. A sentence whose weights are
+    all erased gets a zero vector.
 
     If all weights are erased, the attended sum is zero. The decision then depends on what is left:
 
     - the bias of the last layer, in a flat classifier, and in a hierarchical one at the level of
       sentences;
-    - the hidden states of empty sentences, in a hierarchical classifier at the level of words;
+    - the hidden states of sentences whose vector is zero, in a hierarchical classifier at the level of
+      words;
     - the hidden state of the decision position from the layers below, in a transformer.
 
     Args:
@@ -134,8 +136,7 @@ class SetErasure(FidelityTest):
         draws: Number of random orders of every text, 1 or more.
         last: With `erase`, the last weight is erased too, and `median_fraction`, `median_mass` and
             violins leave out decisions that never flip, as in the released code of the paper. With
-            `keep`, one weight always stays, and decisions that have not flipped by then have fraction
-            1.
+            `keep`, one weight always stays, and decisions that have not flipped by then have fraction 1.
     """
 
     name = "erasure"
@@ -228,16 +229,16 @@ class SetErasure(FidelityTest):
 
 @torch.no_grad()
 def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "erase") -> Tensor:
-    """Return the smallest number of erased weights at which the decision flips, int64 `[orders, batch]`.
+    """Return the smallest number of erased weights that flips the decision, int64 `[orders, batch]`.
 
-    It is 0 if the decision never flips. The numbers 1, 2, 3, … are tried without gaps, in rounds: each
-    round tries up to twice as many of them as the round before. Texts that have flipped, or have no weight
-    left, are left out of later rounds.
+    It is 0 if no number flips the decision. The weights that remain are renormalised. All numbers 1, 2,
+    3, … are tried, in rounds of at most twice as many numbers as in the round before. Texts that have
+    flipped, or have no weight left, are left out of later rounds.
 
     Args:
         classified: The texts.
-        rankings: Sort keys `[orders, batch, positions]`, -inf outside the mask. The weight with the highest
-            key is erased first; on a tie the first position.
+        rankings: Sort keys of one or more orders of erasure, `[orders, batch, positions]`; -inf outside
+            the mask. The weight with the highest key is erased first; on a tie the first position.
         last: `erase` to erase the last weight of a text too, `keep` to stop before it.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)

@@ -111,9 +111,10 @@ class FidelityTest(ABC):
 
     @abstractmethod
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Measure a batch of texts under one classifier.
+        """Return what the test measures on a batch of texts under one classifier.
 
-        Gradients with respect to activations can be taken; parameters have none.
+        It has a value of each text for every name in `columns`, nan if undefined. The method may compute
+        gradients with respect to activations, but not with respect to parameters, which are frozen.
 
         Args:
             classified: The texts, with attention and output of the classifier.
@@ -123,7 +124,7 @@ class FidelityTest(ABC):
 
     @abstractmethod
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """Return the scores of the test by name.
+        """Return the definitions of the test's scores, by name of the score.
 
         Args:
             classes: Number of classes.

@@ -79,12 +79,15 @@ class Perturbation(FidelityTest):
 
 
 class Permutation(FidelityTest):
-    """Change of the output under shuffled attention, by the highest weight of the text (Jain & Wallace 2019, §4.2.1).
+    """Change of the output when attention is shuffled (Jain & Wallace 2019, §4.2.1).
 
     If a decision depends on the weights, shuffling them changes the output, at least if one of them is
-    high. Columns: `median_tvd`, the median over shuffles of the total variation distance (0 to 1) between
-    the original and the new output; `max_attention`, the highest weight of the text after averaging over
-    heads. Score: the mean over texts of `median_tvd`.
+    high. The change is therefore shown for texts with a similar highest weight. There are two columns:
+
+    - `median_tvd`: median over shuffles of the TVD (0 to 1) between the original and the new output;
+    - `max_attention`: highest weight of the text, after averaging over heads.
+
+    The score is the mean over texts of `median_tvd`.
 
     Args:
         permutations: Number of shuffles of every text, 1 or more.

@@ -19,19 +19,22 @@ COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
 
 
 class Rationale(FidelityTest):
-    """Faithfulness and plausibility of rationales: the words that a ranking puts first (DeYoung et al. 2020).
+    """Faithfulness and plausibility of rationales (DeYoung et al. 2020).
+
+    A rationale is the words that a ranking puts first.
 
     Let p be the probability of the class predicted for the full text x, and r the words of a rationale.
     Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone),
-    low if r is enough. Both are averaged over several lengths of the rationale, `fractions`. The AOPC
-    of DeYoung et al. (§5) divides the sum over k lengths by k + 1, here it is divided by k: with five
-    lengths, AOPC is 5/6 of this mean. A rationale has at least one word, and leaves at least one.
+    low if r is enough. Both are averaged over several lengths of the rationale, `fractions`. The AOPC of
+    DeYoung et al. (§5) divides the sum over k lengths by k + 1, the mean here divides it by k: with five
+    lengths, AOPC is 5/6 of the mean. A rationale has at least one word, and leaves at least one.
     `random` is the baseline.
 
     Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the
     area under the precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is
     the F1 of a rationale with as many words as are marked. All three are nan for texts without marked
-    words. At the level of sentences, a sentence with a marked word is marked.
+    words. If the tested attention is over sentences, sentences take the place of words, and a sentence
+    with a marked word is marked.
 
     Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column
     `gold` counts the marked words.

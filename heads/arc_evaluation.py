@@ -126,7 +126,10 @@ class PredictedArcs:
     relations: Tensor | None = None
 
     def columns(self) -> dict[str, Tensor]:
-        """Return `heads`, `tree` and `relations` by name, int64 `[batch, n]`; a missing prediction is -1 everywhere."""
+        """Return the columns `heads`, `tree` and `relations` by name, each int64 `[batch, n]`.
+
+        A column that was not predicted, that is None, is filled with -1.
+        """
         absent = torch.full_like(self.heads, -1)
         given = {"heads": self.heads, "tree": self.tree, "relations": self.relations}
         return {name: absent if column is None else column for name, column in given.items()}
@@ -147,7 +150,9 @@ class ArcEvaluation(nn.Module):
         self._labelled: bool | None = None
 
     def update(self, batch: AttentionBatch, predicted: PredictedArcs | None = None) -> None:
-        """Add a batch of dev, which baselines are chosen on, or of test, which is scored.
+        """Add a batch of dev or test.
+
+        Baselines are chosen on dev. Baselines and predictions are scored on test.
 
         Args:
             batch: Sentences with their gold arcs.
@@ -167,14 +172,14 @@ class ArcEvaluation(nn.Module):
         figures: Mapping[str, Figure] | None = None,
         audit: Mapping[str, object] | None = None,
     ) -> Result:
-        """Return the result: attachment scores of predictions and baselines on test; reset the metrics.
+        """Return the attachment scores of predictions and baselines on test, and reset the metrics.
 
-        The result also has a table of the accuracy on each relation.
+        The result also has a table and a figure of the accuracy on each relation.
 
         Args:
             experiment: Name of the experiment.
             data: The datamodule of the batches.
-            figures: Figures that are added to the result, by name.
+            figures: Further figures for the result, by name.
             audit: Entries of the result's audit, by name.
         """
         (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()

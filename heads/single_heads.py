@@ -90,7 +90,7 @@ class Predictions:
 
     @cached_property
     def counts(self) -> Mapping[str, Integers]:
-        """Number of words in each group whose syntactic head each predictor finds, `[K]` by name of the group."""
+        """Number of right predictions of each predictor, `[K]` by name of the group of words."""
         return dict(zip(self.groups, hit_counts(self.arcs, self.predicted, self.groups), strict=True))
 
     @cached_property
@@ -186,9 +186,10 @@ class Names:
         return len(self.layers) * len(self.heads)
 
     def split(self, predictor: int) -> tuple[int, int]:
-        """Return the direction of a predictor, 0 or 1, and the index of its attention head.
+        """Return the direction of a predictor, and the index of its attention head.
 
-        The index counts the heads layer by layer from 0.
+        Direction 0 is attention from the dependent to its syntactic head, 1 is attention from the
+        syntactic head to the dependent. The index counts the heads layer by layer from 0.
 
         Args:
             predictor: Index of the predictor, a column of `Predictions.predicted`.
@@ -250,9 +251,9 @@ class ChosenHeads:
             - `dev`, `test`: their accuracy on each split; `test` is nan if dev is scored;
             - `low`, `high`: 95 % interval of their accuracy on the scored split;
             - `offset`, `best_offset`: accuracy, on the scored split, of the fixed offset that is best on
-              dev, and this offset;
+                dev, and this offset;
             - `random_init`: accuracy, on the scored split, of the head with random weights that is best
-              on dev; nan without a control;
+                on dev; nan without a control;
             - `p`: p-value of `permutation_p` on the scored split.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
@@ -354,12 +355,12 @@ class ChosenHeads:
 
             - `head` and `confidence`;
             - `offset`, `offset_share`, `positional`: the most frequent offset, the share of words with
-              it, and True if the head is positional;
+                it, and True if the head is positional;
             - `relation`, `direction`, `margin`, `syntactic`: the relation and direction in which the
-              head's accuracy exceeds the best fixed offset's most, the difference of the two
-              accuracies on dev, and True if the head is syntactic;
+                head's accuracy exceeds the best fixed offset's most, the difference of the two
+                accuracies on dev, and True if the head is syntactic;
             - `accuracy`, `low`, `high`, `fixed_offset`: on this relation in the scored split, the
-              accuracy of the head with its interval, and the accuracy of the offset.
+                accuracy of the head with its interval, and the accuracy of the offset.
         """
         dev, scored, size = self.dev, self.scored, len(self.names)
         margins = {
@@ -409,14 +410,19 @@ class ChosenHeads:
         return Table(table, dict.fromkeys(columns, "fraction"), interval="accuracy"), shares
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
-        """Return heat maps of the accuracy of every attention head, one for each of the most frequent relations.
+        """Return heat maps of the accuracy of every attention head, one for each group of words.
 
-        A map shows the direction of the relation's best head, and frames this head. All maps share one
-        colour scale.
+        The groups are those in the first rows of the table: all words, all words without punctuation,
+        and then relations, the most frequent first. A group is skipped if no attention head (on dev) and
+        no fixed offset finds any of its syntactic heads. A map shows the direction of the group's best
+        head, and frames this head. All maps share one colour scale.
 
         Args:
             best: Frame of the table that `best_heads` returns.
             most: Largest number of maps.
+
+        Returns:
+            The maps by name, `heads_<group>`; other characters than letters and digits become `_`.
         """
         figures: dict[str, HeatMap] = {}
         for relation, head, way in _found(best).head(most)[["relation", "head", "direction"]].itertuples(index=False):

@@ -443,7 +443,10 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
 
 
 def draws_for(tests: int, texts: int) -> int:
-    """Return the number of bootstrap draws needed for `tests` Holm-corrected p-values, capped by memory.
+    """Return the number of bootstrap draws for p-values that Holm's method corrects for their number.
+
+    Each p-value takes 100 draws, so that it can still be small after the correction, but there are at
+    least `DRAWS`. With many texts the draws are fewer, so that they fit into memory, but at least 1000.
 
     Args:
         tests: Number of p-values.
@@ -455,7 +458,8 @@ def draws_for(tests: int, texts: int) -> int:
 def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
     """Draw a random set with as many heads of each layer as another set.
 
-    It takes heads that the other set lacks as long as the layer has enough of them.
+    In each layer, heads that the other set lacks are drawn first. Heads of the other set are drawn only
+    if these are too few.
 
     Args:
         like: The other set, as pairs of 0-based layer and head.

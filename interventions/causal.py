@@ -152,10 +152,11 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
 
 
 class ProbeAccuracy(Task):
-    """Task of predicting the syntactic heads of selected words, by a probe that reads the upper layers of an encoder.
+    """Task of predicting the syntactic heads of selected words by a probe of an encoder's upper layers.
 
-    The gold number of a sentence is its number of selected words. The output is the number of those words
-    whose syntactic head is predicted correctly.
+    A batch for `inputs` gives the selected words: pairs of the index of a sentence and the positions of
+    its selected words, from 1. The gold number of a sentence is its number of selected words. The output
+    is the number of those words whose syntactic head is predicted correctly.
 
     Args:
         probe: Probe that reads attention.

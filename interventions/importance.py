@@ -170,7 +170,10 @@ class Importance(Analysis):
         self._losses.update(group, torch.stack([losses, accuracies], 1))
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return the mean |∂L/∂α| of each attention head over the weights to each class, named `importance_<class>`."""
+        """Return the mean |∂L/∂α| of each attention head, for each class of tokens attended to.
+
+        The keys are `importance_<class>`, with the names in `CLASSES`.
+        """
         return self._numbers.by_head("importance_")
 
     def result(self, others: Mapping[str, Analysis]) -> Result:

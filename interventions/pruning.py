@@ -71,13 +71,13 @@ def head_derivatives(
 
 
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the largest attention weight from each subword piece to any piece of a word, for each head.
+    """Return the largest attention weight of each head from each piece to any piece of a word.
 
-    It is nan for pieces that belong to no word, such as delimiters. Voita et al. (2019, §4) leave out
-    only the end of the sentence.
+    Pieces that belong to no word, such as delimiters, do not count as targets, and their own values are
+    nan. Voita et al. (2019, §4) leave out only the end-of-sentence symbol.
 
     Args:
-        run: Function that runs the model on inputs.
+        run: Function that runs the model on inputs; what it returns is not used.
         inputs: Inputs of a batch, with `words`, bool `[batch, pieces]`, True for pieces of words.
 
     Returns:

@@ -45,7 +45,7 @@ class Task(ABC):
     """Base of tasks: a model with attention heads, and a score of its outputs on texts.
 
     Attributes:
-        name: Name of the kind of prediction, in the audit.
+        name: Name of the predictions in the audit of the results, such as `masked tokens`.
         model: Transformers model whose attention can be captured and replaced.
         layers: Number of attention layers.
         heads: Number of attention heads of each layer.
@@ -413,9 +413,10 @@ class Classification(LabelTask):
 
 
 class MeanStateClassification(LabelTask):
-    """Task of predicting labels of texts by a logistic regression on the mean of the last hidden states.
+    """Task of predicting the labels of texts by logistic regression on the encoder's last layer.
 
-    The mean includes delimiters.
+    The input of the regression is the mean hidden state of this layer over all tokens, delimiters
+    included.
 
     Args:
         encoder: Encoder of the hidden states.
@@ -491,8 +492,9 @@ def lacks_language_modelling(encoder: Encoder) -> str | None:
 class LanguageModelling(Task):
     """Task of language modelling: predicting masked tokens, or next tokens if the encoder is causal.
 
-    The gold value of a text is its number of tokens to predict. Its two outputs are the sum of their losses
-    and the number of correct predictions.
+    The gold value of a text is the number of its tokens to predict. The output for a text is two
+    numbers: the sum of the losses of these tokens, in nats, and the number of them that are predicted
+    correctly.
 
     Args:
         encoder: Encoder whose files hold a head for language modelling.

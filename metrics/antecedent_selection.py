@@ -198,18 +198,21 @@ class AntecedentCounts(ExactMetric):
 
 
 def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Estimate[Floats]:
-    """Return the accuracy of each predictor on the `ANTECEDENT_GROUPS`, with 95 % intervals over documents.
+    """Return the accuracy of each predictor on the `ANTECEDENT_GROUPS`, with 95 % intervals.
 
-    Documents are resampled, because the links of one document share its clusters and are not independent.
+    Documents are resampled, because the links of one document share its clusters and are not
+    independent.
 
     Args:
-        hits: Right choices by mention type, `[documents, ..., 3]`.
-        links: Links by mention type, `[documents, 3]`.
+        hits: Number of right choices of each predictor in each document, `[documents, ..., 3]`. The
+            axes `...` are of predictors, the last axis is the mention type: pronoun, proper, nominal.
+        links: Number of links in each document by mention type, `[documents, 3]`.
         draws: Number of resamples.
         seed: Seed of the resampling.
 
     Returns:
-        Accuracies `[..., 4]`: all links, then pronouns, proper and nominal mentions; nan for a group without links.
+        Accuracies `[..., 4]`: all links, then pronouns, proper and nominal mentions; nan for a group
+        without links.
     """
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)

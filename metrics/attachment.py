@@ -127,11 +127,16 @@ def uniform_attached(arcs: Arcs) -> Floats:
 def uniform_edges_found(arcs: Arcs) -> Floats:
     """Return the expected `edges_found` score if heads are drawn uniformly at random, `[ways, words]`.
 
-    The rows are those of `uniform_attached`. Without `arcs.reach`, the score of an edge in a sentence of
-    n words is 1 − (1 − 1/n)², because either word may draw the other. It is 1/n if the gold head is
-    punctuation, because heads drawn for punctuation do not count. With `arcs.reach`, the probabilities
-    that the words draw each other in the row's layer and direction take the place of 1/n. Punctuation,
-    words under ROOT and words that are their own gold head get nan.
+    There is a row for each way to draw heads, as in `uniform_attached`. The edge between a word and its
+    gold head is found if the word draws its head, or the head draws the word:
+
+    - Without `arcs.reach`, each of the two has the probability 1/n in a sentence of n words, so that the
+      score is 1 − (1 − 1/n)².
+    - With `arcs.reach`, the two probabilities depend on the words that the layer lets each of them
+      choose from, in the direction of the row.
+
+    If the gold head is punctuation, only the draw of the word counts. Punctuation, words under ROOT and
+    words that are their own gold head get nan.
     """
     scored, head_row = _edges(arcs)
     own, of_head = _uniform(arcs)
@@ -241,12 +246,16 @@ ATTACHMENT_RATIOS = {
 def attachment_scores(
     arcs: Arcs, attached: Floats, edges: Floats, *, prefix: str = "", seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return `uas` and `uuas` without punctuation, and `uas_with_punctuation`, with 95 % intervals over sentences.
+    """Return `uas`, `uuas` and `uas_with_punctuation`, with 95 % intervals over sentences.
+
+    The first two leave out punctuation.
 
     Args:
         arcs: Gold arcs.
-        attached: Score of each word, `[words]`, from `attached` or a row of `uniform_attached`.
-        edges: Score of each word, `[words]`, from `edges_found` or a row of `uniform_edges_found`.
+        attached: Score of each word for its syntactic head, `[words]`: the result of the function
+            `attached`, or a row of `uniform_attached`.
+        edges: Score of each word for its undirected edge, `[words]`: the result of the function
+            `edges_found`, or a row of `uniform_edges_found`.
         prefix: Beginning of the names of the scores.
         seed: Seed of the resampling.
     """

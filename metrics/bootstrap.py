@@ -262,9 +262,9 @@ def paired_bootstrap(
 ) -> Estimate:
     """Return the difference a − b of two ratios of counts, with its 95 % interval and p-value.
 
-    Both runs are counted on the same units and see the same resamples, so that the difficulty of a
-    sentence cancels out (percentile bootstrap over units; Efron & Tibshirani 1993, ch. 13; Koehn
-    2004).
+    Counts are given for each of the units that are resampled, for instance sentences. Both runs are
+    counted on the same units and see the same resamples, so that the difficulty of a sentence cancels
+    out (percentile bootstrap over units; Efron & Tibshirani 1993, ch. 13; Koehn 2004).
 
     The p-value inverts the interval (Efron & Tibshirani 1993, §15.4). It is 2 (1 + k) / (1 + m), at
     most 1, where k of m resamples have a difference on the rarer side of zero. It is thus never zero.
@@ -274,7 +274,7 @@ def paired_bootstrap(
         a_denominator: Counts of run a, `[units]`, for instance all words of each sentence.
         b_numerator: Counts of run b, `[units]`, in the same order of units.
         b_denominator: Counts of run b, `[units]`, in the same order of units.
-        unit: Unit of the ratios.
+        unit: Unit of measurement of the ratios, recorded in the returned estimate.
         draws: Number of resamples.
         seed: Seed of the resampling.
 

@@ -162,14 +162,15 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
 
 
 def accuracy_drop(values: Floats, weights: Floats) -> Floats:
-    """Return the accuracy of a classifier minus the accuracy of its decisions after a change, `[draws]`.
+    """Return the accuracy of a classifier minus that of its decisions after a change, `[draws]`.
 
-    A change, such as other attention weights, may give several decisions for a text.
+    A change, such as other attention weights, may give several decisions for a text, which then count
+    with their shares. There is one difference for each resample of the texts.
 
     Args:
-        values: Columns `[texts, 2 + classes]`: gold class, predicted class, and, for each class, the share of the
-            text's changed decisions that predict it.
-        weights: How often each text was drawn, `[draws, texts]`.
+        values: Columns `[texts, 2 + classes]`: gold class, predicted class, and, for each class, the
+            share of the text's changed decisions that predict it.
+        weights: Number of times that each text was drawn in each resample, `[draws, texts]`.
     """
     gold, predicted = values[:, :2].astype(np.int64).T
     shares = values[np.arange(len(values)), 2 + gold]

@@ -128,9 +128,13 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
 
 
 class HeadDistances(ExactMetric):
-    """Metric of the mean Jensen–Shannon divergence between every two heads' attention, over all tokens of all inputs.
+    """Metric of the mean Jensen–Shannon divergence between the attention of every two heads.
 
-    Rounded divergences are summed as integers, so the result is the same in any order and on any number of devices.
+    The mean is over all tokens of all inputs. Rounded divergences are summed as integers, so the result
+    is the same in any order and on any number of devices.
+
+    Args:
+        heads: Number of attention heads in all layers together.
     """
 
     sums: Tensor
@@ -145,16 +149,18 @@ class HeadDistances(ExactMetric):
         """Add the divergences of one input.
 
         Args:
-            divergences: Divergence between every two heads, `[heads, heads]`, from `summed_divergences`.
+            divergences: Divergence between every two heads, summed over the tokens of the input,
+                `[heads, heads]`, as `summed_divergences` returns it.
             tokens: Number of tokens of the input.
         """
         self.sums += (divergences * _SCALE).round().long()
         self.tokens += tokens
 
     def compute(self) -> Floats:
-        """Return the mean divergence of every two heads, in nats, `[heads, heads]`.
+        """Return the mean divergence of every two heads over all tokens, `[heads, heads]` in nats.
 
-        The matrix is symmetric with zeros on the diagonal. It is nan if no input was added.
+        It is the Jensen–Shannon divergence of the attention of the two heads from a token. The matrix is
+        symmetric with zeros on the diagonal. It is nan if no input was added.
         """
         sums, tokens = self.sums.cpu().double(), float(self.tokens)
         # The released code sums over the tokens and never divides.

@@ -149,16 +149,17 @@ def permutation_p(
 ) -> Floats:
     """Return a permutation p-value for the best of K predictors in each group of words, `[groups]`.
 
-    A predictor is an attention head with a direction of attention. The p-value is small if the
-    predictor's accuracy is higher than the positions of words explain, and higher than the choice of
-    the best of K predictors explains.
+    A predictor is an attention head with a direction of attention. A small p-value means that the best
+    predictor is more accurate than two things explain: the positions of the words, and its choice as
+    the best of K.
 
-    A permutation shuffles the offsets of the gold heads within classes of the words of a group. The
-    words of a class have about the same number of words before them, and about the same number after
-    them. A shuffle among all words would put gold heads outside of sentences, where no predictor looks.
-    A predictor with a fixed offset keeps its accuracy and is never significant; a predictor that follows
-    the arcs loses accuracy. Each permutation takes the maximum over all predictors (max statistic of
-    Westfall & Young 1993), which corrects for the choice of the best of K.
+    The offset of a gold head is its position minus the position of the word. A permutation shuffles the
+    offsets among the words of a group that have about the same number of words before them, and about
+    the same number after them. A shuffle among all words would put gold heads outside of sentences,
+    where no predictor looks. A predictor with a fixed offset keeps its accuracy and is never
+    significant; a predictor that follows the arcs loses accuracy. Each permutation takes the maximum
+    over all predictors (max statistic of Westfall & Young 1993), which corrects for the choice of the
+    best of K.
 
     The smallest p-value is 1 / (permutations + 1). A p-value is nan if no shuffle can change the
     offsets of the group.

@@ -77,10 +77,11 @@ class Means:
         return Estimate(mean, *ends, unit=self.unit, inputs=count)
 
     def p(self) -> Floats:
-        """Return two-sided p-values of a t-test that the mean over all inputs is 0, `[*shape]`; nan for one input.
+        """Return two-sided p-values of a t-test that the mean over all inputs is 0, `[*shape]`.
 
-        The standard deviation is taken as at least half a rounding step, so that numbers that rounding cannot tell
-        from 0 are no evidence.
+        The value is nan for fewer than two inputs. The standard deviation is taken as at least half a
+        rounding step: otherwise equal rounded numbers would have no variance, and a mean just above 0
+        would get p = 0.
         """
         count, total = self.counts.sum(0), self.sums.sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -91,7 +92,11 @@ class Means:
         return np.where(count > 1, p, np.nan)
 
     def at(self, place: int) -> "Means":
-        """Return the same counts, sums and bounds for one index, `place`, of the last axis of the numbers."""
+        """Return a copy that has only one index of the last axis of the numbers; the copy lacks this axis.
+
+        Args:
+            place: The index.
+        """
         return self._part((..., place), self.unit if isinstance(self.unit, str) else self.unit[place])
 
     def select(self, groups: slice) -> "Means":
@@ -114,12 +119,18 @@ class Means:
 def student_interval(
     mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the lower and upper end of the 95 % interval of a mean over `count` inputs, within the bounds.
+    """Return the lower and upper end of the 95 % interval of a mean, within the bounds of its numbers.
 
-    Without bounds it is Student's interval, mean ± t · error. With two bounds it is Student's interval on the scale
-    of the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; Stata's default
-    for proportions; `svyciprop(method="logit")` of Lumley's R package survey). With a lower bound alone the scale is
-    ln(m − low). A mean at a bound has an interval of width 0, because all inputs equal the bound.
+    A mean m with bounds is transformed to an unbounded scale, where the interval is computed with the
+    standard error of the delta method; its ends are transformed back. There are three cases:
+
+    - Without bounds, it is Student's interval, mean ± t · error.
+    - With two bounds, the scale is the log odds ln((m − low) / (high − m)) (Newcombe 2001; Stata's
+        default for proportions; `svyciprop(method="logit")` of Lumley's R package survey).
+    - With a lower bound alone, the scale is ln(m − low).
+
+    An upper bound alone is ignored. A mean at a bound has an interval of width 0, because all inputs
+    equal the bound.
 
     Args:
         mean: Means, of any shape; the other arguments have the same shape.
@@ -165,15 +176,15 @@ def recorded() -> Iterator[Updates]:
 
 
 def subtract(updates: Updates, others: Updates) -> None:
-    """Add the differences between two encoders' numbers, first minus second for each input, to metrics.
+    """Add the differences between two encoders' numbers to the `differences` of metrics.
 
-    They are added to the attribute `differences` of the metrics in `updates` on which `Moments.pair` was
-    called; other metrics are ignored. Both arguments come from `recorded`.
+    The difference for an input is the first encoder's number minus the second's. Only the metrics in
+    `updates` on which `Moments.pair` was called have `differences`; other metrics are ignored.
 
     Args:
-        updates: Updates of the metrics with the first encoder's numbers.
-        others: Updates of metrics with the second encoder's numbers: the same analyses on the same
-            inputs, in the same order.
+        updates: Updates of the metrics with the first encoder's numbers, from `recorded`.
+        others: Updates of metrics with the second encoder's numbers, from `recorded`: the same analyses
+            on the same inputs, in the same order.
     """
     for (moments, groups, values), (_, _, other) in zip(updates.values(), others.values(), strict=True):
         if moments.differences is not None:
@@ -216,7 +227,11 @@ class Moments(ExactMetric):
             self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def pair(self) -> None:
-        """Create `differences`, a metric of the paired differences between encoders; `subtract` updates it."""
+        """Create the attribute `differences`, a metric of the differences between two encoders' numbers.
+
+        It has the same groups and shape as this metric. `subtract` adds to it the difference for each
+        input.
+        """
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
         self.differences = Moments(groups, shape, self._unit, self._scale, (low - high, high - low))

@@ -52,27 +52,29 @@ class _Masses(NamedTuple):
 
 
 def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Tensor, allowed: Tensor) -> Structure:
-    """Return the shares of each attention map that are vertical, diagonal, and block.
+    """Return the vertical, diagonal and block shares of each attention map, corrected for chance.
 
-    Masses are means over the rows of the L real tokens. The shares, before correction, are:
+    A mass is the mean attention weight per row: the sum of the weights in some part of the map, over the
+    rows of the L real tokens, divided by L. The shares, before correction, are:
 
     - `vertical`: mass on the k = min(3, delimiters + 1) heaviest columns, on a tie the first.
     - `diagonal`: mass on |i−j| ≤ 1 outside these columns.
     - `remaining`: mass outside these columns with |i−j| > 1.
-    - `block`: share of the remaining mass that stays in the segment of the row's token; zero if
-      nothing remains, or if the input has one segment.
-    - `boundary`: the same as `block`.
+    - `block`: share of the remaining mass that stays in the segment of the row's token; zero if nothing
+      remains, or if the input has one segment.
+    - `boundary`: the same as `block`, but corrected for another chance.
 
     All but `remaining` are corrected for chance: a share x becomes (x − e) / (1 − e), where e is the
-    share expected by chance, or zero if e = 1.
+    share expected by chance. It becomes zero if e = 1.
 
-    For `vertical`, `diagonal` and `block`, e is the share under uniform attention over the `allowed`
-    tokens. For `vertical` it is k / L if every token attends to all; in a causal encoder, row i
-    contributes 1 / i for each of these columns up to i.
+    For `vertical`, `diagonal` and `block`, e is the share in a map in which each token attends uniformly
+    to its `allowed` tokens. For `vertical` this is k / L if every token may attend to all. In a causal
+    encoder it is the mean over rows i = 1, …, L of c_i / i, where c_i is the number of the k columns at
+    or before i.
 
-    For `boundary`, e is the share under a map that has the same remaining mass at each distance |i−j|,
-    but does not see segments: the mass at a distance is multiplied by the share of all pairs at this
-    distance that lie in one segment.
+    For `boundary`, e is the share in a map that has the same remaining mass at each distance |i−j| but
+    ignores segments. In such a map, the part of the mass at a distance that stays in a segment is the
+    share of all pairs at this distance that lie in one segment.
 
     Args:
         weights: Attention `[batch, heads, from, to]`, zero in the columns of the padding.
@@ -146,13 +148,13 @@ def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Te
 
     The rules, in order, on the fields of `Structure`:
 
-    - vertical + diagonal ≥ .5: `vertical_diagonal` if the smaller of the two is at least a quarter of their sum, else
-      `vertical` or `diagonal`, whichever is larger.
+    - vertical + diagonal ≥ .5: `vertical_diagonal` if the smaller of the two is at least a quarter of
+        their sum, else `vertical` or `diagonal`, whichever is larger.
     - block ≥ .5, remaining ≥ .3 and boundary ≥ .25, in an input with two segments: `block`.
     - Otherwise: `heterogeneous`.
 
-    The condition on `boundary` keeps a wide diagonal band from counting as a block only because near tokens are
-    mostly in the same segment.
+    Near tokens are mostly in the same segment. Without the condition on `boundary`, a wide diagonal band
+    could therefore count as a block.
 
     Args:
         found: Shares by `structure`.

@@ -148,18 +148,20 @@ class Tying(Regularizer):
 
 
 class MaskedLanguageModel(Regularizer):
-    """Regulariser with the term `weight · −log p(w_t | text with chosen words replaced)`, averaged over chosen words.
+    """Regulariser with the term `weight · −log p(w_t | text with chosen words replaced)`.
 
-    The average is over the chosen words of a batch. The classifier's embedding and encoder read the text, and a
-    linear decoder predicts the chosen words from their hidden states. Each word is chosen with probability `share`,
-    and at least one word of every text. The encoder reads a chosen word as the mask token with probability `masked`,
-    as a random word with probability `random`, and unchanged otherwise. The choices are new in every training step.
-    In evaluation they depend only on the text, so that they are the same in every epoch and batch.
+    The term is averaged over the chosen words of a batch. The classifier's embedding and encoder read
+    the text, and a linear decoder predicts the chosen words from their hidden states. Each word is
+    chosen with probability `share`, and at least one word of every text. The encoder reads a chosen word
+    as the mask token with probability `masked`, as a random word with probability `random`, and
+    unchanged otherwise. The choices are new in every training step. In evaluation they depend only on
+    the text, so that they are the same in every epoch and batch.
 
-    By default every chosen word is masked, so that no word is predicted from its own embedding. BERT (Devlin et al.
-    2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked` .15 all words of a text are
-    predicted, and 15 % of them are masked; a lower `share` predicts a sample of them, with the same expectation. The
-    default share is BERT's, and the default weight is a choice of this package.
+    By default every chosen word is masked, so that no word is predicted from its own embedding. BERT
+    (Devlin et al. 2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked`
+    .15, all words of a text are predicted, and 15 % of them are masked. With a lower `share`, only a
+    random sample of the words is predicted, and only words of this sample are masked. The default
+    `share` is BERT's, and the default `weight` is a choice of this package.
 
     Args:
         weight: Weight of the term, η in Tutek & Šnajder (2020).
@@ -168,8 +170,8 @@ class MaskedLanguageModel(Regularizer):
         random: Probability that a chosen word is replaced by a random entry of the vocabulary.
 
     Raises:
-        UserError: A probability is not from 0 to 1, `share` is 0, `masked` and `random` sum to more than 1, or the
-            vocabulary has no mask token.
+        UserError: A probability is not from 0 to 1, `share` is 0, `masked` and `random` sum to more than
+            1, or the vocabulary has no mask token.
     """
 
     name = "mlm"
@@ -217,12 +219,15 @@ class MaskedLanguageModel(Regularizer):
         return ((draws < self.share) | lowest) & words
 
     def replaced(self, tokens: Tensor, words: Tensor, chosen: Tensor) -> Tensor:
-        """Return the encoder's input, int64 `[batch, time]`: the tokens, with chosen words masked or changed at random.
+        """Return the encoder's input, int64 `[batch, time]`, in which chosen tokens are replaced.
+
+        A chosen token becomes the mask token with probability `masked`, a random entry of the vocabulary
+        with probability `random`, and otherwise stays unchanged.
 
         Args:
             tokens: int64 `[batch, time]`.
             words: Bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
-            chosen: Bool `[batch, time]`, True for chosen words.
+            chosen: Bool `[batch, time]`, True for the tokens to predict, as from `chosen`.
         """
         if self.masked == 1:
             return tokens.masked_fill(chosen, self.mask_token)

@@ -174,10 +174,11 @@ class TextClassifier(TextModel):
             self._val, self._dev, self._test = (DecisionRows(sizes.classes, sizes.regression) for _ in range(3))
 
     def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        """Return the output of `forward`, and the terms of the loss beside the main one, by name.
+        """Return the output of `forward`, and the additional terms of the loss by name; none by default.
 
-        The main term is the cross-entropy or, in a regression, the squared error. The others are each
-        multiplied by their weight; there are none by default.
+        Each additional term is already multiplied by its weight, and is a mean over texts or words with
+        their number. The main term of the loss is not among them: the cross-entropy or, in a regression,
+        the squared error.
         """
         return self(batch), {}
 

@@ -174,15 +174,15 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
 
     @abstractmethod
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits `[..., batch, classes]` of texts if their attention is replaced.
+        """Return the logits `[..., batch, classes]` of texts with other attention than the model's own.
 
         Attention levels (see `Level`) below the lowest replaced level keep their weights. Levels above
-        it recompute theirs.
+        it recompute theirs, unless they are replaced too.
 
         Args:
             output: Output of `forward` for the texts.
-            imposed: Attention weights `[..., batch, positions]` by name of the level, used without being
-                normalised.
+            imposed: Attention weights `[..., batch, positions]` by name of the level, used without
+                being normalised. The leading axes `...` are alternative weights for the same texts.
         """
 
     def prepare(self) -> None:

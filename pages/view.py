@@ -156,7 +156,7 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
         *views: The views, each of one text.
         budget: Largest size of the page in bytes. If the page would be larger, values below a threshold
             are left out. The threshold is a round number, about the lowest with which the page fits. The
-            page states the threshold and the share that is left out.
+            page states the threshold, and the share of the sum of all values that is left out.
 
     Raises:
         UserError: There is no view, or the budget is too small even without values.

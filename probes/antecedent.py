@@ -96,9 +96,16 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
-        """Return the candidate antecedent with the best score for every link, int64 `[links]`.
+        """Return the candidate antecedent with the best score for every link.
 
-        It is an index into `links.heads`; on a tie the later candidate.
+        On a tie it is the later candidate.
+
+        Args:
+            batch: One window of a document.
+            links: Mentions of the window that have an antecedent in it, with the candidates of each.
+
+        Returns:
+            Index of the candidate in `links.heads`, int64 `[links]`.
         """
         return _choice(candidate_scores(self(batch), links))
 
@@ -137,9 +144,10 @@ def _choice(scores: Tensor) -> Tensor:
 class AntecedentAttentionProbe(TrainedAntecedentProbe):
     """A probe that scores antecedent j of mention i by attention: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]`.
 
-    The sum is over attention heads k; i and j are the head words of the two mentions. With L layers of H
-    heads there are `2LH` parameters. Unlike probes of syntactic heads, the probe has no candidate ROOT,
-    because it is applied only to mentions that have an antecedent.
+    α^k[i,j] is the attention of attention head k from the head word of mention i to the head word of
+    mention j, and the sum is over all attention heads. With L layers of H heads there are `2LH`
+    parameters. Unlike probes of syntactic heads, the probe has no candidate ROOT, because it is applied
+    only to mentions that have an antecedent.
     """
 
     experiment = "antecedent_attention"

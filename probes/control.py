@@ -28,9 +28,17 @@ def behaviour(word: str, seed: int) -> Behaviour:
 
 
 def control_arcs(words: Sequence[str], seed: int) -> list[int]:
-    """Return the heads of a sentence's words in the control task, 1-based positions (Hewitt & Liang 2019, §2.2).
+    """Return the heads of a sentence's words in the control task (Hewitt & Liang 2019, §2.2).
 
-    A head is the word itself, or the first or last word of the sentence, so the arcs are no tree.
+    The head of a word is the word itself, or the first or last word of the sentence, so the arcs are no
+    tree. `behaviour` chooses one of the three from the word's form and the seed.
+
+    Args:
+        words: Words of the sentence.
+        seed: Seed of the choices.
+
+    Returns:
+        Position of each word's head, from 1.
     """
     heads = {"first": 1, "last": len(words)}
     return [heads.get(behaviour(word, seed), place) for place, word in enumerate(words, start=1)]

@@ -73,17 +73,18 @@ def code_bits(
 class DescriptionLength(NestedExperiment):
     """Description length of the gold heads by the online code (Voita & Titov 2020, §2.2.2), in bits.
 
-    The shuffled train split is sent in blocks. The first block is coded uniformly: log₂(n+1) bits for each of the n
-    words of a sentence, whose head is one of n+1 candidates. Every other block is coded by a copy of the probe that
-    was trained on all blocks before it, to its lowest `val_loss` on dev. All words are coded, punctuation too.
-    Compression is the length of the uniform code of the whole split divided by the length of the online code.
+    The shuffled train split is sent in blocks. The first block is coded uniformly: log₂(n+1) bits for
+    each word of a sentence of n words, because its head is one of n+1 candidates. Every other block is
+    coded by a copy of the probe that was trained on all blocks before it; its weights are those of the
+    epoch with the lowest `val_loss` on dev. All words are coded, punctuation too. Compression is the
+    length of the uniform code of the whole split divided by the length of the online code.
 
-    Another copy is trained on the whole split, and its score on test is reported. The code length of train under this
-    copy, `data_bits`, is the part of the online code that describes the data; the rest, `model_bits`, describes the
-    probe.
+    Another copy is trained on the whole split, and its score on test is reported. The code length of
+    train under this copy, `data_bits`, is the part of the online code that describes the data; the rest,
+    `model_bits`, describes the probe.
 
-    The interval of the compression is over sentences of train, for fixed trained copies. It does not cover the
-    variation over orders of the sentences and initialisations, which depend on `seed`.
+    The interval of the compression is over sentences of train, for fixed trained copies. It does not
+    cover the variation over orders of the sentences and initialisations, which depend on `seed`.
 
     `NestedExperiment` lists the other options.
 

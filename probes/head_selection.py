@@ -252,10 +252,11 @@ class HeadSelectionProbe(DependencyProbe):
         return {**super().checkpoint_part(), "relations": self._relations}
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Set the relations to those of the training that wrote the checkpoint.
+        """Set the names of the relations to those of the training that wrote the checkpoint.
 
         With the option `labels`, if the probe has other relations now, its relation classifier is
-        replaced by a new, untrained one for the relations of the checkpoint.
+        replaced by a new, untrained one for the relations of the checkpoint. The parameters of the
+        checkpoint are loaded into it afterwards.
 
         Args:
             part: The probe's part of a checkpoint; see `TrainedModule.checkpoint_part`.
@@ -369,18 +370,24 @@ def without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return the scores of ROOT as the head of each word, `[batch, n]`.
+    """Return the scores of ROOT as the head of each word, from the attention to and from the delimiters.
 
-    They equal the scores of ROOT that `candidates` computes from the result of `attention_scores`, but only the
-    attention to and from the delimiters is read.
+    Word j of a sentence of l words gets the score
+    `Σ_k weight[0,k] (start·α^k[j,0] + end·α^k[j,l+1]) + weight[1,k] (start·α^k[0,j] + end·α^k[l+1,j])`.
+    `candidates` computes the same scores of ROOT from the result of `attention_scores`, but needs the
+    attention between all positions.
 
     Args:
-        attention: Attention of K heads, `[batch, K, n+2, n+2]`, with the delimiters before the first and after the
-            last word.
-        weight: `[2, K]`, weights of the attention to ROOT and from ROOT.
+        attention: Attention α of K heads, `[batch, K, n+2, n+2]`, with the delimiters before the first
+            and after the last word.
+        weight: `[2, K]`, weights of the attention from a word to the delimiters, and from the delimiters
+            to the word.
         lengths: `[batch]`, words of each sentence.
-        start: Scalar, factor of the score of the start delimiter.
-        end: Scalar, factor of the score of the end delimiter.
+        start: Scalar, factor of the attention to and from the start delimiter.
+        end: Scalar, factor of the attention to and from the end delimiter.
+
+    Returns:
+        Scores `[batch, n]`; those in the padding have no meaning.
     """
     sentences = torch.arange(len(lengths), device=lengths.device)
     to, back = attention[:, :, :, 0], attention[:, :, 0]
@@ -416,13 +423,16 @@ class AttentionOnlyProbe(HeadSelectionProbe):
 
 
 class AttentionWordsProbe(HeadSelectionProbe):
-    """A probe that scores head i of word j by attention, with weights that are linear in the vectors of both words.
+    """A probe that scores head i of word j by attention, with weights that depend on the two words.
 
-    The score is `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; v are frozen word vectors,
-    and ⊕ is concatenation. The score of ROOT is computed from the delimiters, with learned scalars `start` and `end`,
-    as in `AttentionOnlyProbe`. Clark et al.'s code (2019) has the biases b and c, which the paper's formula lacks.
-    Their code also sets v_j ⊕ v_i to zero for ROOT, whose weights are then only the biases. With L layers of H heads
-    there are `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
+    The weights are linear in the vectors of both words. The score is
+    `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; here α^k[j,i] is the
+    attention of attention head k from word j to word i, v are frozen word vectors, and ⊕ is
+    concatenation. The score of ROOT is computed from the delimiters, with learned scalars `start` and
+    `end`, as in `AttentionOnlyProbe`. Clark et al.'s code (2019) has the biases b and c, which the
+    paper's formula lacks. Their code also sets v_j ⊕ v_i to zero for ROOT, whose weights are then only
+    the biases. With L layers of H heads there are `4·LH·dim` parameters, `2·LH` biases, and the two
+    scalars.
 
     `HeadSelectionProbe` lists the other options.
 

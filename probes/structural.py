@@ -94,16 +94,19 @@ def start(pair: Pair, size: int, seed: int) -> Tensor:
 
 
 def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Floats, Floats], ...]:
-    """Return numerators and denominators of two scores of k probes: a share and a mean correlation.
+    """Return numerators and denominators of two scores of k probes, for each sentence.
 
-    A score is the sum of its numerators over sentences, divided by the sum of its denominators.
+    A score is the sum of its numerators over sentences, divided by the sum of its denominators:
 
-    The share is the fraction of edges (or roots) that are found. The mean correlation averages over the
-    sentences of each length from 5 to 50, then over these lengths. So the correlation of a sentence has
-    the weight 1 / (number of lengths × sentences of its length). The weight is the denominator, and the
-    weighted correlation the numerator; both are 0 for sentences without a correlation or of other
-    lengths. A bootstrap keeps these weights in all resamples, so its interval also covers the variation
-    of sentence lengths.
+    - The share is the fraction of edges (or roots) that a probe finds.
+    - The mean correlation averages over the sentences of each length from 5 to 50 words, then over
+        these lengths.
+
+    For the mean correlation, only sentences of these lengths with a defined correlation count. Each has
+    the weight 1 / (number of lengths × number of sentences of its length). Its denominator is this
+    weight, and its numerator is the weight times its correlation; both are 0 for all other sentences.
+    The weights are computed once: a bootstrap keeps them in all resamples, so its interval also covers
+    the variation of sentence lengths.
 
     Args:
         rows: Three arrays by name: `total` `[sentences]`, number of edges or roots to find; `right`
@@ -280,9 +283,8 @@ class MatrixSweep(DependencyProbe):
     def on_train_start(self) -> None:
         """Select the matrices to train: those that have not stopped early.
 
-        There are two exceptions, in which all matrices are selected: in a distributed run, whose
-        processes wait for the gradients of all matrices, and if a run is resumed in which all had
-        stopped.
+        All matrices are selected in two cases. In a distributed run, the processes wait for the
+        gradients of all matrices. In a resumed run, all matrices may have stopped already.
         """
         stopped = (self.stale >= self.patience).tolist()
         # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
@@ -414,7 +416,7 @@ class StructuralProbe(MatrixSweep):
             - the number of edges or roots to find, `[batch]`;
             - the number found, `[batch, k]`;
             - the rank correlation of predicted and gold distances or depths, `[batch, k]`; nan where it
-              is undefined.
+                is undefined.
         """
 
     def prepare(self) -> None:

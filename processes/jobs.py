@@ -180,7 +180,7 @@ class Slurm:
 
 
 class Jobs:
-    """Submits runs as jobs and follows their states.
+    """Runs that are submitted as jobs, with the states of the jobs.
 
     Jobs run on this machine or as an array on SLURM. States on SLURM come from squeue and scontrol,
     because submitit only uses sacct, which needs accounting.
@@ -226,8 +226,10 @@ class Jobs:
     def states(self) -> dict[str, str]:
         """Return the state of each unfinished job, such as `RUNNING`, by its id.
 
-        On SLURM, all jobs of the user are listed, and a job that has ended is listed once more. If
-        squeue fails, the jobs listed before keep their state, and the submitted jobs have `UNKNOWN`.
+        On SLURM these are all jobs of the user in squeue. A job that has left squeue is returned one
+        more time, with its last state, because its files may arrive late from another machine. If squeue
+        fails, the result repeats the jobs that squeue listed last. All jobs from `submit` then have the
+        state `UNKNOWN`.
         """
         if self.slurm is None:
             return {name: "RUNNING" for name, job in self._local.items() if not job.done()}

@@ -82,8 +82,9 @@ def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | Non
     """Set up this process to stop with the other processes of a run if a signal reaches any of them.
 
     Args:
-        marker: File that a process touches when it stops, so that the others stop too; an existing file is from an
-            earlier attempt. None for a single process.
+        marker: File that a process touches when it stops, so that the others stop too. A file that
+            exists already is from an earlier attempt, and stops no process until it is touched again.
+            None for a single process.
         pass_on: Function that sends a signal to the processes started by this one; None without any.
     """
     _process.marker, _process.pass_on = marker, pass_on

@@ -93,7 +93,10 @@ class ShownTable:
 
     @property
     def heads(self) -> list[tuple[str, bool, str]]:
-        """Name of each column, True for numbers, and the sign of its unit; empty if the unit has none."""
+        """Heading of each column: its name, True if it is numeric, and the sign of its unit.
+
+        The sign is empty if the unit has none.
+        """
         units = {name: unit for name, unit in self.table.units.items() if isinstance(unit, str)}
         return [(name, numeric, SIGNS.get(units.get(name, ""), "")) for name, numeric in self.numeric.items()]
 
@@ -120,7 +123,11 @@ class ShownTable:
 
     @cached_property
     def packed(self) -> Packed:
-        """Data of this table for the scripts of the page: formatted cells, strings of the file, and LaTeX lines."""
+        """Data of this table for the scripts of the page.
+
+        They hold the formatted cells, the same values as strings of the CSV file, and the table's LaTeX
+        lines.
+        """
         return self._packed(len(self.raw))
 
     @cached_property
@@ -344,8 +351,9 @@ class RunFolder:
     def settings(self) -> list[tuple[str, str]]:
         """Settings whose values are strings, as pairs of dotted name and value.
 
-        They are the settings of the run or of all runs of a sweep. If a config cannot be read, a message
-        is added to `faults`.
+        They come from the config of the run. For a sweep they come from the configs of all its runs, one
+        after another, so the same name can occur several times. If a config cannot be read, a message is
+        added to `faults`.
         """
         folders = self.runs if self.record.is_sweep else [self.folder] if self.content["config"] else []
         found: list[tuple[str, object]] = []
@@ -481,7 +489,8 @@ class RunPage:
         numbers: Tables of the numbers that the figures show.
         omitted: Parts that are left out because of their size. Of a table of the result, only the rows
             after the first `ROWS` are left out.
-        filled: True if rows of tables are elements of the page, False if its scripts make them.
+        filled: True if the HTML contains the first rows of the result's tables, False if the page's
+            scripts create them.
         config: Text of the config; empty if the run has none.
         citation: BibTeX entries.
     """

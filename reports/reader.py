@@ -65,10 +65,11 @@ class Record:
 
     @property
     def splits(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Pairs of the name and the description of each file that the run has read: splits, corpora and word vectors.
+        """(Name, description) of each file that the run has read: splits, corpora and word vectors.
 
-        The description has file, SHA-256 and size. The names of the atlas begin with the part of its data, such as
-        `coreference.test`.
+        The description has the entry `file`, the name of the file, and if it is known `sha256`; other
+        entries depend on the kind of the file. In results of the atlas, which reads several kinds of
+        corpora, a name begins with the kind, as in `coreference.test`.
         """
         return list(_files(self.content["data"]))
 

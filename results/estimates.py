@@ -78,6 +78,7 @@ class Estimate(Generic[Number]):
     def named(self, name: str) -> dict[str, Number]:
         """Return the numbers of this estimate by name: `<name>`, `<name>.low`, `.high`, `.sd` and `.p`.
 
+        The last four are the ends of the interval, the standard deviation over seeds and the p-value.
         Numbers that were not computed are left out.
         """
         numbers = {f"{name}.{end}": getattr(self, end) for end in ENDS}

@@ -78,11 +78,11 @@ class Result:
 
 
 def merged(experiment: str, results: Mapping[str, Result]) -> Result:
-    """Merge several results into one, without their items and `ratios`.
+    """Merge several results into one, without their `items` and `ratios`.
 
     A score, table or figure keeps its name, unless an earlier result has one of the same name; then it
-    becomes `<name of the result>.<name>`. Entries of the audit always get such a name. A score that is
-    equal to an earlier one of the same name is left out.
+    becomes `<name of the result>.<name>`. A score that is equal to an earlier one of the same
+    name is left out. Entries of the audit are always renamed to `<name of the result>.<name>`.
 
     Args:
         experiment: Name of the merged experiment.

@@ -54,7 +54,7 @@ class Scored:
 
     @property
     def value(self) -> float:
-        """Score of the run, computed from the counts."""
+        """Score of the run: sum of the numerators in `counts` / sum of the denominators."""
         return ratio_of(self.counts)
 
     def other_data(self, other: "Scored") -> list[str]:
@@ -70,11 +70,11 @@ class Scored:
 
 
 def scored(record: Record, score: str | None, label: str = "") -> Scored:
-    """Select a score of a run, and read its counts for each item.
+    """Select a score of a run, and read its counts: a numerator and a denominator for each test item.
 
     Args:
         record: Results of the run.
-        score: Name of the score; None takes the first score with counts.
+        score: Name of the score; None takes the first score that has counts.
         label: Name of the run in the table; empty for the name of its folder.
 
     Raises:
@@ -106,9 +106,9 @@ def ratio_of(counts: pd.DataFrame) -> float:
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
-    """Group runs that differ only in their seeds.
+    """Group runs that differ only in their seeds, and return the runs of each group.
 
-    If a seed occurs twice, the second run with this seed begins a group of its own.
+    The seeds of a group are different: a second run with the same seed begins a group of its own.
     """
     groups: list[list[Scored]] = []
     for run in runs:
@@ -182,11 +182,11 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
         - `run` and `seeds`: name of the group, and number of its runs;
         - `<score>`, `<score>.low`, `<score>.high` and `sd`: mean of the score over the runs, its 95 %
-          bootstrap interval over items, and the standard deviation over the runs, nan for one run;
+            bootstrap interval over items, and the standard deviation over the runs, nan for one run;
         - for two or more groups, `difference`, `difference.low` and `difference.high`: score of the
-          group minus score of the first group, with its 95 % interval; nan for the first group;
+            group minus score of the first group, with its 95 % interval; nan for the first group;
         - for two or more groups, `permutation.p` and `bootstrap.p`: two-sided p-values of the
-          difference, from a paired permutation test and a paired bootstrap; nan for the first group;
+            difference, from a paired permutation test and a paired bootstrap; nan for the first group;
         - for three or more groups, `holm.p`: `permutation.p` after Holm's correction.
     """
     score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
@@ -231,15 +231,17 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
 
 
 def read_runs(name: str, score: str | None) -> list[Scored]:
-    """Read the runs that one argument of the command line names, with the counts of a score.
+    """Read the runs that one argument of the command line names, and one score of each run.
+
+    The score is read with its counts: its numerator and denominator for each test item.
 
     Args:
-        name: A run folder or a `results.json`; or `SWEEP_DIR:ROW` for the runs of all seeds in a row of a
-            sweep.
-        score: Name of the score; None takes the first score with counts.
+        name: A run folder or a `results.json`; or `SWEEP_DIR:ROW` for the runs of all seeds in a row of
+            a sweep.
+        score: Name of the score; None takes the first score of the run that has counts.
 
     Raises:
-        RecordError: There is no such run.
+        RecordError: There is no such run, or it has no counts of the score.
     """
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():

@@ -247,9 +247,9 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
-    """Return the full name of each column of a table, by the name that it has in the table.
+    """Return the columns of the table of a sweep: their full names, by the names shown in the table.
 
-    The short names `low`, `high` and `sd` stand for statistics of the first score.
+    The two differ only for `low`, `high` and `sd`, which are short for `<first score>.low` and so on.
 
     Args:
         labels: Names of the label columns.

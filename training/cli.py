@@ -494,7 +494,10 @@ def check(args: list[str]) -> str | None:
 
 
 def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
-    """Yield the error message of each command line of a sweep, None if it is valid; use up to 8 processes."""
+    """Yield the error message of each command line of a sweep, or None if the command line is valid.
+
+    Up to 8 processes check the command lines in parallel.
+    """
     # Forked processes share the imports, which take seconds; parsing holds the GIL, so threads gain nothing.
     with ProcessPoolExecutor(min(8, os.cpu_count() or 1), get_context("fork")) as pool:
         yield from pool.map(check, commands, chunksize=4)

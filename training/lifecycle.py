@@ -163,9 +163,10 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the module's part to a checkpoint.
+        """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.
 
-        With several devices, also add their number and the unit of the batch size.
+        If several devices share a batch, `trained_on` is set to their number and to the unit of the
+        batch size (`run` or `device`). Otherwise it is empty, or as in the loaded checkpoint.
         """
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
         if (devices := device_count(self)) > 1:
@@ -240,7 +241,7 @@ def other_model(difference: str) -> str:
     """Return the error message for a checkpoint of a model with other modules or sizes.
 
     Args:
-        difference: Difference between the models, as a relative clause.
+        difference: Difference between the models, as a relative clause: `which has a decoder`.
     """
     return (
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "

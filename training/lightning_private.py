@@ -138,11 +138,12 @@ def steps_of(trainer: Trainer) -> int:
 def continue_training(trainer: Trainer, steps: int) -> None:
     """Correct the counters of a trainer that continues from a checkpoint changed by `repeat_batch`.
 
-    Otherwise Lightning counts one step too many if the checkpoint was written before the first batch of
-    an epoch. Also, learning-rate schedules that monitor a dev score would skip the continued epoch.
+    Lightning itself restores them wrongly. It counts one step too many if the checkpoint was written
+    before the first batch of an epoch, and lets learning-rate schedules that monitor a dev score skip
+    the continued epoch.
 
     Args:
-        trainer: The trainer.
+        trainer: The trainer, after it has loaded the checkpoint.
         steps: Result of `steps_of` when the checkpoint was written.
     """
     trainer.fit_loop.epoch_loop._batches_that_stepped = steps
@@ -190,10 +191,11 @@ def limit_collectives(seconds: float) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the block, make a trainer that runs inside a test ignore the other ranks, which run other trainings.
+    """Make a trainer in a `with` block act as the only process, although the run may have several ranks.
 
-    `torch.distributed.is_initialized` returns False within the block. Otherwise, even in a single-process
-    trainer, metrics would gather values from all processes, and Lightning would warn about unreduced values.
+    It is for a trainer that runs inside a test, while the other ranks run other trainings. In the block
+    `torch.distributed.is_initialized` returns False. Otherwise, even in a single-process trainer,
+    metrics would gather values from all processes, and Lightning would warn about unreduced values.
     """
     initialised = dist.is_initialized
     dist.is_initialized = lambda: False

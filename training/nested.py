@@ -69,7 +69,8 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
 
     Each training runs on one rank only, as on a single device. If its result was saved earlier, the rank
     reads it instead. The longest trainings are assigned first, each to the rank with the least work. The
-    result of a training without a file cannot be shared, so every rank runs this training.
+    other ranks read the result from `Training.file`. A training whose `file` is None is run by every
+    rank.
 
     Args:
         trainings: The trainings, the same on all ranks.
@@ -214,7 +215,9 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # arguments of Trainer
 ) -> Trainer:
-    """Return a silent trainer that runs inside a test.
+    """Return a silent trainer for a training or test that runs inside the test of another trainer.
+
+    It uses one process and one device.
 
     Args:
         device: Device of the trainer; None for the CPU.

@@ -78,7 +78,7 @@ class Parser(LightningArgumentParser):
 
 @contextmanager
 def silent_parser() -> Iterator[None]:
-    """Within the block, an error in a command line still ends its parsing, but prints no message."""
+    """Suppress all output in a `with` block; an error in a command line still ends its parsing."""
     Parser.silent = True
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):

@@ -88,10 +88,12 @@ def inspect(
     runs: Path,
     checkpoint: Path | None = None,
 ) -> None:
-    """Check the inputs and folders of a run; download nothing, and make no folder of a run and no attention store.
+    """Check the inputs and folders of a run, without executing it.
 
-    If there are no errors, the first task sets up data and model as the run does, and times the extraction of
-    attention on a sample.
+    Nothing is downloaded, and no run folder and no attention store is made.
+
+    If it finds no fault, the process of rank 0 also sets up data and model as the run does, and times
+    the extraction of attention on a sample. This is left out without a trainer.
 
     Args:
         report: Receives the findings.
@@ -101,7 +103,7 @@ def inspect(
         stage: Command of train.py.
         tasks: Rank of this process, and number of processes of the run.
         runs: Folder of all runs.
-        checkpoint: Value of `--ckpt_path`.
+        checkpoint: Value of `--ckpt_path`; None if it is not given.
     """
     data.trainer, before = trainer, len(report.faults)
     with offline():
@@ -294,7 +296,12 @@ class Needs:
 
 
 class LabelStore(Store):
-    """Attention store that holds only the labels of its items, in memory, without files."""
+    """Store that holds only the table of labels of its items, in memory; it has no attention and no files.
+
+    Args:
+        items: Items whose labels (words, and tree or mentions) the store has.
+        manifest: Manifest of the store; the files that it names need not exist.
+    """
 
     def __init__(self, items: Items, manifest: Manifest) -> None:
         self.labels, self.manifest = items.labels, manifest

@@ -276,9 +276,10 @@ class Resume(StopBetweenBatches):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the data for resuming to the checkpoint of the saved state, and to no other checkpoint.
 
-        The data are the random states, metric states and number of steps of each rank, the SHA-256 of the
-        best checkpoints so far, and the content of `metrics.csv`. Also, `repeat_batch` changes the batch
-        counter of the checkpoint.
+        The data are the random states, metric states and number of steps of each rank, the SHA-256 of
+        the best checkpoints so far, and the content of `metrics.csv`. The state is saved just before a
+        batch; `repeat_batch` changes the checkpoint so that the resumed training begins with this
+        batch.
         """
         if self._saving is not None:
             checkpoint["resume"] = self._saving

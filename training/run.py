@@ -82,7 +82,8 @@ class OwnCheckpoints:
     The copies are needed because `ModelCheckpoint` deletes a checkpoint when it finds a better one.
 
     Attributes:
-        state: State folder of the run, which holds the copies and the list of names.
+        state: State folder of the run, which holds the copies, and a list of the checkpoints that the
+            run has written and not deleted.
     """
 
     state: Path
@@ -108,12 +109,15 @@ class OwnCheckpoints:
         keep(self.state / ".written.json", json.dumps(names).encode())
 
     def keep_best(self, paths: Iterable[str]) -> dict[str, str]:
-        """Copy checkpoints into the state folder; return the SHA-256 of each copied checkpoint, by `name`.
+        """Copy checkpoints into the state folder, and return the SHA-256 of each copied checkpoint.
 
         Checkpoints that do not exist are skipped.
 
         Args:
             paths: Paths of the best checkpoints.
+
+        Returns:
+            SHA-256 by name of the checkpoint, as the method `name` returns it.
         """
         found = {}
         for path in map(Path, paths):
