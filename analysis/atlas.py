@@ -91,8 +91,7 @@ class HeadSummary:
     def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
         """Return the numbers of the heads with their intervals, `[layers, heads]` by name.
 
-        Numbers that come from arcs of the treebank or from documents are not computed for halves of the
-        inputs: they are the same for each half.
+        The option `half` has no effect on numbers that come from arcs of the treebank or from documents.
 
         Args:
             half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
@@ -242,16 +241,18 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
         shape: Number of layers, and number of heads of each layer.
 
     Returns:
-        Numbers and classes of each head. Its relation is the one for which its accuracy on dev is
-        furthest above the accuracy of the best fixed offset.
+        Numbers and classes of each head. The relation of a head is the one for which its accuracy on dev
+        is furthest above the accuracy of the best fixed offset.
 
         - `relation`, `direction`: this relation, and the direction of attention that finds it.
         - `syntactic`: True if the accuracy on dev is at least 10 points above the offset's.
-        - `relation_accuracy`, `fixed_offset`: accuracies of the head, with its interval, and of the
-            offset on this relation, in the split that `SingleHeads` scores.
+        - `relation_accuracy`: accuracy of the head on this relation, with its interval.
+        - `fixed_offset`: accuracy of the best fixed offset on this relation.
         - `confidence`: mean over words of the largest attention weight in a word's row.
-        - `offset`, `offset_share`: the offset to which the head attends most often, and the share of
-            words from which it does.
+        - `offset`: the offset to which the head attends most often.
+        - `offset_share`: share of the words from which the head attends to this offset.
+
+        Both accuracies are those in the split that `SingleHeads` scores.
     """
     table = result.tables[f"{prefix}roles"].frame
 
@@ -380,12 +381,18 @@ def _of_each_head(result: Result) -> Result:
 
 
 def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
-    """Return tables, maps of the roles, and the share of heads with each main role.
+    """Return tables, maps of the roles, and scores: the share of heads with each main role.
 
-    The tables are `atlas` for the given encoder, `<encoder>.atlas` for each other one, and `stability`,
-    see `stability_table`. With an encoder with random weights there is also the table `control`, see
-    `control_table`; and the column `outside_random` of `atlas` names, for each head, the numbers for
-    which `outside` is true.
+    The tables are:
+
+    - `atlas` for the given encoder, and `<encoder>.atlas` for each other one, with a row for each
+        head;
+    - `stability`, which compares two halves of the inputs; see `stability_table`, whose score is
+        added;
+    - `control`, only with an encoder with random weights; see `control_table`.
+
+    With an encoder with random weights, `atlas` also has the column `outside_random`: the names of the
+    numbers in which a head lies outside the range of the random heads, by the function `outside`.
 
     Args:
         known: Numbers and classes of the attention heads, by encoder; `given` must be among them.

@@ -246,8 +246,8 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             which: The encoder.
 
         Returns:
-            Numbers `[layers, heads]`, and classes such as the pattern with one entry for each head, both by
-            name.
+            Two mappings by name. The first has numbers, each `[layers, heads]`. The second has classes, such
+            as the pattern, each a list with one entry for each head, layer by layer.
         """
         numbers, classes = dict[str, HeadNumbers](), dict[str, Sequence[Any]]()
         for analysis in self._of[which].values():

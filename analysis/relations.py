@@ -71,7 +71,9 @@ class Cells:
         return cls(owners, *torch.from_numpy(np.ascontiguousarray(columns)).to(device))
 
     def largest(self, weights: Tensor) -> Tensor:
-        """Return the largest weight among the cells of each owner, `[owners, heads]`; nan for an owner without cells.
+        """Return the largest attention weight in the cells of each owner, `[owners, heads]`.
+
+        An owner is for instance one relation label in one segment. An owner without cells gets nan.
 
         Args:
             weights: Attention weights `[batch, heads, from, to]`.

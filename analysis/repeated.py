@@ -123,10 +123,11 @@ class RepeatedSequences(Analysis):
         return torch.from_numpy(tokens).to(encoder.device)
 
     def by_head(self) -> Mapping[str, Means]:
-        """Return each head's mean share of attention on the pattern of each role.
+        """Return the share of each head's attention that falls on the pattern of each role.
 
-        The numbers are named `repeated_previous`, `duplicate` and `induction`. Each has two groups, the
-        sequences with an even and with an odd index.
+        The roles, which are the keys, are `repeated_previous` (previous token), `duplicate` and
+        `induction`. The value is `Means` over the sequences, `[2, layers, heads]`: group 0 has the
+        sequences with an even index, group 1 those with an odd index.
         """
         found = self._numbers.by_head()
         return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}

@@ -111,10 +111,11 @@ class Surface(Analysis):
         return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, list[str]]:
-        """Return the behaviour of each attention head, such as `previous token` or `broad`, as the class `behaviour`.
+        """Return `{"behaviour": …}`: a list of the behaviour of each attention head, layer by layer.
 
-        The thresholds are those of the colours in Clark et al.'s (2019) Fig. 6. A head without any of
-        the behaviours has the class `other`.
+        The behaviours are `previous token`, `next token`, `start delimiter`, `end delimiters`,
+        `punctuation`, `broad` and `other`; a head has the first that fits. The thresholds are those of
+        the colours in Clark et al.'s (2019) Fig. 6; `other` is a head below all of them.
         """
         means = self._numbers.over()
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)

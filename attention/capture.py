@@ -289,14 +289,17 @@ def capture_attention(
 
 @torch.inference_mode()
 def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
-    """Return, for each layer, a mask of the positions that each position may attend to, bool `[layers, from, to]`.
+    """Return, for each layer, a mask that is True where a position may attend to another.
 
-    The masks come from a forward pass over an input of `pieces` pieces, and are not inferred from the architecture.
-    They may differ by layer, for instance in the width of a window.
+    The masks come from a forward pass over an input of `pieces` pieces, and are not inferred from the
+    architecture. They may differ by layer, for instance in the width of a window.
 
     Args:
         model: Model that uses the attention function of this module.
         pieces: Number of pieces of the input.
+
+    Returns:
+        Bool `[layers, from, to]`.
     """
     found: list[Tensor] = []
     tokens = torch.arange(pieces, device=model.device)[None] % 6 + 1

@@ -201,7 +201,7 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Within the block, restrict `resolve` to encoders on this machine; no request goes to the hub."""
+    """Restrict `resolve` to encoders on this machine in a `with` block; no request goes to the hub."""
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
     try:
         yield

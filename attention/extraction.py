@@ -338,9 +338,13 @@ def return_free_memory() -> None:
 
 
 class Allowance:
-    """Monitor of the memory of the process, which returns free memory to the system after growth by `growth` bytes.
+    """Monitor that returns free memory to the system when the process has grown by `growth` bytes.
 
-    Returning memory after every batch would cost the next batch a page fault for each of its pages.
+    Call `check` after each batch. To return memory after every batch would be slow: the next batch
+    would cause a page fault for each of its pages.
+
+    Args:
+        growth: Bytes by which the process may grow before free memory is returned.
     """
 
     def __init__(self, growth: int = 48 << 20) -> None:

@@ -106,19 +106,25 @@ def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
 
 
 def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # noqa: ANN401 # a PreTrainedModel
-    """Remove attention heads from a model in place, with the same effect as zeros for their outputs.
+    """Remove attention heads from a model in place, with the same effect as setting their outputs to zero.
 
     A head is removed with its rows of the query projection and its columns of the output projection. A
-    key and value head is removed with the last of its query heads.
+    key and value head is removed if all its query heads are in `heads`.
 
-    Some heads stay in the model, and only their columns of the output projection become zero. With
-    grouped heads, all remaining key heads must have the same number of query heads. Each of them
-    therefore loses as many query heads as the one that loses fewest, and its other heads in `heads` stay
-    with zero columns. If all heads of a layer are to be removed, its first head stays with zero columns.
+    In two cases a head of `heads` stays in the model, and only its columns of the output projection are
+    set to zero:
+
+    - All heads of a layer are in `heads`. The first head of the layer stays.
+    - With grouped heads, the remaining key heads of a layer have different numbers of query heads in
+      `heads`. They must keep equally many, so each loses only the smallest of these numbers. The others
+      stay.
 
     Args:
         model: Model of transformers.
         heads: 0-based (layer, head) pairs.
+
+    Returns:
+        Counts of removed heads, of heads with zero columns, and of removed key and value heads.
 
     Raises:
         ValueError: `is_prunable` is False, or a head does not exist.

@@ -319,13 +319,21 @@ class Items:
 
 
 def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEncoder | None) -> Items:
-    """Cut every sentence of a treebank into pieces aligned with its words, and return the items of an extraction.
+    """Cut the sentences of a treebank into pieces aligned with their words, as the items of an extraction.
 
-    Sentences beyond the encoder's limit are treated according to the option `too_long`.
+    The option `too_long` says what happens to a sentence beyond the encoder's limit. Without an encoder
+    nothing is cut, and every sentence is an item without pieces.
+
+    Args:
+        extraction: Corpus, encoder and settings.
+        treebank: The sentences.
+        encoder: The encoder, whose tokenizer and limit are used; None for none.
 
     Raises:
-        AlignmentError: A sentence is beyond the limit and `too_long` is `error`, or one word alone is beyond it.
-        UserError: The encoder lacks a layer or head, its hidden states cannot be stored, or no sentence is left.
+        AlignmentError: A sentence is beyond the limit and `too_long` is `error`; or `too_long` is `window`,
+            and one word alone is beyond the limit.
+        UserError: The encoder lacks a layer or head, its hidden states cannot be stored, or no sentence is
+            left.
     """
     layers, heads, hidden = extraction.chosen(encoder)
     if encoder is None:

@@ -205,12 +205,14 @@ class Encoder(LoadedEncoder):
         options: Options | None = None,
         over: Over = "words",
     ) -> WordAttention:
-        """Return the attention of a few sentences in memory; for a whole corpus use a datamodule.
+        """Return the attention of the encoder to a few sentences, held in memory.
+
+        For a whole corpus use a datamodule.
 
         Args:
             sentences: Strings, which are split at white space, or sequences of words; or one string.
-            options: Layers, heads, precision, and treatment of long sentences and of pieces; by default
-                all layers and heads, in single precision.
+            options: Layers, heads, precision, and treatment of long sentences and of pieces; by
+                default all layers and heads, in single precision.
             over: `words` reduces attention to words (see `attention.alignment`), `pieces` returns it
                 unchanged.
 

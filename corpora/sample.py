@@ -266,7 +266,7 @@ def write_sample_documents(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def write_sample_text(folder: Path, *, seed: int = 0) -> Path:
-    """Write all files of `write_sample_treebank`; return the plain-text one.
+    """Write all files of `write_sample_treebank`; return the path of the plain-text file, `sample.txt`.
 
     It has the dev and test documents, one per line.
     """

@@ -646,10 +646,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=pad)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
-        """Return a loader of all texts for the given encoder and, with `random_init`, one for the random encoder.
+        """Return loaders of all texts: for the given encoder and, with `random_init`, the random one.
 
-        Each text comes once in a loader. The encoder `before` has no loader: it reads the batches of the given
-        encoder.
+        A loader yields each text once. The encoder `before` (the encoder before its fine-tuning) needs
+        no loader of its own, because it reads the same batches as the given encoder.
         """
         return [
             DataLoader(TextStream(self, which), batch_size=None, pin_memory=torch.cuda.is_available())

@@ -282,18 +282,20 @@ def read_words(
     punctuation: Punctuation = "attached",
     sentence_separator: str | None = None,
 ) -> Words:
-    """Split texts into words and sentences.
+    """Split texts into words and sentences, and return them as flat arrays.
 
-    With a `sentence_separator`, sentences end there and at the end of a text; separators are dropped. Without one,
-    a sentence ends after a word in `ENDS` and the words in `CLOSERS` that follow it, and at the end of a text or of
-    its pair. This rule needs texts whose punctuation is separated from words. If a rationale word is split, all its
-    parts belong to the rationale.
+    A sentence ends at the end of each text, and of the second text of a pair. Within a text, a sentence
+    ends at each `sentence_separator`, a word that is dropped. Without a separator, it ends after a mark
+    such as `.` (`ENDS`) and the closing quotes and brackets that follow the mark (`CLOSERS`). The marks
+    are found only if they are words of their own.
+
+    If a word of the rationale is split, all its parts belong to the rationale.
 
     Args:
         texts: The texts.
         lowercase: Convert words, and the separator, to lower case.
-        punctuation: `attached` splits at white space alone, for texts that are already tokenized; `apart` also
-            separates punctuation marks and clitics from words.
+        punctuation: `attached` splits at white space alone, for texts that are already tokenized; `apart`
+            also separates punctuation marks and clitics from words.
         sentence_separator: Word between sentences; None for no separator.
     """
     separator = sentence_separator.lower() if sentence_separator is not None and lowercase else sentence_separator

@@ -49,7 +49,10 @@ class ClassifiedBatch:
 
     @cached_property
     def weights(self) -> Tensor:
-        """Attention of the classifier, `[heads, batch, positions]`; each tested level is one head."""
+        """Attention weights of the classifier, `[heads, batch, positions]`.
+
+        The axis `heads` has the tested levels, in the order of `names`.
+        """
         return torch.stack([self.output.levels[name].weights for name in self.names])
 
     @cached_property
@@ -93,12 +96,12 @@ class ClassifiedBatch:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """Class predicted for each unchanged text, int64 `[batch]`."""
+        """Class that the classifier predicts for each text before any change, int64 `[batch]`."""
         return self.probabilities.argmax(-1)
 
     @cached_property
     def confidence(self) -> Tensor:
-        """Probability of the predicted class for each unchanged text, `[batch]`."""
+        """Probability of the predicted class of each text before any change, `[batch]`."""
         return self.of_predicted(self.probabilities)
 
     def of_predicted(self, probabilities: Tensor) -> Tensor:
@@ -114,7 +117,10 @@ class ClassifiedBatch:
         return probabilities.gather(-1, places).squeeze(-1)
 
     def to_positions(self, values: Tensor) -> Tensor:
-        """Sum values of tokens over the tokens of each position.
+        """Return the sum of the values of the tokens of each position.
+
+        A position is a token or a sentence that may get attention weight. Values of delimiters and of the
+        padding are left out.
 
         Args:
             values: Values of the tokens, `[batch, time]`.
@@ -129,11 +135,12 @@ class ClassifiedBatch:
     def decide(self, weights: Tensor) -> Tensor:
         """Return the class probabilities of the classifier if its attention is replaced by `weights`.
 
-        The hidden states below the lowest tested level stay the same; everything above is computed
+        The hidden states below the lowest of the tested levels stay the same. Everything above is computed
         again.
 
         Args:
-            weights: Attention of the tested levels, `[..., heads, batch, positions]`.
+            weights: Attention `[..., heads, batch, positions]`; the heads are the tested levels, in the
+                order of `names`.
 
         Returns:
             Probabilities `[..., batch, classes]`.

@@ -135,12 +135,16 @@ class ConsistentAdversary(FidelityTest):
         return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return a table that compares each checkpoint with other models, one row per checkpoint and other model.
+        """Return a table with one row for each checkpoint and each model that it is compared with.
 
-        The other models are the checkpoint itself, its adversaries, the first seed of its variant, and a
-        checkpoint with uniform attention. Columns: `other`, the name of the other model; `strength`, λ of
-        an adversary; the mean `tvd` of the outputs and the mean `jsd` of the attention, both between the
-        two models; `f1`, `accuracy` and the training `epochs` of the other model.
+        A checkpoint is compared with its adversaries, with the first seed of its variant, and with a
+        checkpoint with uniform attention. A further row, `itself`, compares it with itself. Columns:
+
+        - `variant` and `checkpoint`: names of the checkpoint.
+        - `other`: name of the model that it is compared with.
+        - `strength`: λ, if that model is an adversary.
+        - `tvd` and `jsd`: mean TVD of the outputs and mean JSD of the attention, between the two models.
+        - `f1`, `accuracy`, `epochs`: scores and training epochs of the model that it is compared with.
         """
         rows = []
         for result in results:
@@ -480,7 +484,12 @@ def adversary_training(recipe: Recipe, strength: float) -> Training:
 
 
 def trained_adversary(recipe: Recipe, best: Best) -> TrainedAdversary:
-    """Return the adversary with the parameters of its best epoch, on the device of the recipe."""
+    """Return a trained adversary, with the parameters of its best epoch, on the device of the recipe.
+
+    Args:
+        recipe: Settings of the training.
+        best: Result of the training that `adversary_training` describes.
+    """
     model = recipe.checkpoint.untrained(recipe.data, recipe.training_seed)
     model.load_state_dict(best.state)
     return TrainedAdversary(model.to(recipe.device).eval().requires_grad_(False), best)

@@ -118,10 +118,11 @@ class Correlation(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return a figure `correlation.<measure>` for each measure, with one line per variant.
+        """Return a figure `correlation.<measure>` for each measure of word importance.
 
-        The line is the histogram over texts of Kendall's τ between attention and the measure. The texts
-        of all seeds of a variant are taken together.
+        It has a line for each variant: the histogram, over texts, of Kendall's τ between attention and
+        the measure. The texts of all seeds of a variant are taken together. Texts whose τ is nan are
+        left out.
         """
         seeds, figures = over_seeds(results, self.name), {}
         for measure in self.saliencies:

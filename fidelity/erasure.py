@@ -196,10 +196,10 @@ class SetErasure(FidelityTest):
         return medians
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return violins of the share of weights erased at the first flip, for each ranking and variant.
+        """Return the figure `erasure`: the share of weights erased when the decision flips, as violins.
 
-        Seeds and random orders are taken together. Bars beside the violins show the share of decisions that
-        never flip.
+        There is a violin over the texts for each ranking and variant. Seeds and random orders are
+        taken together. Bars in a second panel show the share of decisions that never flip.
         """
         shown: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}

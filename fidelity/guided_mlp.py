@@ -61,14 +61,18 @@ class GuidedClassifier(AttentionClassifier):
 
 
 class GuidedMLP(FidelityTest):
-    """F1 of a token-wise MLP trained with imposed attention, by source of attention (Wiegreffe & Pinter 2019).
+    """F1 of a token-wise MLP with imposed attention, by source (Wiegreffe & Pinter 2019).
 
-    The MLP maps each word by itself, so only attention depends on context. It is trained on the labels.
-    If the checkpoint's attention helps the MLP more than uniform attention and more than attention that
-    the MLP learns itself, it carries information about the text beyond the checkpoint, unless an
-    adversary's attention helps as much. Embeddings and optimisation are the checkpoint's, without its
-    regularisers; the epoch is chosen on dev. Hierarchical classifiers and transformers have no single
-    distribution over words, and are left out. Scores: `<source>.f1`, the F1 on test.
+    The MLP maps each word by itself, so context can enter only through the attention. It is trained on
+    the labels.
+
+    If the checkpoint's attention helps the MLP more than uniform attention, and more than attention
+    that the MLP learns itself, it carries information about the text that is useful beyond the
+    checkpoint. This does not follow if an adversary's attention helps as much.
+
+    Embeddings and optimisation of the MLP are those of the checkpoint, without its regularisers. The
+    best epoch is chosen on dev. Hierarchical classifiers and transformers are left out, because they
+    have no single distribution of attention over words. Scores: `<source>.f1`, the F1 on test.
 
     Args:
         sources: Sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP
@@ -76,8 +80,8 @@ class GuidedMLP(FidelityTest):
         strength: Weight λ of the KL term in the adversary's loss. An adversary that
             `ConsistentAdversary` has trained with the same λ, epochs, patience and seed is used again.
         size: Size of the hidden states of the MLP.
-        max_epochs: Largest number of epochs of a training.
-        patience: Epochs without a higher F1 on dev before a training ends.
+        max_epochs: Largest number of epochs of a training of the MLP.
+        patience: Epochs without a higher F1 on dev before a training of the MLP ends.
         adversary_epochs: Largest number of epochs of the adversary's training.
     """
 

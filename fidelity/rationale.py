@@ -181,10 +181,11 @@ def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return precision and recall of the marked words, at the value of each position as threshold.
+    """Return precision and recall of the marked words, with the value of each position as the threshold.
 
-    The predicted words are those whose value is at least the threshold. At a position without a word,
-    all words are predicted. Recall is nan for a text without a marked word.
+    With a threshold, the words whose value is at least the threshold count as predicted. The entry at
+    a position takes the value of this position as the threshold; at a position without a word, all
+    words count as predicted. Recall is nan for a text without a marked word.
 
     Args:
         values: Scores of the positions, `[batch, positions]`.

@@ -83,9 +83,10 @@ class Saliency:
 
     @property
     def incompleteness(self) -> Tensor:
-        """Error of the integrated gradients of each text, `[batch]`.
+        """Absolute error of the sum of the integrated gradients of each text, `[batch]`.
 
-        It is |Σ integrated gradients − (log-odds of the text − log-odds of the baseline)|.
+        It is |Σ integrated gradients − (log-odds of the text − log-odds of the baseline)|. Log-odds
+        and baseline are those of `integrated_gradients`.
         """
         return self._integrated[1]
 

@@ -710,8 +710,8 @@ class SingleHeads(DependencyExperiment):
         ensemble: Largest number of heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
         minimum: Least number of words on dev that a relation needs to count for ensembles and for the roles
             of heads.
-        maps: Number of relations, the most frequent first, for which a map shows the accuracy of every
-            head.
+        maps: Largest number of maps of the accuracy of every head: of all words, of all words without
+            punctuation, and of relations, the most frequent first.
         drawings: Sentences whose attention is drawn; by default one for the best head of each of three
             relations.
         seed: Seed of bootstrap and permutations.

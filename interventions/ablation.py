@@ -135,9 +135,10 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         )
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Return the sets of heads to ablate, by ablation.
+        """Return the sets of heads to ablate, for each ablation (the replacement of the heads' outputs).
 
-        It is called when the model is on its device.
+        The model is run once for each set, with all its heads ablated. The method is called when the
+        model is on its device.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement sets().")
 

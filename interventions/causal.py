@@ -116,16 +116,17 @@ class Sentences:
         self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
 
     def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
-        """Return the words that have a relation to their head, in sentences that fit into one window.
+        """Return the words of one relation (the label of their arc), for each sentence that has any.
 
-        Sentences without such a word are left out.
+        Sentences that do not fit into one window of the encoder are left out.
 
         Args:
             gold: Gold arcs of the split.
             relation: Id of the relation in the datamodule.
 
         Returns:
-            For each sentence, its index and the positions of these words, from 1.
+            For each sentence with such a word, its index in the split and the positions of these
+            words, from 1.
         """
         found = []
         for item in np.flatnonzero(self.whole).tolist():

@@ -240,7 +240,8 @@ class Pruning(TaskExperiment):
     def summary(self, outputs: TaskOutputs) -> Result:
         """Measure the speed of the pruned models, and return the result.
 
-        If the option `save` is given, a model is saved too.
+        With the option `save`, also save the classifier without its least important heads; `share`
+        says how many of them are removed.
         """
         removed: dict[Heads, dict[str, float]] = self._remove() if self.trainer.is_global_zero else {}
         removed = self.trainer.strategy.broadcast(removed)  # every process has the same result

@@ -74,9 +74,10 @@ class Task(ABC):
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
-        """Convert a batch of the datamodule to inputs of the model, each `[batch, …]` by name.
+        """Convert a batch of the datamodule to the inputs of the model, tensors `[batch, …]` by name.
 
-        The names are `index`, `input_ids`, `attention_mask` and others that the task needs.
+        The names are `index`, the index of each text in the data; `input_ids`; `attention_mask`; and
+        others that the task needs.
         """
 
     @abstractmethod

@@ -114,12 +114,14 @@ def antecedent_hits(weights: Tensor, links: Links) -> Choices:
 
 
 def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Choices:
-    """Choose, from all words before the head word of a link, the one with the greatest weight.
+    """Choose an antecedent for each link: of all words before its head word, that of greatest weight.
 
-    The choice is made for every attention head and link. Words are candidates here whether they head a
-    mention or not. On a tie the last is chosen; a choice with weight zero is wrong. A gold candidate
-    after the link's head word (the head of a longer mention that begins earlier) cannot be chosen, so a
-    link without another gold candidate is always wrong.
+    The choice is made for every attention head and both directions of attention. Words are candidates
+    whether they head a mention or not. On a tie the last is chosen; a choice with weight zero is
+    wrong.
+
+    A gold candidate after the link's head word (the head of a longer mention that begins earlier)
+    cannot be chosen. A link without another gold candidate is therefore always wrong.
 
     Args:
         rows: Attention from each head word to the n words of the window, `[layers, heads, U, n]`.
@@ -127,7 +129,8 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
         links: The links of the window.
 
     Returns:
-        Correctness of the choices, and whether all candidates had weight zero; each bool `[2, layers, heads, links]`.
+        Two tensors, each bool `[2, layers, heads, links]`, with `rows` at index 0 of the first axis
+        and `columns` at 1: True if the choice is right; and True if all candidates have weight zero.
     """
     words = rows.shape[-1]
     before = np.arange(words) < links.heads[links.source][:, None]

@@ -117,9 +117,10 @@ def uniform_attached(arcs: Arcs) -> Floats:
 
     - Without `arcs.reach` there is one row. The head of a word is ROOT or any other word of its
       sentence, so the score is 1/n in a sentence of n words.
-    - With `arcs.reach` there are two rows per layer. In the first half of the rows, one per layer, the
-      head is ROOT or any other word that the word may attend to. In the second half it is ROOT or any
-      other word that may attend to the word.
+    - With `arcs.reach`, the words that each word may attend to in each layer, there are two rows for each
+      layer. The rows of the first half have one row per layer, in which the head is ROOT or any other
+      word that the word may attend to. In those of the second half, the head is ROOT or any other word
+      that may attend to the word.
     """
     return _uniform(arcs)[0]
 
@@ -198,16 +199,20 @@ def right_branching(arcs: Arcs) -> Integers:
 
 
 def left_branching(arcs: Arcs) -> Integers:
-    """Predict the PREVIOUS word as syntactic head of every word, `[words]`; the first word's head is ROOT."""
+    """Predict the previous word as the syntactic head of every word; for the first word, ROOT.
+
+    Returns:
+        Position of each word's predicted head, `[words]`, from 1; 0 for ROOT.
+    """
     return arcs.word - 1
 
 
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
-    """Return the fixed offset, from -3 to 3, that finds most syntactic heads, and that of each relation.
+    """Return the fixed offset, from -3 to 3, that finds most syntactic heads: overall and by relation.
 
     The overall offset is chosen over all words but punctuation, and the offset of a relation over all
-    its words. A relation without words gets the overall offset. On a tie the smaller |k| wins, then
-    the positive k. Choose on one split and score on another.
+    its words. A relation without words gets the overall offset. Of equally good offsets, the one
+    nearest to 0 is chosen, and of k and −k the positive one. Choose on one split and score on another.
 
     Args:
         arcs: Gold arcs of the split to choose on.

@@ -143,15 +143,18 @@ def _of_confusions(formula: Callable[[Floats], Floats], classes: int) -> Statist
 
 
 def f1_drop(positive: int | None, classes: int) -> Statistic:
-    """Return a statistic for `resample`: F1 of a classifier minus F1 of its decisions after a change.
+    """Return a statistic for `resample`: the F1 of a classifier, minus its F1 after a change.
 
-    F1 is of the class `positive`, or macro F1 if it is None. A change, such as other attention
-    weights, may give several decisions for a text. F1 after the change comes from one confusion
-    matrix, in which a text counts for each class with the share of its changed decisions that predict
-    this class.
+    F1 is that of the class `positive`, or macro F1 if it is None. A change, such as other attention
+    weights, may be made several times, and then gives several decisions for a text. They are counted
+    in one confusion matrix, in which each text counts 1, divided equally among its decisions.
 
-    The statistic reads the columns `[texts, 2 + classes]`: gold class, predicted class, and these
-    shares.
+    The statistic reads the columns `[texts, 2 + classes]`: the gold class, the class predicted before
+    the change, and for each class the share of the decisions after the change that predict it.
+
+    Args:
+        positive: Class whose F1 is computed; None for macro F1.
+        classes: Number of classes.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:

@@ -23,21 +23,21 @@ _LIMBS = 3  # limbs of a rounded number; the last one has no bound
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Counts, sums and sums of squares of a quantity over inputs, by group; its methods compute means and tests.
+    """Counts and sums of a quantity over inputs, by group; the methods compute means and tests.
 
-    `Moments.compute` returns it. Arrays are `[groups, *shape]`, where `shape` is the shape of the numbers of one
-    input.
+    `Moments.compute` returns it. Arrays are `[groups, *shape]`, where `shape` is the shape of the
+    numbers of one input.
 
     Attributes:
         counts: Number of inputs.
         sums: Sums of the numbers.
         squares: Sums of the squared numbers.
-        low: Lower bound of the numbers.
-        high: Upper bound of the numbers.
-        step: The numbers were rounded to multiples of this step before summing.
+        low: Lower bound of the possible numbers, as given to `Moments`; -inf for none.
+        high: Upper bound of the possible numbers, as given to `Moments`; inf for none.
+        step: Rounding step: the numbers were rounded to multiples of it before summing.
         unit: Unit of the numbers, or of each index of the last axis.
-        differences: Sums of the paired differences from another encoder's numbers on the same inputs; None without
-            `Moments.pair`.
+        differences: `Means` of the paired differences from another encoder's numbers on the same
+            inputs; None without `Moments.pair`.
     """
 
     counts: NDArray[np.int64]

@@ -83,7 +83,9 @@ class ItemRows(ExactMetric):
         self.rows.append(torch.cat(parts, dim=1))
 
     def compute(self) -> dict[str, NDArray[Any]]:
-        """Return every column by name, `[items]` or `[items, width]`, sorted by the keys; keys are int64.
+        """Return every column by name, `[items]` or `[items, width]`.
+
+        The items are sorted by the key columns. The key columns are int64.
 
         Raises:
             ValueError: An item was added more than once.

@@ -142,14 +142,15 @@ class TextSizes:
 
 
 class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
-    """Base of text classifiers whose attention can be read and replaced, with their checkpoints and predictions.
+    """Base class of text classifiers whose attention can be read and replaced.
 
-    `TextClassifier` adds the training on labelled texts.
-
-    A model from `load_from_checkpoint` classifies new texts with `predict_texts`, without a Trainer or a datamodule.
+    It loads checkpoints and predicts; `TextClassifier` adds the training on labelled texts. A model
+    from `load_from_checkpoint` classifies new texts with `predict_texts`, without a Trainer or a
+    datamodule.
 
     Attributes:
-        regresses: True if models of this class can be regressions, which predict one number for a text.
+        regresses: True if models of this class can be regressions, which predict one number for a
+            text.
         predictions: Table filled by `Trainer.predict`, in the form of `prediction_table`; None before.
     """
 

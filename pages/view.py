@@ -52,7 +52,7 @@ class PieceValues:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Page that shows values between the words of one text, for instance attention, with annotations of the words.
+    """Page that shows values between the words of a text, such as attention, with annotations.
 
     Positions count from 0, delimiters included.
 
@@ -74,7 +74,8 @@ class View:
         notes: Sentences to show under the figure.
 
     Raises:
-        UserError: Shapes, positions or values are not possible.
+        UserError: A shape does not fit the layers, heads and words; a position is outside the text; a
+            number is not finite; or one of `values` is negative.
     """
 
     title: str

@@ -478,12 +478,13 @@ FEATURES = 2 + 2 * NEAR + 1 + 1
 class DistancesWordsProbe(HeadSelectionProbe):
     """A probe that scores head i of word j by their distance and their word vectors, through one hidden layer.
 
-    The input is the two word vectors, `v_j ⊕ v_i`, and eight features: how far i is after j, and how far before j, as
-    fractions of the sentence's length (0 in the other direction); an indicator for each of the distances −2 to +2;
-    and an indicator of ROOT, whose vector and distances are zero. The probe reads no attention, so the datamodule's
-    encoder may be null.
+    The input is the two word vectors, `v_j ⊕ v_i`, and eight features: how far i is after j, and how far
+    before j, as fractions of the sentence's length (0 in the other direction); an indicator for each of
+    the distances −2 to +2; and an indicator of ROOT, whose vector and distances are zero.
 
-    `HeadSelectionProbe` lists the other options; `labels` needs attention.
+    The scores do not depend on attention, so the datamodule's encoder may be null. Only the option
+    `labels` needs an encoder, because relations are predicted from attention. `HeadSelectionProbe`
+    describes this and the other options.
 
     Args:
         hidden: Number of tanh units in the hidden layer.

@@ -125,9 +125,9 @@ class Ranks:
 
         A rank that has ended has removed its file, and is not returned.
 
-        Call this method after a collective has waited `patience` seconds. A rank may have frozen during
-        that time. The call therefore waits until the age of its file shows this, for at most 0.7 ×
-        `patience` seconds.
+        Call this method after a collective has waited `patience` seconds. A rank counts as frozen if its
+        file has not been touched for 0.7 × `patience` seconds. If no file is that old yet, the method waits
+        for this, at most 0.7 × `patience` seconds: a rank may have frozen late in the collective.
 
         Args:
             folder: The folder given to `alive`.
@@ -236,10 +236,10 @@ def acquire_lock(path: Path) -> int | None:
 
 
 def lock_owner() -> str:
-    """Return the owner that this process writes into its locks: SLURM job, or host and process id.
+    """Return the name by which this process signs its locks: its SLURM job, or its host and process id.
 
-    A run of a sweep writes the owner of the job that started it. A requeued SLURM job keeps its id, and
-    therefore its locks.
+    A run that a sweep has started signs with the name of the job that started it. A requeued SLURM job
+    keeps its id, and therefore its locks.
     """
     job = os.environ.get("SLURM_JOB_ID")
     return os.environ.get("PROBING_OWNER") or (f"SLURM {job}" if job else f"{platform.node()} {os.getpid()}")

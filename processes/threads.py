@@ -29,8 +29,8 @@ def running() -> int:
 def wait_policy(others: int, cores: int, threads: int) -> str | None:
     """Return `PASSIVE` if idle OpenMP threads of this process should sleep, None if they should spin.
 
-    They should sleep if this process has several threads, and the threads of other processes leave fewer
-    free cores than that.
+    They should sleep if this process has several threads, and more of them than the cores that the
+    threads of other processes leave free.
 
     Args:
         others: Number of running threads of other processes.
@@ -41,7 +41,11 @@ def wait_policy(others: int, cores: int, threads: int) -> str | None:
 
 
 def choose() -> None:
-    """Set `OMP_WAIT_POLICY` according to the current load of the machine, unless the user has set it."""
+    """Set the environment variable `OMP_WAIT_POLICY` to PASSIVE if `wait_policy` says so.
+
+    It depends on the current load of the machine. Nothing changes if the user has set `OMP_WAIT_POLICY`
+    or `GOMP_SPINCOUNT`.
+    """
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
     cores = os.cpu_count() or 1

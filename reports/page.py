@@ -510,7 +510,7 @@ class RunPage:
 
     @property
     def commands(self) -> list[str]:
-        """Commands that repeat the run or the sweep."""
+        """Shell commands that repeat the run or the sweep; empty if a run has no config."""
         place, here = self.source.folder.resolve(), Path.cwd().resolve()
         shown = place.relative_to(here) if place.is_relative_to(here) else place
         config = shlex.quote(str(shown / "config.yaml"))

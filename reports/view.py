@@ -303,10 +303,10 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
     Args:
         folder: Folder of the store.
         item: Number of the item, from 1.
-        quantity: Values to show. `attention` is the attention between words; `hidden` the cosines
-            between the hidden states of words, negative ones as 0; `antecedent`, in stores of
-            coreference data, the attention between the head words of mentions, or between these and all
-            words, as the store has it.
+        quantity: Values to show. `attention` is the attention between words. `hidden` is the cosines
+            between the hidden states of words, negative ones as 0. `antecedent`, in stores of coreference
+            data, is the attention between the head words of mentions; if the store has it, also the
+            attention between these and all other words. Other cells are 0.
 
     Raises:
         UserError: There is no such store or item, or the store does not have the quantity.

@@ -216,7 +216,15 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:
-    """Return a warning for each run that has no config, or whose data or denominators differ from the first run's."""
+    """Return warnings about runs that cannot be compared fully with the first run, or with other seeds.
+
+    There is a warning for each run that
+
+    - has no config, so that it is not grouped with other seeds;
+    - read other files than the first run for one of the splits;
+    - has another denominator of its score than the first run in some items. F1 is exempt, because its
+        denominators depend on the predictions.
+    """
     reference = runs[0]
     found = []
     for run in runs:

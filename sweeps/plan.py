@@ -99,7 +99,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Name of the row in messages: its labels."""
+        """Name of the row in messages: its labels, joined by ` × `."""
         return " × ".join(self.labels)
 
     def all_runs(self) -> list[Run]:

@@ -236,9 +236,11 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
     """Return the names of the modules and packages whose classes a command line allows to be imported.
 
     They are the values of `--trust`, and the top-level package of each class that the command line
-    names. A dotted value names a class if it belongs to --model, --data or a `class_path`, or if its
-    last part begins with a capital letter. A value such as `my.corpus` and the name of an existing file
-    name no class. Classes that every config may name add nothing: `torch.optim.SGD` does not add torch.
+    names.
+
+    A dotted value is taken for a class if it belongs to --model, --data or a `class_path`, or if its
+    last part begins with a capital letter. Other values, such as `my.corpus`, and names of existing
+    files are not. Classes that every config may name add nothing: `torch.optim.SGD` does not add torch.
 
     Args:
         words: Words of the command line.

@@ -251,12 +251,12 @@ class RunState:
         self.checkpoints.put_back(self.left.best)
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
-        """Write the file `trained` after the end of a training, with its best checkpoint, number of epochs, and log.
+        """Write the file `trained`: the best checkpoint, number of epochs and log of an ended training.
 
         Args:
-            best: Path of the best checkpoint, stored relative to the run's folder with its SHA-256; empty if there
-                is none.
-            epochs: Number of epochs of the training.
+            best: Path of the best checkpoint, empty if there is none. It is stored relative to the
+                run's folder, with the SHA-256 of the checkpoint.
+            epochs: Number of epochs of the training, as in `epochs_run`.
         """
         path = Path(best)
         found = {"best": self.checkpoints.name(path), "sha256": file_digest(path)} if best else {"best": ""}
@@ -368,8 +368,11 @@ def _link(path: Path, other: Path) -> None:
 class RunCheckpoints(TorchCheckpointIO):
     """Lightning plugin that writes the checkpoints of a run atomically, and records them in its state.
 
+    One checkpoint is not recorded: `RunState.training`, from which an unfinished training continues.
+    It is written with a checksum instead.
+
     Args:
-        state: State of the run. The checkpoint of the state itself is written with a checksum, and not recorded.
+        state: State of the run.
     """
 
     def __init__(self, state: RunState) -> None:
