@@ -60,11 +60,12 @@ class Cells:
 
     @classmethod
     def from_rows(cls, owners: int, rows: Iterable[tuple[int, int, int, int]], device: torch.device) -> Self:
-        """Create cells from a row for each cell.
+        """Create cells from a tuple of four indices for each cell.
 
         Args:
             owners: Number of owners.
-            rows: Owner, segment, source and target of each cell.
+            rows: For each cell the index of its owner, the index of its segment in the batch, and the
+                positions of the attending token and of the token attended to.
             device: Device of the tensors.
         """
         columns = np.array(list(rows), np.int64).reshape(-1, 4).T

@@ -115,10 +115,10 @@ class Mixture:
         return dropped @ self.values
 
     def allowed(self, real: Tensor) -> Tensor:
-        """Return a mask of the positions that each position may attend to in this layer, bool `[batch, 1, from, to]`.
+        """Return a mask that is True where a position may attend to another, bool `[batch, 1, from, to]`.
 
-        These are the real positions that the layer's mask allows: all, a window, or earlier ones. Rows of padding are
-        undefined.
+        A position may attend to the real positions that the layer's mask allows: all of them, those in a
+        window, or those that are not later. Rows of padding are undefined.
 
         Args:
             real: Bool `[batch, to]`, True for real positions.

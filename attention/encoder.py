@@ -386,8 +386,8 @@ class LoadedEncoder:
         """Size of a hidden state.
 
         Raises:
-            UserError: The states differ in size, or are not one for each layer and one for the
-                embeddings.
+            UserError: The model does not give exactly one hidden state for each layer and one for the
+                embeddings, or these differ in size.
         """
         return state_size(self.model, self.layers, f"{self.source.spec.name} ({type(self.model).__name__})")
 

@@ -328,9 +328,9 @@ def in_order(
 
 
 def return_free_memory() -> None:
-    """Return the free memory of the allocators to the system.
+    """Return memory that the allocators of this process hold but do not use to the operating system.
 
-    Otherwise it would grow with batches of varying shapes.
+    Without this, the unused memory would grow, because batches vary in shape.
     """
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:

@@ -27,14 +27,15 @@ Over = Literal["words", "pieces"]
 class WordAttention(Sequence[xr.DataArray]):
     """Attention of several sentences: a sequence with one array for each sentence, in the given order.
 
-    An array is float32 `[layer, head, from, to]`, with rows that sum to one. Its coordinates are layers and heads
-    from 1, and the forms of words or pieces, with the tokenizer's delimiters. The coordinates `from_word` and
-    `to_word` give the number of the word at each position, from 1, also over pieces; delimiters have the numbers 0
-    and n + 1.
+    An array is float32 `[layer, head, from, to]`, with rows that sum to one. Its coordinates are layers
+    and heads from 1, and the forms of words or pieces, with the tokenizer's delimiters. The coordinates
+    `from_word` and `to_word` give the number of the word at each position, from 1; the pieces of a word
+    share its number. The start delimiter has number 0, and the end delimiter n + 1 in a sentence of n
+    words.
 
     Attributes:
         encoder: Description of the encoder: name, architecture, weights, layers, heads.
-        audit: Counts of what was found, replaced, cut or left out.
+        audit: Counts of what was found, replaced, cut or left out, by name.
         sentences: Words of each sentence.
     """
 

@@ -236,9 +236,10 @@ def _unattached(words: Sequence[Word]) -> list[Word]:
 
 
 def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write all files of the sample documents into a folder; return the CoNLL-U file of each split.
+    """Write the sample documents in three formats, and return the CoNLL-U file of each split.
 
-    The other files are the same documents in CoNLL-2012 format, and a plain-text file of dev and test.
+    The folder gets a CoNLL-U file (dependency trees) and a CoNLL-2012 file (coreference) for each split,
+    and one plain-text file with the documents of dev and test.
 
     Args:
         folder: The folder.
@@ -261,7 +262,12 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def write_sample_documents(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write all files of `write_sample_treebank`; return the CoNLL-2012 file of each split, with the same sentences."""
+    """Write the same files as `write_sample_treebank`, but return the CoNLL-2012 file of each split.
+
+    Args:
+        folder: The folder.
+        seed: Seed of the generated documents.
+    """
     return {split: path.with_suffix(".conll") for split, path in write_sample_treebank(folder, seed=seed).items()}
 
 

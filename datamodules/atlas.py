@@ -129,7 +129,11 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of encoder and files for the results, with counts of everything left out, for each part."""
+        """Description of the encoder and the files for the results, with counts of everything left out.
+
+        Files and counts are those of the `parts`, under the names `text`, `dependency` (the treebank)
+        and `coreference` (the documents).
+        """
         found = {_name(part): part.provenance for part in self.parts}
         data, audit = ({name: getattr(one, of) for name, one in found.items()} for of in ("data", "audit"))
         return Provenance(found["text"].encoder, data, audit)

@@ -567,7 +567,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Values that identify vocabulary, labels and tokenizer, on which trained parameters depend."""
+        """Values that identify vocabulary, labels and tokenizer, by name.
+
+        Trained parameters depend on them. The value of `tokenizer` is None if tokens are words.
+        """
         tokenizer = None
         if self.tokenizer_source is not None:
             texts = self.tokenizer_source.identity(Digests(self.cache))["texts_sha256"]

@@ -431,9 +431,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
         """Parse a corpus file; return its sentences or documents."""
 
     def accept(self, path: Path, store: Store) -> None:
-        """Check that an existing store suits the options of the datamodule; by default do nothing.
+        """Raise a CorpusError if an existing store does not suit the options of the datamodule.
 
-        `read` makes the same checks on the corpus file, but is not called if the store of the file exists.
+        By default do nothing. `read` makes the same checks on the corpus file, but is not called if the
+        store of the file exists.
 
         Args:
             path: The corpus file, for messages.

@@ -53,17 +53,17 @@ class TextSource:
     """One corpus of texts, and the options to read it.
 
     Args:
-        corpus: `sample` for a text that this package generates, or with `format: conllu` for the test
-            split of the treebank that it generates; a name of `python -m corpora.registry --list`; or a
-            file: plain text with one paragraph per line (`.txt`, `.raw`), labelled texts or pairs of
-            texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or sentences with
-            labelled links between words.
+        corpus: One of three: `sample`, a text that this package generates; a name of
+            `python -m corpora.registry --list`; or a file. A file is plain text with one paragraph per
+            line (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a
+            treebank (`.conllu`, `.conllx`, `.conll`), or sentences with labelled links between words.
+            With `format: conllu`, `sample` is the test split of the generated treebank.
         name: Name in tables; None for the name in the registry, or the stem of the file.
         split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test. If a
             corpus of the registry has no test split, None stands for dev, or else for the whole corpus.
-        format: None for the format that the suffix implies. A file of word links needs a format: `links`
-            for a TSV file, `enhanced` for column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml`
-            in the folder of FrameNet; see `corpora.texts`.
+        format: Format of the file; None for the format that the suffix implies. A file of word links
+            needs a format: `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file,
+            `framenet` for `frameIndex.xml` in the folder of FrameNet; see `corpora.texts`.
         columns: Columns of labelled texts; None for the columns in the registry, else `text` alone.
             Labels are read if their column is named: `{text: text, label: label}`.
         header: True if TSV and CSV files name their columns; None for the registry's value, else True.
@@ -495,7 +495,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """Return two empty lists, of splits to read and of splits to prepare; each corpus is one file.
+        """Check that the stage is `test`, and return two empty lists, because each corpus is one file.
+
+        In other datamodules the lists have the splits to read and the splits to prepare.
 
         Raises:
             CorpusError: The stage is not `test`.

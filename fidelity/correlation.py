@@ -31,15 +31,17 @@ INCOMPLETENESS = "integrated_gradients.incompleteness"
 class Correlation(FidelityTest):
     """Correlation, over the words of a text, between attention and measures of word importance.
 
-    The absolute value of a measure is correlated; for leave-one-out it is the total variation distance
-    between the outputs with and without the word. Kendall's τ is τ-b. Measures are also correlated with
-    each other, for reference. Values that differ only by rounding count as ties: otherwise two
-    occurrences of one word could be ranked by their last digits, which depend on the batch.
+    Attention is correlated with the absolute value of each measure. For leave-one-out, the total
+    variation distance between the outputs with and without the word takes the place of the absolute
+    value. Kendall's τ is τ-b. Measures are also correlated with each other, for reference. Values that
+    differ only by rounding count as ties: otherwise two occurrences of one word could be ranked by their
+    last digits, which depend on the batch.
 
     Columns: `<measure>.kendall`, `.pearson` and `.spearman`, the correlations with attention, and `.p`,
-    the p-value of τ; for two measures the same four, `<measure>_<measure>.kendall` and so on. All four
-    are nan if attention or a measure has the same value for all words. `words` is the number of words;
-    `integrated_gradients.incompleteness` is explained at `Saliency.incompleteness`.
+    the p-value of τ. For the correlation of two measures there are the same four columns,
+    `<measure>_<measure>.kendall` and so on. All four are nan if attention or a measure has the same
+    value for all words. `words` is the number of words; `integrated_gradients.incompleteness` is
+    explained at `Saliency.incompleteness`.
 
     Scores: the mean over the texts of each coefficient and of the incompleteness, under the name of the
     column; and `<measure>.significant`, the share of texts with p ≤ .05. Texts whose coefficient is nan

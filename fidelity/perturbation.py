@@ -29,10 +29,12 @@ class Perturbation(FidelityTest):
 
     Scores for each kind: `<kind>_drop` and `<kind>_accuracy_drop`, the decrease in F1 and in accuracy;
     `<kind>_flips`, the share of decisions that change. With two classes F1 is the positive class's,
-    else the mean over classes. Columns: `gold`, the label; `own`, the decision under the classifier's
-    own attention; `<kind>_class_<n>`, the share of replacements under which the decision is class n;
-    `<kind>_flips`, the share of replacements under which the decision is not `own`. There is one
-    uniform replacement; each shuffle is a permuted one.
+    else the mean over classes.
+
+    Columns: `gold`, the label; `own`, the decision under the classifier's own attention;
+    `<kind>_class_<n>`, the share of replacements under which the decision is class n; `<kind>_flips`,
+    the share of replacements under which the decision is not `own`. For each text, `uniform` has one
+    replacement, and `permuted` has one for each shuffle.
 
     Args:
         permutations: Number of shuffles of every text, 1 or more. F1 counts the decisions of all
@@ -113,10 +115,10 @@ class Permutation(FidelityTest):
         return means(["median_tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the table `permutation`: the mean and median over texts of `median_tvd` for each variant.
+        """Return the table `permutation`: mean and median of `median_tvd` over the texts of a bin.
 
-        Texts are divided into bins by their highest attention weight. The columns are those of
-        `bin_table`.
+        Texts are divided into bins by their highest attention weight. There is a row for each variant
+        and bin; the columns are those of `bin_table`.
         """
         return {self.name: bin_table(by_max_attention(results, self.name, "median_tvd"), "tvd", "fraction")}
 

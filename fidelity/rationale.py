@@ -241,7 +241,10 @@ class SingleToken(FidelityTest):
         return means(("spread", "mean", "full", "agree"))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return violins of `spread` over texts, one for each variant with the texts of all its seeds."""
+        """Return the figure `single_token.spread`: a violin of the column `spread` for each variant.
+
+        A violin shows the distribution over the texts, taken together from all seeds of a variant.
+        """
         spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
         label = "standard deviation of P(class) over the words of a text"
         texts = {"texts": list(spreads.values())}

@@ -292,9 +292,13 @@ class ChosenHeads:
         left out.
 
         Returns:
-            Table with columns `relation, length, n, head, direction, accuracy, offset`. `length` is a
-            class of `ARC_LENGTHS` and `n` its number of words. `accuracy` is that of the head, and
-            `offset` that of the fixed offset, both on the scored split.
+            Table with a row for each group of words and class of lengths, and these columns:
+
+            - `relation`: the group of words; see `Predictions.groups`;
+            - `length`: the class of lengths, a key of `ARC_LENGTHS`;
+            - `n`: number of words of this group and class in the scored split;
+            - `head`, `direction`: the best head, and the direction of attention in which it is best;
+            - `accuracy`, `offset`: accuracy of the head and of the fixed offset in the scored split.
         """
         dev, scored, arcs = self.dev, self.scored, self.scored.arcs
         distance = np.where(arcs.head > 0, np.abs(arcs.head - arcs.word), 0)

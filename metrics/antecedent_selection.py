@@ -99,16 +99,19 @@ class Choices(NamedTuple):
 
 
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
-    """Choose, for every attention head and link, the candidate with the greatest weight, on a tie the last.
+    """Choose, for every attention head and link, the candidate with the greatest weight.
 
-    A choice with weight zero is wrong.
+    On a tie the last candidate is chosen. A choice with weight zero is wrong.
 
     Args:
-        weights: Attention from and to head words, in the order of `links.heads`, `[layers, heads, U, U]`.
+        weights: Attention between the head words of `links.heads`, `[layers, heads, U, U]`, axes from
+            and to.
         links: The links of the window.
 
     Returns:
-        Correctness of the choices, and whether all candidates had weight zero; each bool `[2, layers, heads, links]`.
+        Two tensors, bool `[2, layers, heads, links]`: True for right choices, and True where all
+        candidates have weight zero. The first axis is the direction of attention: mention→antecedent,
+        then antecedent→mention.
     """
     return _hits(weights, weights.mT, links, links.candidates, links.gold)
 

@@ -50,21 +50,21 @@ class TokenKinds:
 def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = False) -> Tensor:
     """Return statistics of the attention of every head on every input, in the order of `STATISTICS`.
 
-    They are the mean attention to kinds of tokens, to the previous and next token and to the token
-    itself; entropies; and the mean attention to attention sinks. A mean is over the rows of the real
-    tokens of an input, unless `MASSES` or `ENTROPIES` names other rows. A row without a previous or
-    next token counts as 0 in the mean attention to it.
+    The statistics are mean attention to kinds of tokens, to the previous and next token, to the token
+    itself and to attention sinks; and entropies. A mean is over the rows of the real tokens of an input,
+    unless `MASSES` or `ENTROPIES` names other rows. A row without a previous or next token counts as 0
+    in the mean attention to it.
 
     Some statistics leave out the column of an attention sink: `…_without_first` the column of the
     first position, and `…_without_heaviest` the column with most attention in this input and head.
-    Each row is rescaled to sum to one without it. Rows without any other weight are skipped, such as
-    the first row of a decoder.
+    The rest of each row is rescaled to sum to one. Rows with all their weight in the left-out column are
+    skipped, such as the first row of a decoder.
 
     Args:
         weights: float32 `[batch, heads, from, to]`, zero in the columns of the padding.
         tokens: Kinds of the tokens.
-        smoothed: Compute entropies of .9999 α + .0001 / n over n tokens, as Clark et al.'s released
-            code does, unlike their paper.
+        smoothed: True to compute entropies of .9999 α + .0001 / n over n tokens, as Clark et al.'s
+            released code does, unlike their paper.
 
     Returns:
         float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan if an

@@ -97,7 +97,7 @@ def scaled_rows(weights: Tensor, out: Tensor) -> None:
 
 
 def summed_divergences(rows: Tensor, n: int) -> Tensor:
-    """Return the Jensen–Shannon divergence of every two heads, in nats, summed over an input's rows.
+    """Return the Jensen–Shannon divergence of every two heads on an input, in nats, summed over the rows.
 
     Let p and q be the same row of two heads, and a and b these rows scaled by n/2 (`scaled_rows`).
     Then JSD(p, q) = H((p + q)/2) − (H(p) + H(q))/2 = Σ (a ln 2a + b ln 2b − (a + b) ln(a + b)) / n.
@@ -109,7 +109,8 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
         n: Number of tokens.
 
     Returns:
-        float64 `[heads, heads]`. Each pair is above the diagonal, and all below it is zero.
+        float64 `[heads, heads]`: at `[i, j]` the divergence of heads i < j; zero on and below the
+        diagonal.
     """
     heads = len(rows)
     sums = rows.new_zeros(heads, heads, dtype=torch.float64)

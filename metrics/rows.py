@@ -110,7 +110,9 @@ class ItemRows(ExactMetric):
         return found | {name: found[name].astype(np.int64) for name in list(found)[: self.keys]}
 
     def take(self) -> dict[str, NDArray[Any]]:
-        """Return every gathered column by name, `[items]` or `[items, width]`, sorted by the keys; reset the metric.
+        """Return all gathered columns by name, `[items]` or `[items, width]`, and reset the metric.
+
+        The items are sorted by the key columns, which are int64.
 
         Raises:
             ValueError: An item was added more than once.

@@ -364,7 +364,12 @@ def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return scores `[batch, n, n+1]` of candidate heads, ROOT first, with -inf for positions after the last word."""
+    """Return scores of candidate heads with -inf for candidates after the last word of the sentence.
+
+    Args:
+        scores: `[batch, n, n+1]`, score of each candidate head (last axis, ROOT first) for each word.
+        lengths: Number of words of each sentence, `[batch]`.
+    """
     absent = torch.arange(scores.size(2), device=scores.device) > lengths[:, None]
     return scores.masked_fill(absent[:, None], -torch.inf)
 

@@ -90,14 +90,14 @@ class Ranks:
 
         Args:
             found: Function that returns the result, or None if it is not there yet.
-            owner: Rank that makes the result. It must do so in a `with` block of `alive` for the folder
-                of `file`.
+            owner: Rank that makes the result. Meanwhile it must give signs of life in the folder of
+                `file`, by `with alive(folder)`.
             file: File that holds the result; it is named in the error message.
-            stop: True to raise `Interrupted` after a signal; False to tell the other ranks to stop, but
-                wait on.
+            stop: True to raise `Interrupted` after a signal; False to pass the signal on to the other
+                ranks and go on waiting.
 
         Raises:
-            LostRank: The owner has not touched its file for `patience` seconds.
+            LostRank: The owner has given no sign of life for `patience` seconds.
             Interrupted: A signal has come, and `stop` is True.
         """
         seen, since, pause = None, time.monotonic(), 0.01

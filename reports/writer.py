@@ -121,7 +121,7 @@ class ResultWriter(pl.Callback):
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
     """Print the audit, the main tables and the scores of a result, and name its other tables.
 
-    Main tables are those with columns in `answer`.
+    The main tables are those whose attribute `answer` names columns; see `Table`.
 
     Args:
         result: The result.

@@ -162,7 +162,10 @@ class ProbingCLI(CommandLine):
         refuse_permissions(self.settings, words)
 
     def parse(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
-        """Parse the command line; unlike `parse_arguments`, add no settings from a checkpoint."""
+        """Parse the command line into `settings`, without the settings that a checkpoint would add.
+
+        `parse_arguments` adds those.
+        """
         super().parse_arguments(parser, args)
 
     def before_instantiate_classes(self) -> None:
