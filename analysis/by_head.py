@@ -128,16 +128,16 @@ class HeadMeans(nn.Module):
 def by_name(
     means: Means, names: Sequence[str], groups: Sequence[int] | slice = slice(None)
 ) -> dict[str, Estimate[Any]]:
-    """Divide the sums of several numbers into means over the inputs of some groups, with intervals.
+    """Return the mean of each of several numbers over the inputs of some groups, with its interval.
 
     Args:
-        means: Sums `[groups, …, numbers]`.
+        means: The numbers, summed over the inputs of each group, `[groups, …, numbers]`.
         names: Names of the numbers along the last axis.
         groups: Indices of the groups; by default all.
 
     Returns:
-        Estimate of each number, by name. Its shape `[…]` is the shape of `means` without the first and
-        the last axis, for instance `[layers, heads]`.
+        Estimate of each mean, by name of the number. Its shape `[…]` is the shape of `means` without the
+        first and the last axis, for instance `[layers, heads]`.
     """
     return {name: means.at(place).over(groups)[()] for place, name in enumerate(names)}
 

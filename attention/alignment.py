@@ -164,9 +164,10 @@ def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
 
 
 def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64]:
-    """For each word of a sentence cut into overlapping parts, return the index of its most central part.
+    """Return the index of the most central part of each word, for a sentence cut into overlapping parts.
 
-    This is the part in which the word is farthest from both edges, on a tie the first such part.
+    The most central part is the one in which the word is farthest from the nearer edge; on a tie, the
+    first such part.
 
     Args:
         found: The parts, as from `overlapping`.

@@ -447,7 +447,19 @@ class LoadedEncoder:
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
     ) -> None:
-        """Run the model, and pass weights and hidden states to callbacks; see `attention.capture.capture_attention`."""
+        """Run the model once, and pass attention weights and hidden states of some layers to callbacks.
+
+        Args:
+            inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
+            receive: Called with each layer of `layers` and its attention weights before dropout,
+                float32 `[batch, heads, from, to]`, valid during the call only.
+            layers: Layers whose attention is wanted, 0-based.
+            receive_state: Called at the end of the pass with the index of each hidden state of
+                `states` and the state `[batch, pieces, size]`. The last state includes the final
+                normalisation of the model.
+            states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k. If
+                empty, the pass stops after the attention of the last wanted layer.
+        """
         capture_attention(self.model, inputs, receive, layers, receive_state, states)
 
 

@@ -74,7 +74,7 @@ NO_HIDDEN = HiddenLayers()
 
 @dataclass(frozen=True)
 class Manifest:
-    """List of the contents of a store: extraction settings, layers and heads, and files with their hashes.
+    """List of the contents of a store: extraction settings, layers, heads, and files with hashes.
 
     It holds no time and no location, so equal inputs on one device give equal manifests.
 
@@ -84,13 +84,13 @@ class Manifest:
         encoder: Description of the encoder; empty without an encoder.
         layers: Stored layers, 0-based.
         heads: Stored heads of each layer, 0-based.
-        delimiters: True for `start` and `end` if the tokenizer writes this delimiter; else its rows and columns are
-            0.
+        delimiters: For `start` and for `end`, True if the tokenizer writes this delimiter. If not, the
+            rows and columns of the delimiter are stored as 0.
         items: Number of items.
         audit: Counts of what was found, dropped, cut or replaced in the corpus.
         labels: The Parquet file with one row per item.
         shards: The files of tensors, in order.
-        hidden: Hidden states stored beside the attention.
+        hidden: Layers and size of the hidden states stored beside the attention.
     """
 
     key: str

@@ -584,7 +584,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of tokenizer and files for the results, with counts of everything dropped, cut or unknown."""
+        """Provenance of the texts, which is written with the results.
+
+        It describes the tokenizer's encoder, the word vectors and the file of each split, and counts
+        what was dropped, cut or unknown.
+        """
         files, digests = self.files(), Digests(self.cache)
         encoder: dict[str, object] = {}
         if (source := self.tokenizer_source) is not None:

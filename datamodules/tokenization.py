@@ -214,11 +214,13 @@ class TokenOptions:
 
     Attributes:
         lowercase: Convert words to lower case.
-        punctuation: `attached` or `apart`; see `read_words`.
-        delimiters: Add a token before and after each text, if tokens are words.
-        sentence_separator: Word that separates sentences and is dropped; None for the rule of `read_words`.
-        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The limit of the
-            tokenizer's encoder holds as well.
+        punctuation: `attached` splits at white space alone, for texts that are already tokenized;
+            `apart` also separates punctuation marks and clitics from words.
+        delimiters: Add a start token before and an end token after each text, if tokens are words.
+        sentence_separator: Word that separates sentences and is dropped; None to end sentences at
+            punctuation, by the rule of `read_words`.
+        max_length: Largest number of tokens of a text, delimiters included; None for no limit. If
+            tokens are pieces, the limit of the tokenizer's encoder holds as well.
     """
 
     lowercase: bool = True

@@ -30,11 +30,12 @@ TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass ho
 class Saliency:
     """Importance of each position for the decision, by several measures, for a batch of texts.
 
-    A measure is `[batch, positions]`, and is computed when it is first used. Gradients by embedded
-    tokens and integrated gradients are summed over the tokens of a position. These measures, and
-    leave-one-out, are 0 at positions without a word. In the formulas of the measures p is the
-    probability of the class predicted for the unchanged text, e an embedded token and α an attention
-    weight.
+    A measure is `[batch, positions]`, and is computed when it is first used. Gradients with respect
+    to embedded tokens, and integrated gradients, are summed over the tokens of a position. These
+    measures, and leave-one-out, are 0 at positions without a word.
+
+    In the formulas of the measures, p is the probability of the class predicted for the unchanged
+    text, e an embedded token and α an attention weight.
 
     Attributes:
         classified: The texts, with the decisions of a classifier.

@@ -77,7 +77,9 @@ _OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split()
 
 
 def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Choose for each mention the nearest earlier mention whose head is another token of the text.
+    """Choose for each mention the nearest earlier mention.
+
+    An earlier mention that has the same token of the text as its head is never chosen.
 
     Args:
         sentences: Words of each sentence of the window; not used.

@@ -697,30 +697,33 @@ def _found(best: pd.DataFrame) -> pd.DataFrame:
 
 
 class SingleHeads(DependencyExperiment):
-    """Experiment that measures how well each attention head finds syntactic heads (Clark et al. 2019, §4.2).
+    """Experiment that measures how well each attention head finds syntactic heads.
 
-    A head predicts as syntactic head of a word the word that it attends to most; in the other direction,
-    the word that attends to it most.
+    It follows Clark et al. (2019, §4.2). Each attention head is read in two directions. In the
+    first, the predicted syntactic head of a word w is the word to which w attends most; in the
+    second, it is the word that attends most to w.
 
-    The best head of each relation, and of all words, is chosen on dev and scored on test, with a 95 %
-    interval over sentences. A permutation test compares it with the best of all heads on permuted arcs.
-    Tables also have the best fixed offset, and the best head of an encoder with random weights if the
-    datamodule's `random_init` is set. Nothing is trained: run it with `python train.py test`.
+    The best attention head of each relation, and of all words, is chosen on dev and scored on test,
+    with a 95 % interval over sentences. A permutation test compares its accuracy with that of the
+    best of all attention heads on permuted arcs. Tables also have the best fixed offset, and the
+    best head of an encoder with random weights if the datamodule's `random_init` is set. Nothing is
+    trained: run it with `python train.py test`.
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
             original does.
-        permutations: Number of permutations of this test.
-        ensemble: Largest number of heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
-        minimum: Least number of words on dev that a relation needs to count for ensembles and for the roles
-            of heads.
-        maps: Largest number of maps of the accuracy of every head: of all words, of all words without
-            punctuation, and of relations, the most frequent first.
-        drawings: Sentences whose attention is drawn; by default one for the best head of each of three
-            relations.
+        permutations: Number of permutations in the permutation test.
+        ensemble: Largest number of attention heads in an ensemble (Limisiewicz et al. 2020); 1 makes
+            no ensembles.
+        minimum: Least number of words on dev that a relation needs to count for ensembles and for
+            the roles of heads.
+        maps: Largest number of maps of the accuracy of every head: of all words, of all words
+            without punctuation, and of relations, the most frequent first.
+        drawings: Sentences whose attention is drawn; by default one for the best head of each of
+            three relations.
         seed: Seed of bootstrap and permutations.
-        relations: Relations shown in tables and figures, in this order, after the rows for all words; by
-            default all relations. The roles of heads always count all relations.
+        relations: Relations shown in tables and figures, in this order, after the rows for all
+            words; by default all relations. The roles of heads always count all relations.
     """
 
     experiment = "heads"

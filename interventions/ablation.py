@@ -225,26 +225,27 @@ class HeadSet:
 
 
 class HeadAblation(TaskExperiment):
-    """Experiment that scores a model with each head, each layer, and each set of heads that the user names ablated.
+    """Experiment that ablates attention heads of a model, and scores the model without them.
 
-    Named sets are compared with random sets. A paired bootstrap over texts tests the difference between
-    each score and the score of the intact model. Holm's method (1979) adjusts the p-values over all rows
-    of a table that have the same kind of ablation.
+    It ablates each head alone, each layer alone, and each set of heads that the user names. Named
+    sets are compared with random sets. A paired bootstrap over texts tests the difference between
+    each score and the score of the intact model. Holm's method (1979) adjusts the p-values over all
+    rows of a table that have the same kind of ablation.
 
     Args:
-        checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for language
-            modelling.
-        kinds: Replacements of the outputs of heads; `uniform` as in Kovaleva et al. (2019), `zero` as in
-            Michel et al. (2019).
-        heads: True to ablate every single head.
-        layers: True to ablate every layer.
-        sets: Heads of further sets by name of the set, each written `layer-head`, or `layer` for a whole
-            layer.
-        random: Number of random sets for each named set, with as many heads of the same layers. A random
-            set takes other heads than the named set as long as there are enough.
+        checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for
+            language modelling.
+        kinds: Replacements of the outputs of heads; `uniform` as in Kovaleva et al. (2019), `zero`
+            as in Michel et al. (2019).
+        heads: True to ablate each head alone.
+        layers: True to ablate each layer alone, that is all heads of the layer.
+        sets: Named sets: the heads of each set, by name of the set. A head is written `layer-head`,
+            a whole layer `layer`, both counted from 1.
+        random: Number of random sets for each named set, with as many heads of the same layers. A
+            random set takes other heads than the named set as long as there are enough.
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
-            replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes the
-            scored text, and `resample` never takes the scored text.
+            replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
+            the scored text, and `resample` never takes the scored text.
         score: Name of the score on labelled texts; by default the default score of the data.
         seed: Seed of random sets and of `resample`; by default the seed of the run.
 

@@ -142,10 +142,14 @@ class Task(ABC):
         return AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
 
     def columns(self, sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, int | None]:
-        """Return the name and the width of each column that `rows` returns, to create a `metrics.rows.ItemRows`.
+        """Return the columns that `rows` returns, to create a `metrics.rows.ItemRows` for them.
 
         Args:
             sets: Sets of heads for each ablation, as given to `rows`.
+
+        Returns:
+            Width of each column, by name: None for `gold`, which has one value per text; for each
+            ablation, under its `kind`, the number of its sets times the number of outputs of a text.
         """
         return {"gold": None, **{ablation.kind: self.width * len(some) for ablation, some in sets.items()}}
 
@@ -569,24 +573,30 @@ class LanguageModelling(Task):
         return first_output_per_gold
 
     def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Draw random texts, and return batches of the model's inputs for them.
+        """Draw segments of each corpus at random, and return batches of the model's inputs for them.
 
-        All processes draw the same texts.
+        All processes draw the same segments.
 
         Args:
-            data: The texts.
-            split: Split of the texts; None for all test data.
-            most: Largest number of texts.
+            data: Datamodule of the corpora.
+            split: Split of the corpora to draw from; None for the texts that a test reads.
+            most: Largest number of segments drawn from each corpus.
             seed: Seed of the draw.
+
+        Raises:
+            CorpusError: A corpus is a single file, or has no such split.
         """
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 
 def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
-    """Divide the sum of first outputs over texts by the sum of gold values, for each bootstrap draw.
+    """Return the ratio of two sums over texts, for each bootstrap draw: first outputs to gold values.
+
+    In language modelling this is the mean loss of a token: the first output of a text is the sum of its
+    losses, and the gold value is the number of its tokens to predict.
 
     Args:
-        values: Rows of the texts, `[texts, 1 + width]`: a column of gold values, then the outputs.
+        values: A row for each text, `[texts, 1 + width]`: its gold value, then its outputs.
         weights: How often each text occurs in a draw, `[draws, texts]`.
 
     Returns:

@@ -161,12 +161,19 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
 
 
 class AntecedentCounts(ExactMetric):
-    """Metric that counts links, and right choices of each predictor, by document and mention type.
+    """Metric that counts links, and each predictor's right choices, by document and mention type.
 
-    Keyword arguments give the number of predictors of each kind, such as attention heads, by the name of the kind.
+    A predictor, such as an attention head, chooses an antecedent for each link. There may be several
+    kinds of predictors.
 
     Args:
         documents: Number of documents.
+        **predictors: Number of predictors of each kind, by name of the kind.
+
+    Attributes:
+        right: Right choices, int64 `[documents, predictors, 3]`; the predictors of all kinds follow
+            one another, and the last axis is the mention type.
+        links: Links, int64 `[documents, 3]`, by mention type.
     """
 
     right: Tensor

@@ -19,21 +19,24 @@ OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 20
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """The gold arcs of whole sentences, one row per word, sorted by (sentence, word); all columns are `[words]`.
+    """Gold dependency arcs of whole sentences, one row per word, sorted by sentence and word.
+
+    All columns but `reach` are `[words]`.
 
     Attributes:
         sentence: Index of the sentence in its split.
-        word: 1-based position in the sentence.
+        word: 1-based position of the word in the sentence.
         length: Number of words of the sentence.
-        head: Position of the gold head, 0 for ROOT.
+        head: 1-based position of the gold head, 0 for ROOT.
         relation: Id of the relation; the datamodule has the labels by id.
         punctuation: True for punctuation.
-        reach: First and last word that each word may attend to in each layer of an encoder, `[words, layers, 2]`;
-            None if every word may attend to all. It limits the heads that uniform attention and fixed offsets can
-            choose.
+        reach: `[words, layers, 2]`, first and last word that each word may attend to in each layer of an
+            encoder; None if every word may attend to all. The baselines of uniform attention
+            and fixed offsets choose heads only within reach.
 
     Raises:
-        ValueError: The words of a sentence are not 1 to `length` in order, or a head lies outside its sentence.
+        ValueError: The words of a sentence are not 1 to `length` in order, or a head lies outside its
+            sentence.
     """
 
     sentence: Integers

@@ -23,18 +23,20 @@ _NOTHING = 1e-6  # larger than the rounding error of float32 sums that should be
 
 
 class Structure(NamedTuple):
-    """Shares of the mass of each attention map that lie in vertical, diagonal and block structures.
+    """Vertical, diagonal and block shares of each attention map, as `structure` computes them.
 
-    Each is float64 `[batch, heads]`. All but `remaining` are corrected for chance, as `structure`
-    describes.
+    Each field is float64 `[batch, heads]`. A mass is the mean attention weight per row, from 0 to 1.
+    All fields but `remaining` are corrected for chance: 0 is the share expected by chance, 1 is
+    everything.
 
     Attributes:
-        vertical: Mass on the few heaviest columns.
-        diagonal: Mass on the token itself and its neighbours, outside these columns.
+        vertical: Mass on the heaviest columns, at most three.
+        diagonal: Mass on the token itself and its two neighbours, outside the heaviest columns.
         block: Share of the remaining mass that stays within the segment of the attending token.
-        boundary: The share `block`, corrected for the distance between tokens instead of for uniform
-            attention.
-        remaining: Mass outside the heaviest columns and the diagonal.
+            Chance is uniform attention.
+        boundary: The same share, but chance is a map that ignores segments and has the same
+            remaining mass at each distance between tokens.
+        remaining: Mass outside both the heaviest columns and the diagonal, not corrected.
     """
 
     vertical: Tensor

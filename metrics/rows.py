@@ -15,7 +15,10 @@ from metrics.attachment import Arcs
 
 
 class ExactMetric(Metric):
-    """Base class of metrics that are exact on any number of devices: integers are summed, or rows are gathered."""
+    """Base class of metrics that give exactly the same result on any number of devices.
+
+    Their states are sums of integers, or rows that are gathered from all devices.
+    """
 
     full_state_update = False
     higher_is_better = None
@@ -142,7 +145,10 @@ class ItemRows(ExactMetric):
 
 
 class GoldArcs(Protocol):
-    """Protocol of a batch of sentences with their gold dependency arcs, padded to n words."""
+    """Protocol of a batch of sentences, padded to n words, with their gold dependency arcs.
+
+    Its members are the tensors that `ArcRows.add` reads from a batch.
+    """
 
     @property
     def index(self) -> Tensor:

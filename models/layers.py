@@ -101,10 +101,11 @@ class WordEmbedding(nn.Module):
 
 
 class TextEncoder(nn.Module, ABC):
-    """Base of encoders, which turn embedded words into hidden states.
+    """Base class of encoders, which turn embedded words into hidden states.
 
-    The constructor of a subclass takes only its options, because sizes are not known yet. Subclasses implement
-    `build`, which creates the parameters, and `states`.
+    Subclasses implement `build`, which creates the parameters, and `states`, which computes the
+    hidden states. The constructor of a subclass takes only its options, because sizes are not known
+    before `build`.
 
     Attributes:
         size: Size of a hidden state, known after `build`.

@@ -41,13 +41,14 @@ class Encoded:
 
 
 class Regularizer(nn.Module):
-    """Base of regularisers: a transform of the hidden states, a term of the loss, or both.
+    """Base class of regularisers: a transform of the hidden states, a term of the loss, or both.
 
-    Subclasses with parameters implement `build`. Subclasses with a transform implement `transform` and, if the size
-    changes, `output_size`. Subclasses with a term of the loss implement `term`.
+    Subclasses with parameters implement `build`. Subclasses with a transform implement `transform`
+    and, if the size changes, `output_size`. Subclasses with a term of the loss implement `term`.
 
     Attributes:
-        name: Name of the regulariser; its term is logged as `loss.<name>`.
+        name: Name of the regulariser; its term is logged as `train_loss.<name>`, and reported on
+            test as `loss.<name>`.
     """
 
     name: ClassVar[str]

@@ -111,23 +111,26 @@ class TermMeans(nn.Module):
 
 
 class TextClassifier(TextModel):
-    """A text classifier whose attention can be read and replaced, trained on labelled texts.
+    """Base class of text classifiers whose attention can be read and replaced.
 
-    Subclasses implement `build`, `forward` and `decide`. Those with additional terms in the loss also define
-    `term_names` and `loss_terms`. The loss is the sum of its terms, each times its weight, and each logged as
-    `loss.<name>`. The loss of a split is the mean over its texts or words (with `class_weights` Σ w·loss / Σ w), so
-    it does not depend on the batches. Classifiers with `regresses` also support regression, with the squared error
-    instead of the cross-entropy.
+    Subclasses implement `build`, `forward` and `decide`. Those with additional terms in the loss
+    also define `term_names` and `loss_terms`. Those with `regresses` also support regression, with
+    the squared error in place of the cross-entropy.
+
+    The loss is the sum of its terms, each times its weight. Each term is logged as
+    `train_loss.<name>`, and reported on test as `loss.<name>`. The loss of a split is the mean over
+    its texts, so it does not depend on the batches; an additional term may be a mean over words.
+    With `class_weights`, the cross-entropy is the weighted mean Σ w·loss / Σ w.
 
     Args:
         learning_rate: Learning rate of the optimiser.
-        optimizer: `adam`, `adamw`, or `amsgrad`, the variant of Adam by Reddi et al. (2018) that Jain & Wallace
-            (2019) use.
-        weight_decay: Weight decay of all parameters but the attention's (Jain & Wallace 2019); decoupled with
-            `adamw`.
+        optimizer: `adam`, `adamw`, or `amsgrad`, the variant of Adam by Reddi et al. (2018) that
+            Jain & Wallace (2019) use.
+        weight_decay: Weight decay of all parameters but the attention's (Jain & Wallace 2019);
+            decoupled with `adamw`.
         decay: Factor of the learning rate after every epoch; 1 keeps it.
-        class_weights: Give every class the same total weight in the loss: each text has the weight `texts / (classes
-            · texts of its class)`, counted on the train split.
+        class_weights: True to give every class the same total weight in the loss. Each text then has
+            the weight `texts / (classes · texts of its class)`, counted on the train split.
 
     Attributes:
         term_names: Names of the terms of the loss beside the cross-entropy.

@@ -45,11 +45,19 @@ def control_arcs(words: Sequence[str], seed: int) -> list[int]:
 
 
 def control_tree(words: Sequence[str], seed: int) -> list[int]:
-    """Return the heads of a sentence's words in a control task for probes of trees: 1-based positions, 0 = ROOT.
+    """Return the heads of a sentence's words in a control task for probes of trees.
 
-    Hewitt & Liang (2019) have no control task for trees. This one takes the heads of `control_arcs`, but puts under
-    ROOT the first and the last word of the sentence, and each word that would be its own head. The arcs have no
-    cycles, and any number of roots.
+    Hewitt & Liang (2019) have no control task for trees. This one starts from the heads of
+    `control_arcs`. Three kinds of words get ROOT as their head instead: the first word, the last
+    word, and each word that would be its own head. The arcs therefore have no cycles, but may have
+    several roots.
+
+    Args:
+        words: Words of the sentence.
+        seed: Seed of `control_arcs`.
+
+    Returns:
+        Position of each word's head, from 1; 0 for ROOT.
     """
     arcs = control_arcs(words, seed)
     return [0 if place in (1, len(words), head) else head for place, head in enumerate(arcs, start=1)]

@@ -331,18 +331,20 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 
 def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return the scores of the candidate heads of every word, ROOT first, from the scores of all positions.
+    """Return the score of each candidate head for each word: ROOT first, then the words of the sentence.
 
-    The score of ROOT is `start` times the score of the start delimiter plus `end` times that of the end delimiter.
+    The score of ROOT is `start` times the score of the start delimiter plus `end` times that of the end
+    delimiter.
 
     Args:
-        scores: `[batch, n+2, n+2]`, dependents × heads, with the delimiters before the first and after the last word.
-        lengths: `[batch]`, words of each sentence.
+        scores: Score of each position as the head of each position, `[batch, n+2, n+2]`, dependents ×
+            heads. The delimiters stand before the first and after the last word.
+        lengths: Number of words of each sentence, `[batch]`.
         start: Scalar, factor of the score of the start delimiter.
         end: Scalar, factor of the score of the end delimiter.
 
     Returns:
-        Scores `[batch, n, n+1]`; -inf for positions that are no candidates.
+        Scores `[batch, n, n+1]`, dependents × candidates; -inf for candidates after the last word.
     """
     ends = (lengths + 1)[:, None, None].expand(-1, scores.size(1), 1)
     root = start * scores[:, :, :1] + end * scores.gather(2, ends)

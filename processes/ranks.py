@@ -52,9 +52,13 @@ class Ranks:
 
     @contextmanager
     def alive(self, folder: Path) -> Iterator[None]:
-        """Touch this rank's file in a folder regularly, until the end of a `with` block.
+        """Show the other ranks, during a `with` block, that this rank is alive.
 
-        It is a sign of life for the other ranks. The file is removed at the end.
+        A thread touches this rank's file in the folder regularly. The file is removed at the end.
+        With only one rank, nothing is done.
+
+        Args:
+            folder: Folder that all ranks share.
         """
         if self.world == 1:
             yield

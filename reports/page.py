@@ -83,7 +83,10 @@ class ShownTable:
 
     @cached_property
     def cells(self) -> dict[str, list[str]]:
-        """Formatted cells of this table, a list by name of the column; an interval is in the cell of its number."""
+        """Cells of this table as formatted strings: for each column, by name, the list of its cells.
+
+        The interval of a number stands in the cell of the number; it has no columns of its own.
+        """
         return {str(name): cells for name, cells in written(self.table, missing=DASH).items()}
 
     @cached_property

@@ -170,7 +170,9 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
 
 
 def listed(options: argparse.Namespace) -> list[str]:
-    """List what the command can show: one line for each sentence, document or item, with its id and its beginning.
+    """Return what the command can show: a line for each sentence, document or item.
+
+    A line has the id and the beginning of the text.
 
     Args:
         options: Parsed options of the command line.
@@ -452,9 +454,9 @@ def views(options: argparse.Namespace) -> list[View]:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run `python -m reports.view` with some arguments: write a page, print its path, and return the exit code.
+    """Run `python -m reports.view` with some arguments, and return the exit code.
 
-    With `--list` it prints what can be shown instead.
+    It writes a page and prints the path of the page. With `--list` it prints what can be shown instead.
 
     Raises:
         UserError: The input cannot be shown.

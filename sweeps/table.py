@@ -24,10 +24,11 @@ Records = Mapping[str, Record]  # results of finished runs, by key
 
 
 def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenance]:
-    """Make the table of the rows of a sweep, and the table `<name>_runs` of its finished runs.
+    """Return the result of a sweep: a table with its rows, and a table with its finished runs.
 
-    The first has the columns of `Sweep.columns`. The second has the label columns, `seed, command,
-    config, folder, epochs`, and the scores. Seeds with unfinished runs are left out of the means.
+    The first table has the name of the sweep and the columns of `Sweep.columns`. Its scores are means
+    over the seeds whose runs are all finished. The second table, `<name>_runs`, has the columns
+    `Sweep.labels`, `seed`, `command`, `config`, `folder`, `epochs`, and the scores.
 
     Args:
         sweep: The sweep.
@@ -36,8 +37,8 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
 
     Returns:
         The result and its provenance. The result has both tables, the scores by `<row>.<column>`, and an
-        audit: messages about scores and intervals that cannot be computed (`faults`), and `warnings`.
-        The provenance has the entries about encoder and data that are the same in all runs.
+        audit. The audit has `faults`, messages about scores and intervals that cannot be computed, and
+        `warnings`. The provenance has the entries about encoder and data that are the same in all runs.
     """
     rows, labels, columns = sweep.rows, sweep.labels, sweep.columns
     faults: list[str] = []

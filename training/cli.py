@@ -257,7 +257,7 @@ class ProbingCLI(CommandLine):
     def preflight(self, runs: Path) -> Trainer:
         """Check that the run is possible, and estimate its time and disk space; return the trainer.
 
-        The first task prints a table of the findings.
+        Rank 0 prints a table of the findings.
 
         Args:
             runs: Folder of all runs.

@@ -177,7 +177,11 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 
 def set_update_count(metric: Metric, count: int) -> None:
-    """Set the number of updates that a metric reports; at 0 updates its `compute` warns."""
+    """Set how often a metric counts as updated.
+
+    Restoring a metric's state does not restore this count, and a metric with the count 0 warns when
+    it is computed.
+    """
     metric._update_count = count
 
 

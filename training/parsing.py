@@ -188,9 +188,13 @@ _REMEDY = ContextVar("remedy for a module that is not trusted", default="import 
 
 
 def remedy(module: str) -> str:
-    """Return the advice, for an error message, on how to make a module trusted.
+    """Return advice, for an error message, on how to make a module trusted.
 
-    By default it is to import the module in Python; `only_known_classes` can set another, such as `--trust`.
+    Settings may name only classes of trusted modules. The advice is to import the module in Python,
+    or within `only_known_classes` the argument `how`, for instance to use `--trust`.
+
+    Args:
+        module: Name of the module.
     """
     return _REMEDY.get().format(module)
 

@@ -100,7 +100,9 @@ class Resume(StopBetweenBatches):
         self._restored: Mapping[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Send the path of the state folder from rank 0 to all ranks; stop if a signal has come.
+        """Send the path of the state folder from rank 0 to all ranks.
+
+        If a signal to stop has already come, stop the run.
 
         Raises:
             Interrupted: A signal has come.
