@@ -53,7 +53,11 @@ class GalleryMap(NamedTuple):
 
 
 def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
-    """Return the `EXAMPLES` clearest maps, the clearest first, with at most one map of each attention head."""
+    """Return the `EXAMPLES` clearest maps, the clearest first, at most one of each attention head.
+
+    The clearest map is the farthest from the nearest threshold of the rules that assign patterns, see
+    `GalleryMap.order`. Fewer maps are returned if they belong to fewer than `EXAMPLES` heads.
+    """
     by_head: dict[tuple[int, int], GalleryMap] = {}
     for one in sorted(maps, key=lambda one: one.order):
         by_head.setdefault(one.head, one)

@@ -338,15 +338,17 @@ class Store:
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
         """Copy a quantity of several items into a padded batch, one item for each row.
 
-        The item starts at index 0 of every axis of its row. Behind it, the row stays zero, which is the
-        padding. Attention weights are unpacked to float32.
+        The values of an item start at index 0 of every axis of its row. The rest of the row is padding and
+        stays zero. Attention weights are unpacked to float32.
 
         Args:
             quantity: `attention`, `hidden` or `antecedent`, as for `read`.
             items: Index of the item for each row.
-            batch: Zeros `[items, layers, …]`, float32 for attention, at least as large as the largest
-                item; receives the values.
-            lowest: Index, among the stored layers, of the first layer to read.
+            batch: Zeros `[items, …]`, with the axes of `read` after the first; float32 unless
+                `hidden` is read. It receives the values. Every axis must be as long as that of the
+                largest item.
+            lowest: For `attention` and `hidden`: index of the first stored layer to read; all later ones
+                are read too.
         """
         for row, item in zip(batch, items, strict=True):
             stored = self._view(quantity, item)[lowest:]

@@ -197,14 +197,16 @@ class Adversary(FidelityTest):
         return drawn.view(count, *classified.weights.shape)
 
     def loss(self, classified: ClassifiedBatch, weights: Tensor) -> Tensor:
-        """Return the loss of the published search, summed over the texts, a scalar.
+        """Return the loss that Jain & Wallace's (2019) search minimises, summed over the texts, a scalar.
 
-        The loss of a text is the sum of three terms:
+        The search looks for attention that is far from the classifier's and from other results, with almost
+        the same output. The loss of a text is the sum of three terms:
 
-        - for each distribution, a penalty proportional to the excess of the output's TVD over `epsilon`;
+        - for each distribution, `penalty` times the excess over `epsilon` of the TVD between its output and
+          the classifier's own;
         - for each distribution, minus its JSD from the classifier's attention;
-        - once, minus the mean JSD between pairs of the distributions, so that they differ from each
-          other.
+        - once, minus `diversity` times the mean JSD over all ordered pairs of the distributions, pairs of
+          a distribution and itself included.
 
         JSDs are averaged over heads.
 

@@ -168,7 +168,7 @@ class AntecedentCounts(ExactMetric):
 
     Args:
         documents: Number of documents.
-        **predictors: Number of predictors of each kind, by name of the kind.
+        predictors: Number of predictors of each kind, by name of the kind.
 
     Attributes:
         right: Right choices, int64 `[documents, predictors, 3]`; the predictors of all kinds follow

@@ -53,26 +53,30 @@ class Decision:
 class SequenceClassifier(nn.Module):
     """A pretrained transformer with a classification head, in training mode.
 
-    The classification head reads one hidden state: of the first piece in an encoder, of the last real piece in a
-    causal decoder. A test run finds out which. The constructor also checks that captured attention equals the model's
-    own eager attention.
+    The classification head reads the hidden state of one piece: the first in an encoder, the last real
+    one in a causal decoder. The constructor runs the model on a short input to find which, and checks
+    two things: that captured attention equals the model's own eager attention, and that padded word
+    embeddings as input give the same logits as token ids.
 
     Args:
-        source: Files of the transformer. A classification head in these files is loaded; without one, the head is
-            initialised at random with the run's seed. With random weights (`EncoderSpec`) the head is always random.
+        source: Files of the transformer. A classification head in these files is loaded; without one,
+            the head is initialised at random with the run's seed. If the `EncoderSpec` asks for random
+            weights, the head is always random.
         classes: Number of classes.
 
     Attributes:
         layers: Number of attention layers.
         heads: Number of attention heads of each layer.
-        drawn: Names of the weights that are in no file and were initialised at random with the run's seed; in most
-            cases those of the classification head.
-        names: Names of the classes in the files, in the order of the classification head's outputs; empty for a
-            random classification head.
+        drawn: Names of the weights initialised at random with the run's seed: those of a random
+            classification head, and of a pooler that the files lack. A transformer body with random
+            weights has its own seed, and its weights are not among them.
+        names: Names of the classes in the files, in the order of the classification head's outputs;
+            empty if `drawn` is not.
 
     Raises:
-        EncoderError: The model cannot be loaded or run on word embeddings, its attention cannot be captured, or its
-            classification head reads another piece than the first or the last.
+        EncoderError: The model cannot be loaded, its classification head is for another number of
+            classes or reads another piece than the first or the last, it cannot be run on word
+            embeddings in place of token ids, or its attention cannot be captured.
     """
 
     def __init__(self, source: EncoderSource, classes: int) -> None:

@@ -29,22 +29,23 @@ def running() -> int:
 def wait_policy(others: int, cores: int, threads: int) -> str | None:
     """Return `PASSIVE` if idle OpenMP threads of this process should sleep, None if they should spin.
 
-    They should sleep if this process has several threads, and more of them than the cores that the
-    threads of other processes leave free.
+    They should sleep if `threads > 1` and `threads > cores - others`: this process has several threads,
+    and too few cores are free for all of them.
 
     Args:
-        others: Number of running threads of other processes.
-        cores: Number of cores.
+        others: Number of running threads of other processes, each taken to occupy one core.
+        cores: Number of cores of the machine.
         threads: Number of threads of this process.
     """
     return "PASSIVE" if threads > 1 and cores - others < threads else None
 
 
 def choose() -> None:
-    """Set the environment variable `OMP_WAIT_POLICY` to PASSIVE if `wait_policy` says so.
+    """Set `OMP_WAIT_POLICY` to PASSIVE, so that idle OpenMP threads sleep, if the machine is busy now.
 
-    It depends on the current load of the machine. Nothing changes if the user has set `OMP_WAIT_POLICY`
-    or `GOMP_SPINCOUNT`.
+    `wait_policy` decides whether it is busy, from the threads that run at this moment. OpenMP reads the
+    variable when torch is imported, so a later call has no effect; importing this module calls it.
+    Nothing changes if the user has set `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT`.
     """
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
