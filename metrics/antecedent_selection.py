@@ -164,11 +164,10 @@ class AntecedentCounts(ExactMetric):
     """Metric that counts links, and each predictor's right choices, by document and mention type.
 
     A predictor, such as an attention head, chooses an antecedent for each link. There may be several
-    kinds of predictors.
+    kinds of predictors; further keyword arguments give the number of predictors of each kind.
 
     Args:
         documents: Number of documents.
-        predictors: Number of predictors of each kind, by name of the kind.
 
     Attributes:
         right: Right choices, int64 `[documents, predictors, 3]`; the predictors of all kinds follow
