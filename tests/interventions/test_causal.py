@@ -243,7 +243,7 @@ def test_random_sets_that_share_heads_are_counted() -> None:
             {},
             "no word of the corpus has the relation 'dative'; the relations are det",
         ),
-        ({"relations": ("det", "det")}, {}, "must be a non-empty list without duplicates"),
+        ({"relations": ("det", "det")}, {}, "relations lists det more than once"),
         ({"heads": 5}, {}, "heads is 5, but there are only 4 heads below the 1 layer that"),
         ({"upper": 2}, {}, "upper is 2, but must be from 1 to 1, as the encoder has 2 layers"),
         ({"random": 0}, {}, "random is 0, but must be at least 1"),

@@ -202,7 +202,7 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone_on_any_ar
     [
         ({"share": 0.4}, r"save is None and .*share is 0\.4: give both or neither"),
         ({"save": "x", "share": 1.5}, "share is 1.5, but must be above 0 and at most 1"),
-        ({"rankings": ["random", "random"]}, "must be a non-empty list without duplicates"),
+        ({"rankings": ["random", "random"]}, "rankings lists random more than once"),
     ],
 )
 def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

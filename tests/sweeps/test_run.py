@@ -152,7 +152,8 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
     assert (tmp_path / "checks.txt").read_text() == checks == "checked\nchecked\n"
     (tmp_path / "a.yaml").write_text("broken")
     with pytest.raises(
-        UserError, match=r"the check of the command lines failed: .* --check ended with 1:\nOh: the program is broken"
+        UserError,
+        match=r"the check of the command lines failed: .* --check ended with exit code 1:\nOh: the program is broken",
     ):
         sweep(spec)
 
