@@ -242,5 +242,5 @@ def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int,
 
 def test_other_data_are_refused(corpus: str, tmp_path: Path) -> None:
     data = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
-    with pytest.raises(UserError, match=r"needs labelled texts, but DependencyDataModule has none\. Use"):
+    with pytest.raises(UserError, match=r"needs labelled texts, but DependencyDataModule has none\. Give"):
         trainer_of(tmp_path).fit(model_of(), datamodule=data)
