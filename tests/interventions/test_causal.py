@@ -285,3 +285,8 @@ def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corp
 def test_a_checkpoint_that_is_not_there_is_refused_before_data_are_read(make: Callable[[str], object]) -> None:
     with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint"):
         make("absent.ckpt")
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="this is a folder, not a checkpoint"):
+        HeadAblation(str(tmp_path))

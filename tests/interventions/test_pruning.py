@@ -229,5 +229,5 @@ def test_what_cannot_be_pruned_is_refused(
     with pytest.raises(UserError, match=r"other\.ckpt"):
         run(of=other)
     corpus = write_texts(tmp_path, sizes=(20, 10, 10), labels=("bad", "odd"))
-    with pytest.raises(UserError, match=r"bad, good; of the data: bad, odd"):
+    with pytest.raises(UserError, match=r"bad, good, but those of --data are bad, odd"):
         run(f"--data.init_args.corpus={corpus}", "--data.init_args.positive=odd")
