@@ -331,7 +331,10 @@ class Atlas(Experiment[TextDataModule]):
         corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self.attention.names}
         for name in [name for name in corpora if name in ANNOTATED and TREEBANK not in names]:
             del corpora[name]
-            rank_zero_warn(f"No treebank is configured: the atlas omits {name}, which needs one.")
+            rank_zero_warn(
+                f"The atlas omits {name}, which needs a treebank. To include it, give one with "
+                "--data.init_args.treebank."
+            )
         self.attention.restrict(corpora)
         self.parts.append(self.attention)
         data = self.trainer.datamodule  # type: ignore[attr-defined]

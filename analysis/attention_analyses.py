@@ -130,8 +130,8 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             if missing := [name for name in analysis.needs if name not in self.names[:place]]:
                 raise UserError(
                     f"--model.init_args.analyses: {type(analysis).__name__} needs the results of "
-                    f"{' and '.join(f'`{name}`' for name in missing)}. List {'it' if len(missing) == 1 else 'them'} "
-                    "before it."
+                    f"{' and '.join(f'`{name}`' for name in missing)}, which {'is' if len(missing) == 1 else 'are'} "
+                    f"not listed before {type(analysis).__name__}. List {'it' if len(missing) == 1 else 'them'} there."
                 )
         self.corpora = dict(corpora or {})
         if strange := sorted(self.corpora.keys() - set(self.names)):

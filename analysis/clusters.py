@@ -47,8 +47,8 @@ class Clusters(Analysis):
         self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
         if (count := encoder.layers * encoder.heads) < 3:
             raise UserError(
-                f"{type(self).__name__}: {count} heads are too few for clusters. Leave it out of "
-                "--model.init_args.analyses, or choose an encoder with more heads."
+                f"{type(self).__name__} needs at least 3 heads, but {encoder.source.spec.name} has {count}. Leave "
+                f"{type(self).__name__} out of --model.init_args.analyses, or choose an encoder with more heads."
             )
         self._sums = HeadDistances(count)
         cells = max(data.max_cells, min(data.max_length, encoder.max_length) ** 2)

@@ -230,8 +230,8 @@ class RawMaps(Analysis):
         found = sorted(gathered(self._found), key=lambda one: one[0])
         if len(found) != self._layers:
             raise UserError(
-                f"--model.init_args.analyses: RawMaps cannot show input {self.input}, because the texts have fewer "
-                "segments. Give a smaller number as `input`."
+                f"--model.init_args.analyses: RawMaps is to show input {self.input}, counted from 0, but the test has "
+                "read fewer inputs. Give a smaller number as `input`."
             )
         rows = [list(weights) for _, _, weights in found]
         figure = Maps(

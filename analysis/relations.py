@@ -166,12 +166,12 @@ class Relations(Analysis):
                 f"{name}: the texts have no links between words. Give a treebank (--data.init_args.corpora "
                 "ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
             )
-        passages = f"{counts['long_passage']} are in passages of more than {self.max_words} words, "
+        passages = f"in a passage of more than {self.max_words} words: {counts['long_passage']}; "
         wider = "Give a larger `max_words` or null, or read"
         raise UserError(
-            f"{name}: none of {counts['links']} links is within the bounds: {passages if self.max_words else ''}"
-            f"{counts['long_element']} have more than {MAX_ELEMENT} words at one end, and the ends of {counts['near']} "
-            f"are less than {MIN_DISTANCE} words apart. {wider if self.max_words else 'Read'} other links: set "
+            f"{name} leaves out all links of the texts ({passages if self.max_words else ''}with more than "
+            f"{MAX_ELEMENT} words at one end: {counts['long_element']}; with ends less than {MIN_DISTANCE} words "
+            f"apart: {counts['near']}). {wider if self.max_words else 'Read'} other links: set "
             f"`corpus`, `split` or `format` in --data.init_args.corpora."
         )
 

@@ -118,7 +118,8 @@ class RepeatedSequences(Analysis):
         if tokens.shape[1] > encoder.max_length:
             raise UserError(
                 f"{type(self).__name__}: {self.length} tokens and their repetition make an input of {tokens.shape[1]} "
-                f"tokens, but {encoder.source.spec.name} reads at most {encoder.max_length}. Give a smaller `length`."
+                f"tokens, but {encoder.source.spec.name} reads at most {encoder.max_length}. Give a `length` of at "
+                f"most {(encoder.max_length - len(starts)) // 2}."
             )
         return torch.from_numpy(tokens).to(encoder.device)
 

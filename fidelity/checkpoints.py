@@ -116,16 +116,15 @@ def files_of(path: Path) -> list[Path]:
     """
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such checkpoint. Training writes them to checkpoints/ of its run; name them with "
-            f"--model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
+            f"{path}: there is no such checkpoint. Give --model.init_args.checkpoints files that `python train.py fit` "
+            "has written to checkpoints/ of its run: '[a.ckpt, b.ckpt]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
     found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:
         raise UserError(
-            f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training. Train a "
-            "classifier with `python train.py fit`, or name files with --model.init_args.checkpoints '[a.ckpt, "
-            "b.ckpt]'."
+            f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training. Name "
+            "another folder or a checkpoint, or train a classifier with `python train.py fit`."
         )
     return found
 

@@ -117,8 +117,8 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         if self.checkpoint is None and isinstance(data, TextDataModule):
             if len(data.encoders) > 1:
                 raise UserError(
-                    f"{name} reads one encoder: set --data.init_args.random_init false and leave out "
-                    f"--data.init_args.before."
+                    f"{name} reads only one encoder, but --data gives {len(data.encoders)}. Set "
+                    "--data.init_args.random_init false, and leave out --data.init_args.before."
                 )
             return LanguageModelling(data.encoders["given"], self.seed)
         given = "no data are given" if data is None else f"{type(data).__name__} is given"
@@ -166,9 +166,10 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         there = data.has_split(split)
         if not there:
             self.references = f"the test split, as there is no {split} split"
+            use = "the heads are ranked" if split == "train" else "the replacements for ablated heads are computed"
             rank_zero_warn(
-                f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
-                f"test split, which are scored too. To keep them apart, give corpora with a {split} split."
+                f"The data have no {split} split, so {use} on texts of the test split, which are scored too. To keep "
+                f"them apart, give corpora with a {split} split."
             )
         return self.task.drawn(data, split if there else None, most, self.seed)
 

@@ -222,7 +222,11 @@ class TaskOutputs:
         values = np.column_stack([self.gold, self.outputs[kind, heads]])
         if undefined := int(np.isnan(values).any(1).sum()):
             when = "when some heads are ablated" if heads else "even without ablation"
-            remedy = "Choose another kind of ablation" if heads else "Use another model, or train this one again"
+            remedy = (
+                "Choose another kind of ablation, or another model"
+                if heads
+                else "Use another model, or train this one again"
+            )
             raise UserError(f"The model output is nan for {undefined} of {len(values)} texts {when}. {remedy}.")
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
@@ -449,10 +453,13 @@ class MeanStateClassification(LabelTask):
         self.labels = sorted({label for label in labels if label is not None})
         self.texts, self.width = len(labels), len(self.labels)
         if None in labels or len(self.labels) < 2:
-            found = "without a label" if None in labels else f"all labelled {' '.join(self.labels) or 'nothing'}"
+            found = (
+                "some texts have no label" if None in labels else f"all texts have the label {' '.join(self.labels)}"
+            )
+            found = found if labels else "no text was read"
             raise UserError(
                 f"Importance: {encoder.source.spec.name} has no language-modelling head, so a classifier is trained "
-                f"instead, but the texts are {found}. Give texts of two labels or more (--data.init_args.corpora "
+                f"instead, but {found}. Give texts of two labels or more (--data.init_args.corpora "
                 f"sst2), or name an encoder whose files hold such a head (--data.init_args.encoder.name "
                 f"bert-base-uncased)."
             )
@@ -518,8 +525,9 @@ class LanguageModelling(Task):
     def __init__(self, encoder: Encoder, seed: int) -> None:
         if reason := lacks_language_modelling(encoder):
             raise UserError(
-                f"{reason}. Give the checkpoint of a fine-tuned classifier, or name an encoder that can predict tokens "
-                f"(bert-base-uncased, gpt2) with --data.init_args.encoder.name."
+                f"{reason}. Name an encoder that can predict tokens (bert-base-uncased, gpt2) with "
+                "--data.init_args.encoder.name, or the checkpoint of a fine-tuned classifier with "
+                "--model.init_args.checkpoint (of Importance: `classifier`)."
             )
         assert encoder.language_model is not None
         self.encoder, self._seed, self._language_model = encoder, seed, encoder.language_model

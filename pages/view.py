@@ -99,7 +99,10 @@ class View:
         _check_positions("arcs", [end for start, to, _ in self.arcs for end in (start, to)], n)
         spans = [span for cluster in self.clusters for span in cluster]
         if bad := [span for span in spans if not 0 <= span[0] < span[1] <= n]:
-            raise UserError(f"clusters: {bad[0]} is not a valid span of {n} positions; give (first, last + 1).")
+            raise UserError(
+                f"clusters: {bad[0]} is not a span of the positions 0 to {n - 1}; give (first position, last position "
+                "+ 1)."
+            )
         for name, numbers in self.saliency.items():
             wrong = [f"number {place} is {one}" for place, one in enumerate(numbers) if not isfinite(one)]
             if len(numbers) != n or wrong:
@@ -130,17 +133,16 @@ class View:
 
 def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) -> None:
     wanted = (layers, heads, n, n)
-    if values.shape != wanted or not all(wanted):
+    if values.shape != wanted:
         raise UserError(
-            f"{name} has shape {list(values.shape)}; it must be [layers, heads, from, to] of {layers} layers, {heads} "
-            f"heads and {n} positions, none of them 0."
+            f"{name} has shape {list(values.shape)}, but must have {list(wanted)}: [layers, heads, from, to]."
         )
+    if not all(wanted):
+        raise UserError(f"{name} has shape {list(values.shape)}; give at least one layer, one head and one position.")
     for layer in values:  # one layer at a time: the values may be mapped from a file that memory cannot hold
         low, high = float(layer.min()), float(layer.max())
         if not (low >= 0 and isfinite(high)):  # False for nan as well
-            raise UserError(
-                f"{name} contains {low if isfinite(high) else high:g}; attention weights must be finite and ≥ 0."
-            )
+            raise UserError(f"{name} contains {low if isfinite(high) else high:g}; all values must be finite and ≥ 0.")
 
 
 def _check_positions(name: str, positions: Sequence[int], n: int) -> None:

@@ -33,6 +33,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodF
 from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
+from results.errors import counted
 
 # Widths in inches: a column and the text of a page in the style of ACL (7.7 and 16 cm), where figures are printed at
 # their own size; a letter of a tick label, a label, a caption, a title.
@@ -56,9 +57,9 @@ def fonts_for(text: str) -> Iterator[None]:
     if missing:
         scripts = sorted({unicodedata.name(letter, "unnamed").split()[0].lower() for letter in missing})
         warnings.warn(
-            f"No installed font has {len(missing)} characters of the figures ({', '.join(scripts)}): they are drawn as "
-            "boxes. Install one, for instance Debian's fonts-noto-cjk for Chinese, Japanese and Korean, or "
-            "fonts-noto-core for other scripts.",
+            f"No installed font has {counted(len(missing), 'character')} of the figures ({', '.join(scripts)}): boxes "
+            "are drawn instead. Install a font with them, for instance Debian's fonts-noto-cjk for Chinese, Japanese "
+            "and Korean, or fonts-noto-core for other scripts.",
             stacklevel=3,
         )
     with rc_context({"font.family": families}), warnings.catch_warnings():

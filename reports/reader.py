@@ -111,7 +111,7 @@ class Record:
                 if score in self.scores
                 else f"is not a score{near(score, self.scores)}"
             )
-            raise RecordError(f"{self.path}: {score} {why}; there are counts per item of: {', '.join(ratios)}")
+            raise RecordError(f"{self.path}: {score} {why}; choose a score with counts per item: {', '.join(ratios)}")
         if self.items is None or not self.items.is_file():
             raise RecordError(
                 f"{self.path}: {self.items or 'items.parquet'} with the counts per test item is missing, and runs are "
@@ -119,8 +119,10 @@ class Record:
             )
         try:
             frame = pd.read_parquet(self.items)
+            if lacking := [name for name in ratios[score] if name not in frame]:
+                raise ValueError(f"it has no column {lacking[0]}")
             counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RecordError(f"{self.items} cannot be read ({reason}). Test again") from None
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
@@ -138,7 +140,7 @@ class Record:
             )
         if not np.isfinite(counts.to_numpy()).all():
             raise RecordError(
-                f"{self.items}: a count of {score} is missing or infinite, so the score cannot be compared. Test again"
+                f"{self.items}: a count of {score} is not a finite number, so the score cannot be compared. Test again"
             )
         return counts
 
@@ -176,17 +178,21 @@ def read_record(path: Path) -> Record:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Test again") from None
+    try:
+        content = content if isinstance(content, Mapping) else {}
         if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
             raise TypeError(f"`{odd[0]}` is not a mapping")
         items = None if content["items"] is None else path.parent / content["items"]
         scores = _estimates(content["scores"], content["units"])
         return Record(path, content, scores, items, content["versions"]["source_sha256"])
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
     except KeyError as error:
-        raise RecordError(f"{path} has no entry {error}, so it is not the results.json of a run") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise RecordError(f"{path} is damaged, or is not the results.json of a run ({error}). Test again") from None
+        raise RecordError(f"{path} has no entry {error}, so it is not the results.json of a run. Test again") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path} is not the results.json of a run ({error}). Test again") from None
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -224,7 +230,8 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
         labels = table.columns[: table.columns.get_loc("seed")]
     except (OSError, ValueError, KeyError, TypeError):
         raise RecordError(
-            f"{folder} is not the folder of a finished sweep: the table of its runs is missing. Let the sweep finish"
+            f"{folder} is not the folder of a finished sweep: it has no table of runs. Let the sweep finish; to name a "
+            "single run, leave out `:ROW`"
         ) from None
     rows: dict[str, dict[str, list[Path]]] = {}
     for line in table.to_dict("records"):

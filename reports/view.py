@@ -119,8 +119,8 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
         return path, {document.id: document for document in read_documents(path).documents}
     if path.is_file() and path.suffix.lower() not in (".conllu", ".conll", ".conllx"):
         raise UserError(
-            f"{path}: neither a treebank (.conllu, .conllx) nor a CoNLL-2012 file, so it has no arcs and no clusters "
-            "to show. Give single texts with --text."
+            f"{path}: this is neither a treebank (.conllu, .conllx) nor a CoNLL-2012 file, so it has no arcs and no "
+            "clusters to show. Give single texts with --text."
         )
     return path, {sentence.id: sentence for sentence in read_treebank(path).sentences}
 
@@ -412,10 +412,13 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> None:
     """Raise UserError for options that do not fit each other."""
     corpus, store, saliency = options.corpus, options.store, options.saliency
+    least = min([1, *(options.layers or ()), *(options.heads or ())])
     faults = {
         "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER.": options.list
         and not (corpus or store),
-        "Give exactly one of --text, --corpus and --store.": sum(map(bool, (options.text, corpus, store))) != 1,
+        "Nothing to show is given. Give --text, --corpus or --store.": not (options.text or corpus or store),
+        "--text, --corpus and --store exclude each other. Give only one.": sum(map(bool, (options.text, corpus, store)))
+        > 1,
         "--layers, --heads, --pieces and --saliency need --text or --corpus. Leave them out with --store.": store
         and (options.layers or options.heads or options.pieces or saliency),
         f"--quantity {options.quantity} is only in stores. Give --store FOLDER --item N.": not store
@@ -423,7 +426,7 @@ def _check(options: argparse.Namespace) -> None:
         "--id needs a corpus. Give --corpus NAME or FILE.": options.id and not corpus,
         f"--saliency {saliency}: there is no such file. Give a checkpoint of a classifier, or its run.": saliency
         and not saliency.exists(),
-        "--layers and --heads count from 1.": min([1, *(options.layers or ()), *(options.heads or ())]) < 1,
+        f"--layers and --heads count from 1, but {least} is given.": least < 1,
         **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
     }
     for fault, found in faults.items():

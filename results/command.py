@@ -12,8 +12,10 @@ from results.errors import UserError
 
 
 def print_fault(fault: BaseException) -> None:
-    """Print the message of an exception to standard error."""
-    Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(fault)), soft_wrap=True)
+    """Print the message of an exception to standard error; that of an OSError without its number."""
+    of_file = isinstance(fault, OSError) and fault.filename is not None and fault.strerror is not None
+    said = f"{fault.filename}: {fault.strerror}." if of_file else str(fault)  # type: ignore[attr-defined]
+    Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), said), soft_wrap=True)
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:

@@ -194,6 +194,8 @@ def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
         parts = [item] if isinstance(item, str) else item
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
             raise UserError(f"{what}[{place}] is {item!r}; it must be a string or a sequence of strings.")
-        if not parts or not all(part.strip() for part in parts):
-            raise UserError(f"{what}[{place}] is empty or has an empty part. Leave it out.")
+        if not "".join(parts).strip():
+            raise UserError(f"{what}[{place}] is empty. Leave it out.")
+        if empty := [number for number, part in enumerate(parts) if not part.strip()]:
+            raise UserError(f"{what}[{place}][{empty[0]}] is empty. Leave it out.")
     return items

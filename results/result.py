@@ -47,14 +47,14 @@ class Result:
     headline: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if strange := [name for name in self.headline if name not in self.scores]:
-            raise ValueError(f"Result {self.experiment!r}: headline must name scores, not {strange}")
+        named = [*(("headline", name) for name in self.headline), *(("ratios", name) for name in self.ratios)]
+        if strange := [f"`{part}` has {name!r}" for part, name in named if name not in self.scores]:
+            raise ValueError(f"Result {self.experiment!r}: {strange[0]}, which is not among `scores`")
         columns = () if self.items is None else tuple(self.items)
         for name, pair in self.ratios.items():
-            if name not in self.scores or not set(pair) <= set(columns):
+            if not set(pair) <= set(columns):
                 raise ValueError(
-                    f"Result {self.experiment!r}: ratios[{name!r}] is {pair}, but {name!r} must be one of `scores`, "
-                    "and the pair two columns of `items`"
+                    f"Result {self.experiment!r}: ratios[{name!r}] is {pair}, but must name two columns of `items`"
                 )
         for name, score in self.scores.items():
             if not name.strip():

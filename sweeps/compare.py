@@ -22,7 +22,7 @@ from reports.reader import Record, RecordError, find_record, first_of, rows_of
 from reports.tables import LEGEND, data_table
 from reports.writer import plain
 from results import Table, Unit, command
-from results.errors import near
+from results.errors import counted, near
 from training.config import read_yaml, seeds, settings
 
 EXPECTED = "the folder of a run, its results.json, or DIR:ROW, a row of the sweep in DIR,"
@@ -83,10 +83,10 @@ def scored(record: Record, score: str | None, label: str = "") -> Scored:
     """
     name = score or next(iter(record.content["ratios"]), "uas")
     counts = record.counts(name, by_id=True)
-    stated, counted = record.scores[name].value, ratio_of(counts)
-    if not np.isclose(stated, counted, rtol=0, atol=1e-6, equal_nan=True):
+    stated, summed = record.scores[name].value, ratio_of(counts)
+    if not np.isclose(stated, summed, rtol=0, atol=1e-6, equal_nan=True):
         raise RecordError(
-            f"{record.path}: {name} is {stated}, but the counts in {record.items} give {counted}, so the two files are "
+            f"{record.path}: {name} is {stated}, but the counts in {record.items} give {summed}, so the two files are "
             "of different runs. Run the experiment again"
         )
     config = record.path.parent / "config.yaml"
@@ -231,10 +231,17 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
         if run.config is None:
             found.append(f"{run.folder} has no config.yaml, so it is not grouped with other seeds")
         if others := run.other_data(reference):
-            found.append(f"{run.folder} and {reference.folder} read different files for {' and '.join(others)}")
+            files = " and ".join(others)
+            found.append(
+                f"{run.folder} and {reference.folder} read different files for {files}, so their scores may differ for "
+                "this reason alone"
+            )
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
         if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
-            found.append(f"in {differing} items the denominators of {run.folder} and {reference.folder} differ")
+            found.append(
+                f"in {counted(differing, 'item')} the denominators of {run.folder} and {reference.folder} differ, so "
+                "the two scores are not over the same words or mentions"
+            )
     return found
 
 

@@ -18,12 +18,12 @@ from training.config import leaves, read_yaml, score_settings, typed
 from training.parsing import PERMISSIONS, trusted_modules, typed_options
 
 OWN = {
-    "config": "`config` names the one config of a run",
-    "seed_everything": "`seeds` are the seeds of the runs",
-    "trainer.default_root_dir": "`--out` is where the runs are kept",
-    "ckpt_path": "a sweep starts every run from the beginning",
+    "config": "name the one config of the run with the key `config` of the plan",
+    "seed_everything": "give the seeds of the runs with the key `seeds` of the plan",
+    "trainer.default_root_dir": "give the folder of the runs with --out",
+    "ckpt_path": "leave it out, because a sweep starts every run from the beginning",
 }
-"""Options set by the sweep itself, with the reason."""
+"""Options set by the sweep itself, with the remedy."""
 
 Options = Mapping[str, object]
 STATISTICS = ("low", "high", "sd")
@@ -211,15 +211,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             f"{path}: the sweep is called {name!r}, but its name becomes a file name. Set `name` to letters, digits "
             "and . _ + -, with a letter or digit first"
         )
-    if bool(plan.rows) == bool(plan.grid):
-        raise UserError(f"{path}: a sweep must have either `rows` or a `grid`")
-    if plan.grid and plan.label:
-        raise UserError(f"{path}: `label` is only for `rows`; with a `grid` the first columns are named after its axes")
-    if path.resolve() in above:
-        raise UserError(
-            f"{path}: `checkpoints` refers back to this plan, directly or through another plan. Write a row of the "
-            "same plan as `:ROW`"
-        )
+    _check_form(plan, path, above)
     if plan.grid:
         labels, entries = _grid(plan.grid, f"{path}: `grid`")
     else:
@@ -233,8 +225,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         entry = typed(Entry, content, where)
         if strange := sorted(entry.scores.keys() - set(plan.scores)):
             raise UserError(
-                f"{where}: `scores` has `{strange[0]}`, which is not among the plan's `scores`: "
-                f"{', '.join(plan.scores)}"
+                f"{where}: `scores` has `{strange[0]}`{near(strange[0], plan.scores)}, which is not among the plan's "
+                f"`scores`: {', '.join(plan.scores)}. Correct the name, or add it there"
             )
         trained = [run for one in entry.checkpoints for run in _trained(one, path, where, rows, extra, above)]
         parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)]
@@ -244,6 +236,25 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         }
         rows.append(Row(row, runs, {score: entry.scores.get(score, score) or "" for score in plan.scores}))
     return Sweep(name, labels, tuple(rows), columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`"))
+
+
+def _check_form(plan: Plan, path: Path, above: Sequence[Path]) -> None:
+    """Raise UserError if a plan has not one of `rows` and `grid`, or refers to itself; `above` as in `read_sweep`."""
+    if plan.rows and plan.grid:
+        raise UserError(f"{path}: the plan has both `rows` and a `grid`. Remove one of them")
+    if not plan.rows and not plan.grid:
+        raise UserError(f"{path}: the plan has neither `rows` nor a `grid`. Add one of them")
+    if plan.grid and plan.label:
+        raise UserError(
+            f"{path}: `label` stands beside a `grid`, whose first columns are named after its axes. Remove `label`"
+        )
+    if above and path.resolve() == above[-1]:
+        raise UserError(f"{path}: `checkpoints` names the plan itself. Write a row of the same plan as `:ROW`")
+    if path.resolve() in above:
+        raise UserError(
+            f"{above[-1]}: `checkpoints` names {path}, whose own `checkpoints` lead back to this plan. Remove one of "
+            "these references"
+        )
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
@@ -286,8 +297,8 @@ def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
     """Return one of several runs of a row."""
     if other := sorted(part.keys() & {"scores", "seeds", "checkpoints", "runs"}):
         raise UserError(
-            f"{where}: a single run may only have the keys `config`, `command` and `set`; `{other[0]}` belongs to "
-            "the row itself"
+            f"{where}: `{other[0]}` belongs to the row, not to one of its runs. Move it there: a run may have only the "
+            "keys `config`, `command` and `set`"
         )
     return typed(Entry, _over(row, part, where), where)
 
@@ -296,10 +307,11 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
     """Return the names of the axes, and for each combination of their values the entries to merge."""
     base = {name: value for name, value in grid.items() if name != "axes"}
     axes = grid.get("axes")
-    if not isinstance(axes, dict) or not all(isinstance(values, dict) and values for values in axes.values()):
-        raise UserError(
-            f"{where} must have `axes`, each with its values, such as `axes: {{encoder: {{lstm: {{}}, gru: {{}}}}}}`"
-        )
+    form = "such as `axes: {encoder: {lstm: {}, gru: {}}}`"
+    if not isinstance(axes, dict) or not axes:
+        raise UserError(f"{where} has no `axes`. Give them, each with its values, {form}")
+    if odd := [name for name, values in axes.items() if not isinstance(values, dict) or not values]:
+        raise UserError(f"{where}: the axis `{odd[0]}` has no mapping of values. Give it one, {form}")
     cells = product(*(values.items() for values in axes.values()))
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 
@@ -342,14 +354,16 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
 def _text(name: str, value: object, where: str) -> str:
     """Return the value of an option as text for the command line of train.py."""
     if name in OWN:
-        raise UserError(f"{where}: `{name}` cannot be set: {OWN[name]}")
+        raise UserError(f"{where}: the option `{name}` is set by the sweep: {OWN[name]}")
     if name.startswith("-"):
         raise UserError(f"{where}: options are named without dashes: `{name.lstrip('-')}`, not `{name}`")
     try:
         return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        fault = f"`set`: {name} cannot be written on a command line ({error}): write it as text, in quotes"
-        raise UserError(f"{where}, {fault}") from None
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{where}: `set` gives {name} the value {value}, which cannot be written on a command line. Write it as "
+            "text, in quotes"
+        ) from None
 
 
 def _trained(
@@ -361,11 +375,13 @@ def _trained(
     found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs() if run.command == "fit"]
     names = [row.name for row in rows]
     if wanted not in ("", *names):
-        there = f"not in {plan}, which has" if plan else "not above this row, where there are"
-        raise UserError(
-            f"{where}: `checkpoints` names the row `{wanted}`{near(wanted, names)}, which is {there} the rows "
-            f"{names}. Correct the name, or move a row of this plan up"
-        )
+        there = ", ".join(names)
+        fault = f"which is not above this one (rows above: {there}). Correct the name, or move that row up"
+        if plan:
+            fault = f"which {plan} does not have (its rows: {there}). Correct the name"
+        elif not names:
+            fault = "but no row is above this one. Move that row up"
+        raise UserError(f"{where}: `checkpoints` names the row `{wanted}`{near(wanted, names)}, {fault}")
     if not found:
         raise UserError(
             f"{where}: `checkpoints` names {source}, which runs no `fit`, so there are no checkpoints to test. Name a "

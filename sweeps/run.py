@@ -217,7 +217,7 @@ class Sweeper:
         try:
             record = self.records[key] = read_record(path)
         except RecordError as error:
-            self._fail(key, f"{error}; remove {self.folders[key]} to run it again")
+            self._fail(key, f"{error}. To run it again, remove {self.folders[key]} and repeat the command")
             return
         names = dict.fromkeys(name for row in self.rows[key].values() for name in row.scores.values())
         scores = {name: record.scores[name] for name in names if name in record.scores}
@@ -259,7 +259,9 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterat
             said.seek(0)
             last = "\n".join(said.read().splitlines()[-TAIL:])
             code = process.returncode
-            raise UserError(f"the check of the command lines failed: {' '.join(command)} ended with {code}:\n{last}")
+            raise UserError(
+                f"the check of the command lines failed: {' '.join(command)} ended with exit code {code}:\n{last}"
+            )
 
 
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:

@@ -82,7 +82,8 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
             there = [name for one in runs for name in one.scores]
             files = ", ".join(str(one.path) for one in runs)
             faults.append(
-                f"row `{row.name}`, seed {seed}: {files} has no score `{score}`{near(score, there)}; the scores are "
+                f"row `{row.name}`, seed {seed}: {files} {'has' if len(runs) == 1 else 'have'} no score "
+                f"`{score}`{near(score, there)}; the scores are "
                 f"{', '.join(there)}. Name one of them under the row's `scores`, or null for an empty cell"
             )
         else:
@@ -135,7 +136,9 @@ def _warnings(rows: Sequence[Row], records: Records) -> list[str]:
     """Return warnings about rows with other data, other items, or another version of the program."""
     found = _other_data(rows, records) + _other_items(rows, records)
     if len({record.source for record in records.values()}) > 1:
-        found.append("the program was changed between these runs: another --out runs all of them again")
+        found.append(
+            "the program was changed between these runs. To make all of them with one version, give another --out"
+        )
     return found
 
 

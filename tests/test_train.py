@@ -252,7 +252,7 @@ def test_a_run_with_nothing_to_do_is_refused(
     assert train.run([command, f"--config={ROOT / 'configs' / 'demo_classifier.yaml'}", f"--trainer.{option}"]) == 1
     told = capsys.readouterr().err
     assert (
-        f"Error: --trainer.{name} is 0, so the command would do nothing. Give 1 or more, or leave it out."
+        f"Error: --trainer.{name} is 0, so the command would do nothing. Give a number above 0, or leave it out."
         in told.splitlines()
     )
     assert list(tmp_path.iterdir()) == []
@@ -433,7 +433,7 @@ def test_a_corpus_without_a_test_split_is_trained_on(
     command = of_config(corpus=json.dumps(splits))
     with caplog.at_level("INFO", "pytorch_lightning"):
         train.main(command)
-    assert "Not tested: the test split is missing" in caplog.text
+    assert "Not tested: the data have no test split" in caplog.text
     assert list(tmp_path.rglob("*.ckpt"))
     assert not list(tmp_path.rglob("results.json"))
 
@@ -554,8 +554,8 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
     config = f"--config={ROOT}/configs/demo.yaml"
     for args, message in (
         (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
-        ([config, "fit"], "error: the command must come first: python train.py fit | validate | test | pred"),
-        ([], "error: the command must come first: python train.py fit | validate | test | predict, then its options;"),
+        ([config, "fit"], "which is no command: write python train.py fit | validate | test | predict, then its"),
+        ([], "error: no command is given: write python train.py fit | validate | test | predict, then its options;"),
         (
             ["fit", "--model.init_args.decay=1", config],
             "'decay' is not accepted, as no class is named before it: give --con",
@@ -669,11 +669,11 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
-        (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(2 devices × 1 nodes\)"),
+        (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(2 devices × 1 node\)"),
         (slurm(2, NNODES="2"), [], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
         # No number of devices gives this on each of the nodes.
-        (slurm(3, NNODES="2"), [], r"1 nodes\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
-        (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$"),
+        (slurm(3, NNODES="2"), [], r"1 node\)\. Start the command with srun --nodes 1 --ntasks-per-node 1\.$"),
+        (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* with srun --nodes 1 --ntasks-per-node 2\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
         (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
@@ -721,11 +721,14 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(checkpoint: Path, of_con
     flipped = bytearray(content)
     weight = torch.load(checkpoint, weights_only=True)["state_dict"]["weight"]
     flipped[content.index(weight.numpy().tobytes())] ^= 1
-    for damaged in (content[: len(content) // 2], b"", bytes(flipped), b"text"):
+    for damaged in (content[: len(content) // 2], bytes(flipped)):
         path.write_bytes(damaged)
-        assert "weights_only" not in refused("this is not a checkpoint, or it is damaged")
+        refused("the checkpoint is damaged: it")
+    for other in (b"", b"text"):
+        path.write_bytes(other)
+        refused("this is not a checkpoint of a run")
     torch.save(torch.nn.Linear(2, 2), path)
-    refused(r"this is not a checkpoint, or it is damaged \(UnpicklingError\)\. ")
+    assert "weights_only" not in refused("this is not a checkpoint of a run")
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
         refused("this is not a checkpoint of a run")
@@ -759,7 +762,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     content = torch.load(checkpoint, weights_only=True)
     del content["config"], content["probe"]
     torch.save(content, copy)
-    with pytest.raises(TrainingError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give --ckpt_p"):
+    with pytest.raises(TrainingError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give a file"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
 
 

@@ -30,8 +30,9 @@ def checkpoint_file(path: str | Path) -> Path:
     """
     file = Path(path).expanduser()
     if not file.is_file():
+        fault = "this is a folder, not a checkpoint" if file.is_dir() else "there is no such checkpoint"
         raise TrainingError(
-            f"{file}: there is no such checkpoint. `python train.py fit` writes them to the folder checkpoints/ of its "
+            f"{file}: {fault}. Give a file that `python train.py fit` has written to the folder checkpoints/ of its "
             "run."
         )
     return file
@@ -43,20 +44,31 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     Raises:
         TrainingError: The file is damaged, or it is not a checkpoint of a run.
     """
+    if fault := _damage(path):
+        raise TrainingError(f"{path}: {fault}")
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
-        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # zipfile and the unpickler raise almost any exception on foreign bytes
-        damaged, content = type(error).__name__, None
-    if damaged:
-        raise TrainingError(
-            f"{path}: this is not a checkpoint, or it is damaged ({damaged}). Give another file from checkpoints/ of "
-            "its run, or train again."
-        )
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # the unpickler raises almost any exception on foreign bytes
+        content = None
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
     return content
+
+
+def _damage(path: Path) -> str | None:
+    """Return why a file cannot be a whole checkpoint, which is a zip archive, with a remedy; None if it can."""
+    advice = "Give another file from checkpoints/ of its run, or train again."
+    try:
+        with path.open("rb") as file:
+            if file.read(2) != b"PK":
+                return NOT_OF_A_RUN
+        with zipfile.ZipFile(path) as archive:
+            part = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
+    except OSError as error:
+        return f"the checkpoint cannot be read ({error.strerror or error}). Check its permissions."
+    except Exception:  # zipfile raises almost any exception on a damaged archive
+        return f"the checkpoint is damaged: it cannot be read as a zip archive. {advice}"
+    return None if part is None else f"the checkpoint is damaged: its part {part} has a wrong checksum. {advice}"
 
 
 def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +160,8 @@ def instantiate(
     if not name:  # trained by a program, not by train.py
         if getattr(getattr(base, "build", None), "__isabstractmethod__", False):
             raise TrainingError(
-                f"{path}: the checkpoint does not name its class. Load it with load_from_checkpoint of its class."
+                f"{path}: the checkpoint does not name its class, and {base.__name__} is only a base class. Load it "
+                "with load_from_checkpoint of the class that was trained."
             )
         known = inspect.signature(base).parameters
         every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
@@ -176,8 +189,10 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
         with only_known_classes(imported_classes(settings)):
             parsed = parser.parse_object({part: settings})
     except ArgumentError as error:
+        fault = explained(str(error))
+        advice = "" if "If you trust it" in fault else " Use the version of this program that wrote it, or train again."
         raise TrainingError(
-            f"{path}: the settings of --{part} in the checkpoint cannot be used here: {explained(str(error))}."
+            f"{path}: the settings of --{part} in the checkpoint cannot be used here: {fault}.{advice}"
         ) from None
     return without_permissions(parsed[part])
 

@@ -144,10 +144,9 @@ class ProbingCLI(CommandLine):
         """
         words: list[str] = sys.argv[1:] if args is None else args
         if not words or words[0] not in (*self.subcommands(), "-h", "--help"):
+            fault = f"the first word is {words[0]}, which is no command" if words else "no command is given"
             names = " | ".join(self.subcommands())
-            parser.error(
-                f"the command must come first: python train.py {names}, then its options; --help lists the configs"
-            )
+            parser.error(f"{fault}: write python train.py {names}, then its options; --help lists the configs")
         _import_trusted(words)
         test = self.parser_of("test")
         if (rest := without_data_options(words)) != words and words[0] == "test":
@@ -181,7 +180,9 @@ class ProbingCLI(CommandLine):
         trainer, path = self.settings.trainer, self.settings.ckpt_path
         self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
         if idle := next((name for name in NEEDS_ABOVE_ZERO[str(self.subcommand)] if trainer[name] == 0), None):
-            raise UserError(f"--trainer.{idle} is 0, so the command would do nothing. Give 1 or more, or leave it out.")
+            raise UserError(
+                f"--trainer.{idle} is 0, so the command would do nothing. Give a number above 0, or leave it out."
+            )
         if path == "best":
             raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
         if self.subcommand == "test" and self.settings.data is None:
@@ -203,7 +204,8 @@ class ProbingCLI(CommandLine):
         able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
         if self.subcommand not in able:
             does = "trains nothing" if self.subcommand == "fit" else f"cannot {self.subcommand}"
-            raise UserError(f"{name} {does}. Run it with `python train.py {' or '.join(able)}`.")
+            commands = " or ".join(f"`python train.py {stage}`" for stage in able)
+            raise UserError(f"{name} {does}. Run it with {commands}.")
         if path is not None and "fit" not in able:
             raise UserError(f"{name} trains nothing and takes no --ckpt_path: leave it out.")
         if self.checkpoint is not None:
@@ -266,9 +268,10 @@ class ProbingCLI(CommandLine):
             UserError: The run is not possible; the message lists all errors.
         """
         if not isinstance(self.datamodule, CorpusDataModule):
+            given = "not given" if self.datamodule is None else type(self.datamodule).__name__
             raise UserError(
-                f"{type(self.datamodule).__name__} cannot be checked by --preflight. Give --data a class of "
-                "datamodules/."
+                f"--preflight can check only the datamodules of this program, but --data is {given}. Give --data a "
+                "class of datamodules/, or leave out --preflight."
             )
         report, trainer, tasks = Report(), None, started_tasks()
         with report.part("model") as found:
@@ -282,7 +285,9 @@ class ProbingCLI(CommandLine):
         if was_requeued() and self.settings.resume == "auto" and trainer is not None and not report.faults:
             with suppress(UserError, OSError):  # `inspect` reports faults of the files
                 if state := RunState.find(runs / type(self.model).__name__, self._digest(trainer)):
-                    rank_zero_info(f"This job was requeued and continues the run in {state.run}, which was checked.")
+                    rank_zero_info(
+                        f"This job was requeued and continues the run in {state.run}: it is not checked again."
+                    )
                     return trainer
         inspect(report, self.model, self.datamodule, trainer, str(self.subcommand), tasks, runs, self.checkpoint)
         if tasks[0] == 0:
@@ -381,8 +386,10 @@ class ProbingCLI(CommandLine):
             if self.trainer.is_global_zero:
                 self.state.keep_trained(best, self.model.epochs_run)
         test = self.datamodule.files().get("test")
-        if test is None or not test.is_file():
-            rank_zero_info(f"Not tested: the test split is missing{'' if test is None else f' ({test})'}.")
+        if test is None:
+            rank_zero_info("Not tested: the data have no test split.")
+        elif not test.is_file():
+            rank_zero_info(f"Not tested: the file of the test split is missing ({test}).")
         elif best:
             rank_zero_info(f"Testing the best checkpoint, {Path(best).name}")
             self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best)
@@ -542,7 +549,7 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
         seen = counted(content["epoch"] + 1, "epoch")
         rank_zero_info(
             f"{path} is already trained for {seen} (--trainer.max_epochs {max_epochs}): testing only. Raise "
-            f"max_epochs to train further."
+            f"--trainer.max_epochs to train further."
         )
 
 

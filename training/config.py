@@ -105,11 +105,14 @@ def read_yaml(path: Path) -> object:
         raise SettingsError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8") from None
     except RecursionError:
         raise SettingsError(f"{path} is not valid YAML: its brackets are nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
+    except ValueError as error:
+        raise SettingsError(f"{path} has an impossible value ({error}): correct it, or write it in quotes") from None
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f", line {mark.line + 1}"
         fault = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise SettingsError(f"{path} is not valid YAML{place}: {fault}") from None
+        kind = "" if isinstance(error, yaml.constructor.ConstructorError) else " is not valid YAML"
+        raise SettingsError(f"{path}{kind}{place}: {fault}") from None
 
 
 _FRAME = (
@@ -125,6 +128,16 @@ def in_a_line(message: str) -> str:
     told = dict.fromkeys(line for line in lines if line and not line.startswith(_FRAME))
     return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
 
+
+_PLAIN = (
+    ("Does not validate against any of the Union subtypes; ", ""),
+    (r"\ba typing\.Literal\[([^\]]*)\]", r"one of \1"),
+    (r"\ba dict\b", "a mapping, {name: …}"),
+    (r"\ba str\b", "text"),
+    (r"Not of type NonNegativeInt: (\S+) .*", r"Expected a whole number, 0 or more. Got value: \1"),
+    (r"the following arguments are required: (\w+)", r"`\1` is missing"),
+)
+"""Patterns of Python's words in jsonargparse's messages, and plain words in their place."""
 
 _Typed = TypeVar("_Typed", bound="DataclassInstance")
 
@@ -143,7 +156,7 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     """
     if not isinstance(content, Mapping):
         found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"
-        raise SettingsError(f"{where} must be a mapping, `name: …`, not {found}")
+        raise SettingsError(f"{where} is {found}, but must be a mapping, such as `name: value`")
     names = [one.name for one in fields(kind)]
     for name, value in content.items():
         if name not in names:
@@ -152,12 +165,16 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
             )
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` has no value. Give it one, or leave it out")
-        if isinstance(value, list) and any(one in value[:place] for place, one in enumerate(value)):
-            raise SettingsError(f"{where}: `{name}` has duplicates: {value}")
+        twice = [one for place, one in enumerate(value) if one in value[:place]] if isinstance(value, list) else []
+        if twice:
+            raise SettingsError(f"{where}: `{name}` lists {twice[0]!r} more than once: name it once")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     try:
         return kind(**parser.parse_object(dict(content)).as_dict())
     except ArgumentError as error:
         fault = re.sub(r'Parser key "([^"]+)":\s*', r"`\1`: ", str(error))
-        raise SettingsError(f"{where}: {in_a_line(fault)}") from None
+        fault = in_a_line(fault)
+        for pattern, words in _PLAIN:
+            fault = re.sub(pattern, words, fault)
+        raise SettingsError(f"{where}: {fault}") from None

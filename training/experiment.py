@@ -68,9 +68,9 @@ class Experiment(LightningModule, Generic[Data]):
         given = self.trainer.datamodule  # type: ignore[attr-defined]
         data = part_of(given, self.takes)
         if data is None:
+            found = "no data are given" if given is None else f"{type(given).__name__} has none"
             raise UserError(
-                f"{type(self).__name__} needs {self.takes.holds}, but {type(given).__name__} has none. Use "
-                f"{self.takes.__name__}."
+                f"{type(self).__name__} needs {self.takes.holds}, but {found}. Give --data {self.takes.__name__}."
             )
         return data  # type: ignore[return-value]
 
@@ -99,5 +99,7 @@ def check_names(option: str, names: Sequence[str]) -> None:
         option: Option that holds the list, for the message.
         names: The list.
     """
-    if not names or len(set(names)) < len(names):
-        raise UserError(f"{option} must be a non-empty list without duplicates, not {list(names)}.")
+    if not names:
+        raise UserError(f"{option} is empty. Give at least one name.")
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise UserError(f"{option} lists {twice[0]} more than once. Name it once.")

@@ -182,7 +182,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         part = checkpoint.get(self.checkpoint_key)
         if not isinstance(part, Mapping) or not {"sizes", self.checkpoint_entry} <= part.keys():
             path, name = getattr(attached_trainer(self), "ckpt_path", None), type(self).__name__
-            remedy = f"Give --ckpt_path a file from checkpoints/ of a run of {name}."
+            remedy = f"Give a file from checkpoints/ of a run of {name}."
             raise TrainingError(f"{path or 'The file'} is not a checkpoint of {name}. {remedy}")
         trained = Origin(self.sizes_from(part), part.get("source", {}))
         if self.origin is None:
@@ -231,7 +231,10 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         content = read_checkpoint(path)
         with isolate_rng():  # initial parameters leave the random numbers of the caller unchanged
             module = instantiate(cls, path, configured_model(path, content), options)
-            module.on_load_checkpoint(dict(content))
+            try:
+                module.on_load_checkpoint(dict(content))
+            except TrainingError as error:
+                raise TrainingError(f"{path}: {error}") from None
         module.load_state_dict(content["state_dict"])
         module.loaded_from = path, {"config": content.get("config")}
         return module.to(device).eval()

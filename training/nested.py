@@ -113,7 +113,7 @@ def _made(file: Path | None, train: Callable[[], Best]) -> tuple[Best, str]:
     """Return the result of a training on this rank, and words for the log."""
     began = time.perf_counter()
     content, found = kept_tensors(file, lambda: {**(best := train())._asdict(), "part": dict(best.part)})
-    return Best(**content), "found" if found else f"trained in {time.perf_counter() - began:.1f} s"
+    return Best(**content), "found in the saved state" if found else f"trained in {time.perf_counter() - began:.1f} s"
 
 
 def train_nested(

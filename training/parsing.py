@@ -118,7 +118,11 @@ def check_settings(path: str, settings: object, at: str = "") -> None:
         SettingsError: The config has another form.
     """
     if not at and not isinstance(settings, Mapping):
-        raise SettingsError(f"{path} must be a mapping, `model: …` and `data: …`. Give --config one of configs/.")
+        found = "empty" if settings is None else "a list" if isinstance(settings, list) else f"{str(settings)[:40]!r}"
+        raise SettingsError(
+            f"{path} is {found}, but must be a mapping, such as `model: …` and `data: …`. Give --config one of "
+            "configs/."
+        )
     if isinstance(settings, Mapping):
         strange = [name for name in settings if name not in ("class_path", "init_args", "dict_kwargs")]
         if "class_path" in settings and strange:

@@ -159,8 +159,7 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
             the lists of the other tasks are emptied.
 
     Raises:
-        UserError: A task does not see the file of another task.
-        OSError: The folder cannot be written.
+        UserError: The folder cannot be written, or a task does not see the file of another task.
     """
     node = os.environ.get("SLURMD_NODENAME", platform.node())
     name = run_name() or f"{platform.node()}-{os.getpid()}"  # without a name this process is alone
@@ -175,8 +174,14 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
                 sign.unlink()
         return heard.get(rank)
 
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(own, json.dumps([node, faults]))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(own, json.dumps([node, faults]))
+    except OSError as error:
+        raise UserError(
+            f"{folder}: no files can be written there ({error.strerror}). Give --data.init_args.cache a folder that "
+            "can be written."
+        ) from error
     try:
         if ranks.rank:
             ranks.wait_for(lambda: not own.exists() or None, 0, own)
@@ -189,8 +194,8 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
         other = f"task {lost.rank}" + (f" on node {' or '.join(sorted(silent))}" if silent else "")
         raise UserError(
             f"{folder}: node {node} and {other} do not see each other's files (within {ranks.patience:.0f} s, "
-            f"--data.init_args.rank_timeout). Give --data.init_args.cache a folder that all nodes share, and start "
-            f"all {ranks.world} tasks with srun."
+            f"--data.init_args.rank_timeout). Give --data.init_args.cache a folder that all nodes share, and check "
+            f"that all {ranks.world} tasks were started."
         ) from None
     finally:
         own.unlink(missing_ok=True)
@@ -383,9 +388,10 @@ def check_tasks(trainer: Trainer) -> None:
         return
     tasks, nodes = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
     if tasks != trainer.num_devices * trainer.num_nodes:
-        options = f"--trainer.devices {tasks // nodes} --trainer.num_nodes {nodes}, or "
+        options = f"Give --trainer.devices {tasks // nodes} --trainer.num_nodes {nodes}, or start"
         raise UserError(
             f"SLURM has {counted(tasks, 'task')}, but the trainer needs {trainer.num_devices * trainer.num_nodes} "
-            f"({trainer.num_devices} devices × {trainer.num_nodes} nodes). Give {'' if tasks % nodes else options}srun "
-            f"--nodes {trainer.num_nodes} --ntasks-per-node {trainer.num_devices}."
+            f"({counted(trainer.num_devices, 'device')} × {counted(trainer.num_nodes, 'node')}). "
+            f"{'Start' if tasks % nodes else options} the command with srun --nodes {trainer.num_nodes} "
+            f"--ntasks-per-node {trainer.num_devices}."
         )

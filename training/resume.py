@@ -242,9 +242,10 @@ class Resume(StopBetweenBatches):
         if not frozen:
             return None
         who = f"rank {frozen[0]} gives" if len(frozen) == 1 else f"ranks {', '.join(map(str, frozen))} give"
+        whose = "its" if len(frozen) == 1 else "their"
         return LostRank(
             f"{self.state.run}: {who} no sign of life; the others have waited for {self._ranks.patience:.0f} s "
-            f"(--data.init_args.rank_timeout). Look at its output; the same command continues the run."
+            f"(--data.init_args.rank_timeout). Look at {whose} output; the same command continues the run."
         )
 
     def _agreed(self) -> Wish:

@@ -350,7 +350,8 @@ def _is_sound(path: Path, sha256: str) -> bool:
     """Return True if a file has this SHA-256; else log its name."""
     sound = path.is_file() and file_digest(path) == sha256
     if not sound:
-        log.warning("%s is damaged or missing, and is made again.", path)
+        fault = "is damaged" if path.is_file() else "is missing"
+        log.warning("%s %s, so training is repeated to make it again.", path, fault)
     return sound
 
 

@@ -206,5 +206,5 @@ def test_an_input_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     raw.begin(DATA, model)
     for batch in batches(model):
         show(model, batch, raw)
-    with pytest.raises(UserError, match="input 7, because the texts have fewer segments"):
+    with pytest.raises(UserError, match="show input 7, counted from 0, but the test has read fewer inputs"):
         raw.result({})

@@ -114,9 +114,9 @@ def flipped(whole: bytes) -> bytes:
             of_config("model: 3\ndata: {}\nseed_everything: 0"),
             "the checkpoint does not contain the configuration of its model",
         ),
-        (lambda whole: b"no checkpoint", "this is not a checkpoint, or it is damaged"),
-        (lambda whole: whole[:2000], "this is not a checkpoint, or it is damaged"),
-        (flipped, r"this is not a checkpoint, or it is damaged \(.*data/\d+\)"),
+        (lambda whole: b"no checkpoint", "this is not a checkpoint of a run"),
+        (lambda whole: whole[:2000], "the checkpoint is damaged: it cannot be read as a zip archive"),
+        (flipped, r"the checkpoint is damaged: its part .*data/\d+ has a wrong checksum"),
         (lambda whole: saved(state_dict={}), "this is not a checkpoint of a run"),
         (
             lambda whole: saved(**{"state_dict": {}, "epoch": 0, "pytorch-lightning_version": "2.6"}),

@@ -243,7 +243,7 @@ def test_random_sets_that_share_heads_are_counted() -> None:
             {},
             "no word of the corpus has the relation 'dative'; the relations are det",
         ),
-        ({"relations": ("det", "det")}, {}, "must be a non-empty list without duplicates"),
+        ({"relations": ("det", "det")}, {}, "relations lists det more than once"),
         ({"heads": 5}, {}, "heads is 5, but there are only 4 heads below the 1 layer that"),
         ({"upper": 2}, {}, "upper is 2, but must be from 1 to 1, as the encoder has 2 layers"),
         ({"random": 0}, {}, "random is 0, but must be at least 1"),
@@ -285,3 +285,8 @@ def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corp
 def test_a_checkpoint_that_is_not_there_is_refused_before_data_are_read(make: Callable[[str], object]) -> None:
     with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint"):
         make("absent.ckpt")
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="this is a folder, not a checkpoint"):
+        HeadAblation(str(tmp_path))

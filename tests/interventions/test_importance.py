@@ -240,7 +240,7 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
         analysis.begin(SimpleNamespace(names=names, drawn=drawn), one)  # type: ignore[arg-type]
         return analysis
 
-    with pytest.raises(UserError, match=r"has no language-modelling head.*without a label"):
+    with pytest.raises(UserError, match=r"has no language-modelling head.*no label"):
         begin(batch_of(one, "the fox", "the dogs"))
     with pytest.raises(UserError, match=r"needs exactly one corpus \(given: a, b\)"):
         begin(names=("a", "b"))

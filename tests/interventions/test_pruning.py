@@ -202,7 +202,7 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone_on_any_ar
     [
         ({"share": 0.4}, r"save is None and .*share is 0\.4: give both or neither"),
         ({"save": "x", "share": 1.5}, "share is 1.5, but must be above 0 and at most 1"),
-        ({"rankings": ["random", "random"]}, "must be a non-empty list without duplicates"),
+        ({"rankings": ["random", "random"]}, "rankings lists random more than once"),
     ],
 )
 def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -229,5 +229,5 @@ def test_what_cannot_be_pruned_is_refused(
     with pytest.raises(UserError, match=r"other\.ckpt"):
         run(of=other)
     corpus = write_texts(tmp_path, sizes=(20, 10, 10), labels=("bad", "odd"))
-    with pytest.raises(UserError, match=r"bad, good; of the data: bad, odd"):
+    with pytest.raises(UserError, match=r"bad, good, but those of --data are bad, odd"):
         run(f"--data.init_args.corpus={corpus}", "--data.init_args.positive=odd")

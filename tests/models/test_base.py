@@ -187,7 +187,7 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]
     torch.save(foreign, tmp_path / "foreign.pt")
-    with pytest.raises(TrainingError, match=r"foreign\.pt is not a checkpoint of AttentionClassifier\. Give --ckpt"):
+    with pytest.raises(TrainingError, match=r"foreign\.pt.* is not a checkpoint of AttentionClassifier\. Give a file"):
         again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=tmp_path / "foreign.pt", verbose=False)
 
 
@@ -242,5 +242,5 @@ def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int,
 
 def test_other_data_are_refused(corpus: str, tmp_path: Path) -> None:
     data = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
-    with pytest.raises(UserError, match=r"needs labelled texts, but DependencyDataModule has none\. Use"):
+    with pytest.raises(UserError, match=r"needs labelled texts, but DependencyDataModule has none\. Give"):
         trainer_of(tmp_path).fit(model_of(), datamodule=data)

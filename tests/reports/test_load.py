@@ -69,7 +69,7 @@ def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
     run(tmp_path / "a", 0.1)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "results.json").write_text("{", encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"left out: .*b.results\.json is not a results\.json written by a run"):
+    with pytest.warns(UserWarning, match=r"left out: .*b.results\.json is damaged: it is not valid JSON"):
         assert reports.load(tmp_path)["run"].unique().tolist() == [str(tmp_path / "a")]
     with pytest.raises(RecordError, match=r"no run has a results\.json that can be read"):
         reports.load(tmp_path / "nowhere")

@@ -180,11 +180,11 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "Give exactly one of --text, --corpus"),
+        ((), "Nothing to show is given. Give --text, --corpus"),
         (("--text", " "), "contains no word"),
-        (("--text", "a", "--corpus", "b"), "Give exactly one of"),
+        (("--text", "a", "--corpus", "b"), "--text, --corpus and --store exclude each other"),
         (("--text", "a", "--layers", "3"), "--layers 3: the encoder has 2 layers"),
-        (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1"),
+        (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1, but 0 is given"),
         (("--text", "the fox " * 40), "82 pieces, but .* reads at most 64"),
         (("--text", "a", "--quantity", "hidden"), "is only in stores"),
         (("--text", "a", "--saliency", "none.ckpt"), "none.ckpt: there is no such file. Give a checkpoint"),
@@ -199,7 +199,7 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
         (("--list", "--text", "a"), "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER"),
         (("--text", "a", "--saliency", "{folder}"), "the folder and its subfolders contain no checkpoint"),
         (("--corpus", "no.conllu", "--id", "s1"), "no.conllu.*no such file"),
-        (("--corpus", __file__), "test_view.py: neither a treebank .* nor a CoNLL-2012 file"),
+        (("--corpus", __file__), "test_view.py: this is neither a treebank .* nor a CoNLL-2012 file"),
         (("--store", "{folder}"), "is not an attention store"),
         (("--store", "{folder}", "--pieces"), "need --text or --corpus"),
     ],

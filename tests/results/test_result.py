@@ -67,11 +67,17 @@ class TestResult:
         with pytest.raises(ValueError, match="cannot be a file name"):
             Result("probe", {}, figures={name: HEADS})
 
-    @pytest.mark.parametrize("ratios", [{"las": ("right", "all")}, {"uas": ("right", "of")}])
-    def test_a_ratio_is_a_score_and_two_columns(self, ratios: dict[str, tuple[str, str]]) -> None:
+    @pytest.mark.parametrize(
+        ("ratios", "fault"),
+        [
+            ({"las": ("right", "all")}, "`ratios` has 'las', which is not among `scores`"),
+            ({"uas": ("right", "of")}, r"ratios\['uas'\] is .*, but must name two columns"),
+        ],
+    )
+    def test_a_ratio_is_a_score_and_two_columns(self, ratios: dict[str, tuple[str, str]], fault: str) -> None:
         items = pd.DataFrame({"right": [1], "all": [2]})
         assert Result("probe", uas(0.5), items=items, ratios={"uas": ("right", "all")}).ratios
-        with pytest.raises(ValueError, match=r"ratios\[.*\] is .* must be one of `scores`, and the pair two"):
+        with pytest.raises(ValueError, match=fault):
             Result("probe", uas(0.5), items=items, ratios=ratios)
 
 

@@ -276,7 +276,7 @@ def test_other_denominators_are_told(tmp_path: Path) -> None:
     a = items(1)
     b = a.assign(scored=a["scored"] + (a["sentence"] < 7))
     runs = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
-    assert f"Warning: in 7 items the denominators of {runs[1]} and {runs[0]} differ" in run_main(*runs)
+    assert f"Warning: in 7 items the denominators of {runs[1]} and {runs[0]} differ, so the two" in run_main(*runs)
 
 
 EXPECTED = "Give a run folder, a results.json, or SWEEP_DIR:ROW"
@@ -308,7 +308,7 @@ def no_results(run: Path) -> None:
         (lambda run: (run / "items.parquet").write_text("words"), r"items.parquet cannot be read \("),
         (
             lambda run: (run / "results.json").write_text("{"),
-            rf"results.json is damaged, or is not the results.json of a run .*\. {EXPECTED}",
+            rf"results.json is damaged: it is not valid JSON .*\. {EXPECTED}",
         ),
         (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not valid YAML"),
     ],
@@ -324,7 +324,7 @@ def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], 
     [
         (items(1).replace("text-1", "text-0"), "1 item has the same id as another item"),
         (items(1).drop(columns=["id", "sentence"]), "has no column id, sentence or document"),
-        (items(1).assign(scored=[*[np.nan] * 9, *[25.0] * (SENTENCES - 9)]), "a count of uas is missing"),
+        (items(1).assign(scored=[*[np.nan] * 9, *[25.0] * (SENTENCES - 9)]), "a count of uas is not a finite number"),
     ],
 )
 def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: str, tmp_path: Path) -> None:
@@ -335,8 +335,8 @@ def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: s
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        ("uass", r"uass is not a score \(did you mean `uas`\?\); there are counts per item of: uas"),
-        ("loss", "loss cannot be compared item by item; there are counts per item of: uas"),
+        ("uass", r"uass is not a score \(did you mean `uas`\?\); choose a score with counts per item: uas"),
+        ("loss", "loss cannot be compared item by item; choose a score with counts per item: uas"),
         ("uas", "run is named twice"),
     ],
 )

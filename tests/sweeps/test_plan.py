@@ -92,38 +92,41 @@ def test_a_run_is_known_by_what_decides_its_numbers(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "rows: {a: {config: a.yaml}}\ngrid: {axes: {}}": "must have either `rows` or a `grid`",
-    "": "must have either `rows` or a `grid`",
-    "rows: {}": "must have either `rows` or a `grid`",
-    "rows: [a]": r"`rows`: Expected a dict. Got value: \['a'\]",
-    "rows: {a: 1}": "`rows`: Expected a dict. Got value: 1",
+    "rows: {a: {config: a.yaml}}\ngrid: {axes: {}}": "the plan has both `rows` and a `grid`. Remove one",
+    "": "the plan has neither `rows` nor a `grid`. Add one",
+    "rows: {}": "the plan has neither `rows` nor a `grid`",
+    "rows: [a]": r"`rows`: Expected a mapping, {name: …}. Got value: \['a'\]",
+    "rows: {a: 1}": "`rows`: Expected a mapping, {name: …}. Got value: 1",
     "rows: {a: {conifg: a.yaml}}": r"row `a`: unknown key `conifg` \(did you mean `config`\?\)",
     "rows: {a: {set: {x: 1}}}": "row `a` has no `config`",
-    "rows: {a: {config: 1}}": "row `a`: `config`: Expected a str. Got value: 1",
+    "rows: {a: {config: 1}}": "row `a`: `config`: Expected text. Got value: 1",
     "rows: {a: {config: no.yaml}}": r"row `a`: there is no config .*no\.yaml \(paths are relative to the folder of",
-    "rows: {a: {config: a.yaml, command: predict}}": r"`command`: Expected a typing.Literal.*predict",
+    "rows: {a: {config: a.yaml, command: predict}}": r"`command`: Expected one of 'fit', 'test'. Got value: predict",
     "rows: {a: {config: a.yaml, seeds: 1}}": "row `a`: `seeds`: Expected a list. Got value: 1",
-    "rows: {a: {config: a.yaml, scores: {uuas: x}}}": "row `a`: `scores` has `uuas`, which is not among the plan's",
-    "rows: {a: {config: a.yaml, scores: {uas: 1}}}": "row `a`: `scores`: .*Expected a str",
-    "rows: {a: {config: a.yaml, seeds: [-1]}}": "row `a`: `seeds`: .*-1 does not conform to restriction v>=0",
-    "rows: {a: {config: a.yaml, seeds: [true]}}": "row `a`: `seeds`: .*True not a number",
-    "rows: {a: {config: a.yaml, seeds: [1, 1]}}": r"row `a`: `seeds` has duplicates: \[1, 1\]",
+    "rows: {a: {config: a.yaml, scores: {uuas: x}}}": r"row `a`: `scores` has `uuas` \(did you mean `uas`\?\), which",
+    "rows: {a: {config: a.yaml, scores: {uas: 1}}}": "row `a`: `scores`: .*Expected text",
+    "rows: {a: {config: a.yaml, seeds: [-1]}}": "row `a`: `seeds`: .*Expected a whole number, 0 or more. Got value: -1",
+    "rows: {a: {config: a.yaml, seeds: [true]}}": "row `a`: `seeds`: .*Expected a whole number, 0 or more. Got value: "
+    "True",
+    "rows: {a: {config: a.yaml, seeds: [1, 1]}}": "row `a`: `seeds` lists 1 more than once: name it once",
     "rows: {a: {config: a.yaml, seeds: []}}": "row `a`: `seeds` has no value. Give it one, or leave it out",
-    "rows: {a: }": "`a` is empty|Expected a dict",
-    "rows: {a: {config: a.yaml, checkpoints: [':b']}}": "`checkpoints` names the row `b`, which is not above this row",
-    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "`checkpoints` refers back to this plan",
+    "rows: {a: }": "`a` is empty|Expected a mapping",
+    "rows: {a: {config: a.yaml, checkpoints: [':b']}}": "`checkpoints` names the row `b`, but no row is above this one",
+    "rows: {c: {config: a.yaml}, a: {config: a.yaml, checkpoints: [':b']}}": r"`b`, which is .* one \(rows above: c\)",
+    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "`checkpoints` names the plan itself. Write a row of",
     "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
-    "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` cannot be set: `seeds` are",
+    "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` is set by the sweep: give the seeds",
     "rows: {a: {config: a.yaml, set: {--x: 1}}}": "options are named without dashes: `x`, not `--x`",
-    "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set`: x cannot be written on a command line",
+    "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set` gives x the value 2026-01-01, which cannot be written",
     "rows: {a: {runs: []}}": "row `a`: `runs` has no value",
-    "rows: {a: {runs: [{config: a.yaml, seeds: [1]}]}}": "row `a`, run 1: a single run may only have the keys",
+    "rows: {a: {runs: [{config: a.yaml, seeds: [1]}]}}": "row `a`, run 1: `seeds` belongs to the row, not to",
     "name: a/b\nrows: {a: {config: a.yaml}}": "the sweep is called 'a/b', but its name becomes a file name",
     "label: uas\nrows: {a: {config: a.yaml}}": "two columns would be called `uas`",
     "label: seed\nrows: {a: {config: a.yaml}}": "two columns would be called `seed`",
     "columns: [probe, usa]\nrows: {a: {config: a.yaml}}": r"there is no column `usa` \(did you mean `uas`\?\); there",
-    "label: probe\ngrid: {axes: {x: {y: {config: a.yaml}}}}": "`label` is only for `rows`",
-    "grid: {config: a.yaml}": "`grid` must have `axes`, each with its values",
+    "label: probe\ngrid: {axes: {x: {y: {config: a.yaml}}}}": "`label` stands beside a `grid`",
+    "grid: {config: a.yaml}": "`grid` has no `axes`. Give them, each with its values",
+    "grid: {config: a.yaml, axes: {x: [y]}}": "`grid`: the axis `x` has no mapping of values",
     "grid: {axes: {x: {y: {rnus: []}}}}": "row `y`: `rnus` is empty|unknown key `rnus`",
 }
 
@@ -135,14 +138,22 @@ def test_faults_say_where_they_are(text: str, tmp_path: Path) -> None:
         read_sweep(write_spec(tmp_path, head + text, a=""))
 
 
+def test_plans_that_take_checkpoints_from_each_other_are_refused(tmp_path: Path) -> None:
+    other = f"{HEAD}rows: {{a: {{config: a.yaml, checkpoints: [spec.yaml]}}}}"
+    (tmp_path / "other.yaml").write_text(other, encoding="utf-8")
+    path = write_spec(tmp_path, f"{HEAD}rows: {{a: {{config: a.yaml, checkpoints: [other.yaml]}}}}", a="")
+    with pytest.raises(UserError, match=r"other\.yaml: `checkpoints` names .*spec\.yaml, whose own `checkpoints` lead"):
+        read_sweep(path)
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
         (["x=1"], "options of train.py after `--` need their values: --name=value, not 'x'"),
         (["--x"], "not '--x'"),
         (["--x", "--y=1"], "not '--x'"),
-        (["--config=b.yaml"], "`config` cannot be set: `config` names the one config of a run"),
-        (["--trainer.default_root_dir=b"], "cannot be set: `--out` is where the runs are kept"),
+        (["--config=b.yaml"], "`config` is set by the sweep: name the one config of the run"),
+        (["--trainer.default_root_dir=b"], "is set by the sweep: give the folder of the runs with --out"),
     ],
 )
 def test_faults_of_further_arguments(extra: list[str], message: str, tmp_path: Path) -> None:
@@ -162,15 +173,15 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
     [
         (
             "rows:\n  one: 1\n  two: 2\n  one: 3\n",
-            r"a\.yaml is not valid YAML, line 4: the key `one` occurs twice in one mapping: remove one$",
+            r"a\.yaml, line 4: the key `one` occurs twice in one mapping: remove one$",
         ),
         ("- {a: 1}\n- {a: 1, a: 1}\n", r"line 2: the key `a` occurs twice"),
         ("false: 1\n", r"line 1: the key `false` is not a string: write it in quotes$"),
         ("a: [1\n", r"a\.yaml is not valid YAML, line 2: "),
         ("[" * 100_000, r"a\.yaml is not valid YAML: its brackets are nested too deeply$"),
-        ("a: 2026-13-45\n", r"a\.yaml is not valid YAML: .*month"),
-        ("- rows: {}\n- scores: []\n", r"a\.yaml must be a mapping, `name: …`, not a list$"),
-        ("", r"a\.yaml must be a mapping, `name: …`, not empty$"),
+        ("a: 2026-13-45\n", r"a\.yaml has an impossible value \(.*month.*\): correct it, or write it in quotes$"),
+        ("- rows: {}\n- scores: []\n", r"a\.yaml is a list, but must be a mapping, such as `name: value`$"),
+        ("", r"a\.yaml is empty, but must be a mapping, such as `name: value`$"),
         ("\udcff", r"a\.yaml is not UTF-8 \(.* at byte 0\): save it as UTF-8$"),
         (None, r"a\.yaml cannot be read: No such file"),
     ],

@@ -152,7 +152,8 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
     assert (tmp_path / "checks.txt").read_text() == checks == "checked\nchecked\n"
     (tmp_path / "a.yaml").write_text("broken")
     with pytest.raises(
-        UserError, match=r"the check of the command lines failed: .* --check ended with 1:\nOh: the program is broken"
+        UserError,
+        match=r"the check of the command lines failed: .* --check ended with exit code 1:\nOh: the program is broken",
     ):
         sweep(spec)
 
@@ -217,7 +218,7 @@ def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tm
     code, told = sweep(spec)
     assert code == 1
     assert "is not the results.json of a run" in told
-    assert f"; remove {next((tmp_path / 'out' / 'runs').iterdir())} to run it again" in told
+    assert f"To run it again, remove {next((tmp_path / 'out' / 'runs').iterdir())} and repeat" in told
 
 
 def test_runs_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
