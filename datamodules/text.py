@@ -475,8 +475,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def max_cells(self) -> int:
         """Largest size of a batch in cells of its padded attention matrices, `batch · longest²`.
 
-        `longest` is the number of tokens of the longest segment, which alone may exceed the bound. If the
-        bound was not given, it depends on the device of the encoder, which is known after `setup`.
+        `longest` is the number of tokens of the batch's longest segment. A batch of one segment may exceed the
+        bound. If the bound was not given, it depends on the device of the encoder, which is known after `setup`.
         """
         return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 

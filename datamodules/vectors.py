@@ -125,7 +125,7 @@ def load_vectors(
         words: Count of every form in the corpus.
         root: Data root, under which `glove/` lies.
         cache: Cache folder; its `vectors/` holds the cached vectors.
-        source: Files of the encoder that the name `encoder` stands for; None without one.
+        source: Files of an encoder, needed if `spec.name` is `encoder`: the vectors are then its input embeddings.
         encoder: Function that loads this encoder; None for `Encoder(source)`.
 
     Raises:

@@ -225,8 +225,8 @@ class ChosenHeads:
 
         Args:
             groups: Groups of words, each bool `[words]`.
-            predictors: For each group, the index of the predictor whose accuracy on this group gets an
-                interval.
+            predictors: For each group, the predictor whose accuracy on this group gets an interval: its column
+                in `self.scored.predicted`, which is a head in one direction.
 
         Returns:
             Lower ends and upper ends, each `[groups]`.

@@ -201,8 +201,8 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
     def checkpoint_part(self) -> dict[str, Any]:
         """Return the entries of a checkpoint that describe the model; its weights are stored apart.
 
-        The entries are the data and sizes for which the parameters were created, and the class of every
-        submodule. The classes are stored because some submodules have no parameters.
+        The entries are the training data, the sizes of the parameters, and the class of every submodule. The
+        classes also tell apart models that differ in submodules without parameters.
         """
         return {**super().checkpoint_part(), "modules": _modules(self)}
 

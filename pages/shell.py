@@ -29,7 +29,7 @@ _TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": 
 
 
 class Packed(bytes):
-    """Data of a page, compressed with zlib.
+    """Data of a page; the constructor compresses them with zlib.
 
     The scripts of the page read the data with `unpacked(id)`. The length of this object is the number of
     compressed bytes, before base64.

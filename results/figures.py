@@ -21,7 +21,7 @@ _Rows = Iterable[tuple[object, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Figure(ABC):
-    """Base class of figures: what is drawn, without the drawing itself.
+    """Base class of figures: the numbers and labels of a figure, which `reports.figures` draws.
 
     Attributes:
         title: Title, which is also the caption.
