@@ -171,14 +171,12 @@ def test_texts_without_links_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="have no links between words"):
         begun(one, [plain])
     remedy = r"other links: set `corpus`, `split` or `format` in --data\.init_args\.corpora\.$"
-    too_long = (
-        r"none of 1 links is within .*: 1 are in passages of more than 2 words.* larger `max_words` or null, or read"
-    )
+    too_long = r"leaves out all links .*in a passage of more than 2 words: 1; .* larger `max_words` or null, or read"
     with pytest.raises(UserError, match=f"{too_long} {remedy}"):
         begun(one, LINKED[1:2], max_words=2)
     near = passage(WORDS, (Link("near", (2, 3), (4,)), Link("wide", (0,), (2, 3, 4, 5))))
     with pytest.raises(
-        UserError, match=rf"bounds: 1 have .* at one end, and the ends of 1 are .* apart\. Read {remedy}"
+        UserError, match=rf"texts \(with more than 3 words at one end: 1; with ends .* apart: 1\)\. Read {remedy}"
     ):
         begun(one, [near])
 

@@ -35,7 +35,10 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
         (f"{HEADER}{FOX}\tA\t0\t2\n", r":2: column 'from' contains word number 0, "),
         (f"{HEADER}{FOX}\tA\t\t2\n", r":2: column 'from' is empty\."),
         (f"{HEADER}{FOX}\tA\t1\n", r":2: the row has 3 fields, but the first row has 4\."),
-        ("sentence\tlabel\tstart\tto\n", r":1: the header has no column 'from'\. Write sentence, label, from, to "),
+        (
+            "sentence\tlabel\tstart\tto\n",
+            r":1: the header has no column 'from'\. Name the columns sentence, label, from, to in",
+        ),
         (b"\xff\xfes\0\n", r":1: byte 0xff .*UTF-16"),
     ],
 )

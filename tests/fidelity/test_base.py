@@ -93,15 +93,15 @@ TWICE = ["attention", "attention"]
         (
             Correlation,
             {"saliencies": ["leave_one_out"] * 2},
-            "without duplicates, not ['leave_one_out', 'leave_one_out']",
+            "saliencies lists leave_one_out more than once",
         ),
-        (Correlation, {"saliencies": []}, "must be a non-empty list"),
-        (GuidedMLP, {"sources": ("own", "own")}, "without duplicates, not ['own', 'own']"),
-        (Rationale, {"rankings": TWICE}, "without duplicates, not ['attention', 'attention']"),
+        (Correlation, {"saliencies": []}, "saliencies is empty"),
+        (GuidedMLP, {"sources": ("own", "own")}, "sources lists own more than once"),
+        (Rationale, {"rankings": TWICE}, "rankings lists attention more than once"),
         (Rationale, {"fractions": (0.1, 1.0)}, "fractions is [0.1, 1.0]"),
-        (SetErasure, {"rankings": TWICE}, "without duplicates"),
-        (Fidelity, {"tests": [Perturbation()] * 2}, "without duplicates, not ['perturbation', 'perturbation']"),
-        (Fidelity, {"tests": []}, "must be a non-empty list"),
+        (SetErasure, {"rankings": TWICE}, "rankings lists attention more than once"),
+        (Fidelity, {"tests": [Perturbation()] * 2}, "--model.init_args.tests lists perturbation more than once"),
+        (Fidelity, {"tests": []}, "--model.init_args.tests is empty"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
