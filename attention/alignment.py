@@ -76,8 +76,9 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
             for place in absent:
                 if tokenizer.unk_token is None:
                     raise AlignmentError(
-                        f"The tokenizer gives no piece for the word {original[place]!r}, and "
-                        f"{type(tokenizer).__name__} has no unknown token. Remove the word from the corpus."
+                        f"The tokenizer gives no piece for the word {original[place]!r} (word {place + 1} of the text "
+                        f"that begins {' '.join(original[:6])!r}), and {type(tokenizer).__name__} has no unknown "
+                        "token. Remove the word from the corpus."
                     )
                 sentence[place] = str(tokenizer.unk_token)
         encoded = _encode(tokenizer, words)

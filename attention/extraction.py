@@ -275,7 +275,7 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
     name = encoder.source.spec.name
     for layer, value, stored in zip(layers, largest.tolist(), largest.to(options.dtype).tolist(), strict=True):
         if not isfinite(value):
-            raise UserError(f"{name}: a hidden state of layer {layer} is nan or infinite. Choose another checkpoint.")
+            raise UserError(f"{name}: a hidden state of layer {layer} is {value}, not finite. Choose another encoder.")
         if not isfinite(stored):
             found = f"the hidden states of layer {layer} reach {value:.4g}, but {options.precision} ends at"
             remedy = "Use single precision: --data.init_args.options.precision float32."
@@ -506,8 +506,8 @@ def _failed_writes_explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{folder}: {error.strerror or error}. Check permissions and disk, then run again (finished shards are "
-            "kept); or put the stores elsewhere (--data.init_args.cache)."
+            f"{folder}: the store cannot be written ({error.strerror or error}). Check permissions and disk, "
+            "then run again (finished shards are kept); or put the stores elsewhere (--data.init_args.cache)."
         ) from error
 
 

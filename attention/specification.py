@@ -27,7 +27,7 @@ from attention.encoder import EncoderSource, LoadedEncoder
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
-from results.errors import UserError, check_values
+from results.errors import UserError, check_values, counted
 
 TooLong = Literal["error", "skip", "window"]
 Precision = Literal["float16", "float32"]
@@ -73,8 +73,8 @@ class Options:
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
                 raise UserError(
-                    f"--data.init_args.options.{name} is {list(chosen)}, but must be distinct numbers from 1 on in "
-                    f"ascending order, such as [1, 3]. Leave it out for all {name}."
+                    f"--data.init_args.options.{name} is {list(chosen)}, but must be one or more distinct numbers from "
+                    f"1 on in ascending order, such as [1, 3]. Leave it out for all {name}."
                 )
 
     @property
@@ -341,13 +341,13 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
         return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
     kept: list[Sentence] = []
     inputs: list[tuple[AlignedPieces, ...]] = []
-    counted = ("words_without_piece", UNKNOWN_WORDS, "skipped_too_long", "windowed", "lost_arcs")
-    found = Counter(dict.fromkeys(counted, 0))
+    counts = ("words_without_piece", UNKNOWN_WORDS, "skipped_too_long", "windowed", "lost_arcs")
+    found = Counter(dict.fromkeys(counts, 0))
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])
         for sentence, whole in zip(sentences, pieces, strict=True):
-            parts = _fit(sentence, whole, encoder.max_length, extraction.options.too_long)
+            parts = _fit(sentence, whole, encoder.max_length, extraction)
             if not parts:
                 found["skipped_too_long"] += 1
                 continue
@@ -360,8 +360,8 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
             inputs.append(parts)
     if not kept:
         raise UserError(
-            f"All {len(treebank.sentences)} sentences have more than {encoder.max_length} pieces, so none is left. Set "
-            "--data.init_args.options.too_long window."
+            f"{_place(extraction)}every sentence has more than {encoder.max_length} pieces and was skipped, so none is "
+            "left. Set --data.init_args.options.too_long window."
         )
     audit, labels = {**treebank.audit, **found}, to_table(kept)
     if (reach := _reach_of(inputs, encoder, layers, extraction.options.from_pieces)) is not None:
@@ -408,13 +408,20 @@ def _reach(cut: Sequence[AlignedPieces], masks: NDArray[np.bool_], from_pieces: 
     return found
 
 
-def _fit(sentence: Sentence, whole: AlignedPieces, limit: int, policy: TooLong) -> tuple[AlignedPieces, ...]:
+def _place(extraction: Extraction) -> str:
+    return f"{extraction.corpus}: " if extraction.reader else ""  # without a reader the sentences are of no file
+
+
+def _fit(sentence: Sentence, whole: AlignedPieces, limit: int, extraction: Extraction) -> tuple[AlignedPieces, ...]:
     if len(whole) <= limit:
         return (whole,)
-    if policy == "skip":
+    if extraction.options.too_long == "skip":
         return ()
-    too_long = f"sentence {sentence.id}: {len(sentence)} words, {len(whole)} pieces, over the limit of {limit}"
-    if policy == "error":
+    too_long = (
+        f"{_place(extraction)}sentence {sentence.id} of {counted(len(sentence), 'word')} has {len(whole)} pieces, but "
+        f"the encoder takes at most {limit}"
+    )
+    if extraction.options.too_long == "error":
         raise AlignmentError(
             f"{too_long}. Choose what happens to such sentences: --data.init_args.options.too_long window "
             f"(overlapping windows) or skip (left out, and counted)."

@@ -150,17 +150,20 @@ def _typed(kind: Any, value: Any, at: str) -> object:  # noqa: ANN401 # a type h
     if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
         hints = get_type_hints(kind)
         fields = {name: _typed(hints.get(name, object), one, f"{at}.{name}") for name, one in value.items()}
+        where = at.lstrip(".") or "the manifest"
         try:
             return kind(**fields)
-        except TypeError as error:  # a field that is missing or unknown
-            raise ValueError(f"{at.lstrip('.') or 'the manifest'}: {error}") from None
+        except TypeError:
+            fault = "has the unknown fields" if (names := sorted(fields.keys() - hints.keys())) else "lacks the fields"
+            names = names or sorted(hints.keys() - fields.keys())
+            raise ValueError(f"{where} {fault} {', '.join(names)}") from None
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(_typed(inside[0], one, f"{at}[{place}]") for place, one in enumerate(value))
     if get_origin(kind) is Mapping and isinstance(value, dict):
         return {name: _typed(inside[1], one, f"{at}.{name}") for name, one in value.items()}
     if kind is object or type(value) is kind:
         return value
-    raise ValueError(f"{at.lstrip('.')} is of the wrong type, {type(value).__name__}")
+    raise ValueError(f"{at.lstrip('.')} is of type {type(value).__name__} instead of {kind.__name__}")
 
 
 def store_key(identity: Mapping[str, object]) -> str:
@@ -258,14 +261,17 @@ class Store:
             for name in (MANIFEST, manifest.labels.file, *(part.file for part in manifest.shards)):
                 _remove(folder / name)
             log.warning(
-                "%s: holds the files of another store, %s; they are removed, and it is rebuilt", folder, manifest.key
+                "%s: holds the files of another store, %s; they are removed, and the store is rebuilt",
+                folder,
+                manifest.key,
             )
             return None
         whole = True
         for part in (manifest.labels, *manifest.shards):
             if not _sound(file := folder / part.file, part, digests):
+                fault = "damaged or truncated" if file.exists() else "missing"
                 _remove(file)  # at once, before another process rebuilds it
-                log.warning("%s: missing, damaged or truncated; it is rebuilt", file)
+                log.warning("%s: %s; it is rebuilt", file, fault)
                 whole = False
         if not whole:
             return None
@@ -285,7 +291,10 @@ class Store:
         if manifest.items != len(self.labels):
             raise ValueError(f"it lists {manifest.items} items, but the file of labels has {len(self.labels)}")
         if manifest.delimiters.keys() != {"start", "end"} or (encoder is not None and "name" not in manifest.encoder):
-            raise ValueError("the name of the encoder or the delimiters are missing")
+            of_encoder = manifest.delimiters.keys() == {"start", "end"}
+            raise ValueError(
+                f"{'the name of the encoder' if of_encoder else '`start` or `end` of its delimiters'} is missing"
+            )
         expected = {tensor_name(name, item) for item in range(manifest.items) for name in manifest.quantities}
         try:
             tensors = self._tensors
@@ -464,7 +473,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
-            f"{path}: the file is damaged or belongs to another store, and cannot be removed ({error.strerror}). Make "
+            f"{path}: the file does not fit its store, but cannot be removed ({error.strerror}). Make "
             "its folder writable, or put the stores elsewhere (--data.init_args.cache)."
         ) from error
 

@@ -268,14 +268,14 @@ def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
 
 def _over_pieces(items: Items) -> Items:
     """Return the same inputs with every piece as a separate word."""
-    return replace(items, inputs=tuple((_each_alone(cut),) for cut in items.inputs))
+    return replace(items, inputs=tuple((_each_alone(*each),) for each in enumerate(items.inputs)))
 
 
-def _each_alone(parts: tuple[AlignedPieces, ...]) -> AlignedPieces:
+def _each_alone(index: int, parts: tuple[AlignedPieces, ...]) -> AlignedPieces:
     if len(parts) > 1:
         raise AlignmentError(
-            "A sentence is longer than the encoder's limit and was read in overlapping windows, which give no "
-            "piece-level matrix. Use over='words'."
+            f"Sentence {index} (counted from 0) is longer than the encoder's limit and was read in overlapping "
+            "windows, which give no piece-level matrix. Use over='words', or leave the sentence out."
         )
     [pieces] = parts
     inside = pieces.inside

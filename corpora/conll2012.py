@@ -97,8 +97,11 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     for text in texts:
         name = text.name if parts[text.name] == 1 else f"{text.name}:{text.part}"
         if name in ids:  # a document may be named as another one's part
-            wrong = f"the document name {name} is also that of the document at line {ids[name]}"
-            raise CorpusError.at(path, text.line, wrong, "Rename it")
+            wrong = (
+                f"this document and that at line {ids[name]} are both called {name}, as a part of a document is called "
+                "NAME:PART"
+            )
+            raise CorpusError.at(path, text.line, wrong, "Rename one of them in its `#begin document`")
         ids[name] = text.line
         documents.append(_document(path, name, text, audit))
     return Documents(tuple(documents), audit)
@@ -114,7 +117,7 @@ def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Docu
         try:
             head, way, candidates = find_head(sentence, start, end)
         except ParseBitError as error:
-            remedy = "Correct the parse column of the sentence, or write - in this column of all its rows"
+            remedy = "Correct column 6, the parse, of the sentence, or write - in this column of all its rows"
             raise CorpusError.at(path, sentence.lines[error.word], str(error), remedy) from None
         kind, heuristic = find_type(sentence, start, end, head)
         mentions.append(Mention(index, start, end, head, kind, numbers[cluster]))
@@ -174,7 +177,8 @@ class _Reader:
             self._sentence(rows)
         if self._open is not None:
             wrong = f"the document {self._open.name} begins here, but has no `#end document`"
-            raise self._error(self._open.line, wrong, "Fetch the file again if it is cut off, or write `#end document`")
+            remedy = "If the file is cut off, fetch it again; else write `#end document` after the last sentence"
+            raise self._error(self._open.line, wrong, remedy)
 
     def _begin(self, number: int, name: str, part: str) -> None:
         if self._open is not None:
@@ -182,16 +186,15 @@ class _Reader:
             raise self._error(number, wrong, "Write `#end document` before this line")
         if line := self._seen.get((name, int(part))):
             wrong = f"document {name}, part {part}, occurs already at line {line}"
-            raise self._error(number, wrong, "Remove one of them, or give it another part")
+            raise self._error(number, wrong, "Remove one of the two, or give it another part number")
         self._seen[name, int(part)] = number
         self._open = _Text(name, part, number, [], [])
 
     def _ended(self, number: int) -> _Text:
         text, self._open = self._open, None
         if text is None:
-            raise self._error(
-                number, "`#end document` without a beginning", "Remove the line, or write the missing `#begin document`"
-            )
+            remedy = "Remove the line, or write the missing `#begin document (NAME); part 000`"
+            raise self._error(number, "this `#end document` ends a document that has not begun", remedy)
         if not text.sentences:
             wrong = f"the document {text.name}, which begins here, has no sentences"
             raise self._error(text.line, wrong, "Remove it, or check whether its text was lost")

@@ -19,7 +19,7 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
 from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
-from results.errors import check_values
+from results.errors import check_values, counted
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.
@@ -163,10 +163,11 @@ class _Reader:
             xpos.append(intern(own, own))
             numbers.append(number)
         if not words:
-            raise self._error(rows[0][0], "the sentence has no words", "Number its words 1, 2, 3, …, or remove it")
+            wrong = f"the sentence has no words, only rows with ids such as {rows[0][1].partition(chr(9))[0]}"
+            raise self._error(rows[0][0], wrong, "Add its words with the ids 1, 2, 3, …, or remove the sentence")
         if span_end > len(words):
-            wrong = f"the multiword token ends at word {span_end}, after the last word of the sentence ({len(words)})"
-            raise self._error(span_line, wrong, "Correct its range")
+            wrong = f"the multiword token ends at word {span_end}, but the sentence has {counted(len(words), 'word')}"
+            raise self._error(span_line, wrong, "Correct its range in column ID")
         self._check_tree(words, heads, numbers)
         text = tuple(words)
         if self._unique:
@@ -180,13 +181,16 @@ class _Reader:
         if len(columns) != _COLUMNS:
             wrong = f"the row has {len(columns)} columns instead of {_COLUMNS}"
             if len(columns) == 1:
-                wrong = "the row has no tab; its columns seem to be separated by blanks"
+                wrong = f"the row has no tab, but must have {_COLUMNS} columns"
             raise self._error(number, wrong, f"Separate {_COLUMNS} columns by one tab each, with _ for an empty one")
         form, upos, xpos, relation = values = [columns[place] for place in _PLACES]
         for name, value in zip(_NAMES[self.format], values, strict=True):
             if not value or value.isspace():
                 raise self._error(number, f"column {name} is empty", "Fill the column, or write _ for no value")
-        wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
+        wrong, remedy = (
+            f"id {columns[0]!r} is not valid",
+            "Write 1, 2, 3, …; in CoNLL-U also 3-4 for a multiword token, and 8.1 for an empty node",
+        )
         try:
             position = _NUMBERS.get(columns[0]) or parse_id_value(columns[0])
             wrong, remedy = f"head {columns[6]!r} is not a number", "Write the position of the head, 0 for a root"
@@ -197,6 +201,7 @@ class _Reader:
 
     def _dropped_until(self, number: int, position: Id, last: int) -> int:
         """Count a dropped row; return the last word of a multiword token, 0 for an empty node."""
+        shown = "".join(map(str, position)) if isinstance(position, tuple) else "_" if position is None else position
         match position, self.format:
             case (int(start), "-", int(end)), "conllu" if start == last + 1:
                 self.audit["range_rows"] += 1
@@ -205,13 +210,10 @@ class _Reader:
                 self.audit["empty_rows"] += 1
                 return 0
             case (tuple(), "conllx"):
-                wrong = "CoNLL-X has no multiword tokens or empty nodes"
-                raise self._error(
-                    number,
-                    wrong,
-                    "To read such rows, give the file the suffix .conllu, or set the option `format` to conllu",
-                )
-        shown = "".join(map(str, position)) if isinstance(position, tuple) else "_" if position is None else position
+                kind = "a multiword token" if "-" in position else "an empty node"
+                wrong = f"the id {shown} is that of {kind}, but the file is read as CoNLL-X, which has none"
+                remedy = "To read it as CoNLL-U, set its `format` to conllu, or rename it to end in .conllu"
+                raise self._error(number, wrong, remedy)
         remedy = f"The next word must have the number {last + 1}; a blank line must separate two sentences"
         raise self._error(number, f"the id is {shown} after word {last}", remedy)
 
@@ -220,8 +222,8 @@ class _Reader:
         n = len(words)
         for i, head in enumerate(heads):
             if not 0 <= head <= n:
-                wrong = f"word {i + 1} ({words[i]}) has head {head}, out of 0..{n}"
-                raise self._error(numbers[i], wrong, "Correct column HEAD")
+                wrong = f"word {i + 1} ({words[i]}) has head {head}, but the sentence has {counted(n, 'word')}"
+                raise self._error(numbers[i], wrong, f"Write a number from 0 (the root) to {n} in column HEAD")
         roots = heads.count(0)
         if cycle := find_cycle(heads):
             if len(cycle) == 1:

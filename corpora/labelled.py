@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,7 +33,7 @@ _PLACE = re.compile("[0-9]{1,9}")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # JSON can escape them
 _KINDS: Mapping[type, str] = {
     **{dict: "an object", list: "a list", type(None): "null", bool: "true or false"},
-    **{int: "a number", float: "a number", str: "a string"},
+    **{int: "a number", float: "a decimal number", str: "a string"},
 }
 
 
@@ -200,6 +200,19 @@ def separated_rows(
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
 
 
+def _json_fault(error: ValueError | RecursionError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"the line is not valid JSON ({error.msg} at character {error.pos + 1})"
+    fault = (
+        "its brackets are nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+    )
+    return f"the line cannot be read: {fault}"
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…" for name in names)
+
+
 def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file, each with its first line; a row may go over several lines."""
     rows, start = csv.reader((f"{line}\n" for _, line in numbered_lines(path)), strict=True), 1
@@ -276,16 +289,16 @@ class LabelledFile:
             try:
                 found = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise self._error(
-                    number, f"the line is not valid JSON ({error})", "Write one object per line"
-                ) from None
+                raise self._error(number, _json_fault(error), "Write one object per line") from None
             if not isinstance(found, dict):
                 raise self._error(
                     number, f"the line is {_KINDS[type(found)]}, not an object", "Write one object per line"
                 )
             for field, name in self._columns.items():
                 if name not in found:
-                    raise self._no_column(number, f"the object has no key {name!r}", field, list(found))
+                    keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"
+                    remedy = f"Add the key, or name another one with `{self.option}.columns.{field}`"
+                    raise self._error(number, f"the object has no key {name!r}{keys}", remedy)
             yield number, {field: found[name] for field, name in self._columns.items()}
 
     def _records(self, form: Literal["tsv", "csv"], left_out: Counter[str] | None) -> Iterator[Record]:
@@ -303,18 +316,20 @@ class LabelledFile:
         names = [name.strip() for name in first] if self.header else [str(place + 1) for place in range(len(first))]
         for field, name in self._columns.items():
             if name not in names:
-                lacking = "the header has" if self.header else "without a header columns have numbers, and there is"
-                raise self._no_column(number, f"{lacking} no column {name!r}", field, names)
+                raise self._no_column(number, name, field, names)
             if names.count(name) > 1:
-                raise self._error(number, f"the header has two columns {name!r}", "Give one of them another name")
+                wrong = f"the header has {names.count(name)} columns {name!r}"
+                raise self._error(number, wrong, "Rename all but one of them")
         return {field: names.index(name) for field, name in self._columns.items()}
 
-    def _no_column(self, number: int, wrong: str, field: str, names: Sequence[str]) -> CorpusError:
-        shown = ", ".join(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…" for name in names)
-        remedy = f"Name the right column with `{self.option}.columns.{field}`"
-        if self.header and self.format != "jsonl":
-            remedy += f"; if the file has no header, set `{self.option}.header false` and number the columns from 1"
-        return self._error(number, f"{wrong}; there are {shown or 'none'}", remedy)
+    def _no_column(self, number: int, name: str, field: str, names: Sequence[str]) -> CorpusError:
+        option = f"`{self.option}.columns.{field}`"
+        if self.header:
+            wrong = f"the header has no column {name!r}; its columns are {_shown(names)}"
+            remedy = f"Name the right column with {option}; if the file has no header, set `{self.option}.header false`"
+            return self._error(number, wrong, f"{remedy} and number the columns from 1")
+        wrong = f"the file is read without a header, so its columns are called {_shown(names)}, and none is {name!r}"
+        return self._error(number, wrong, f"Give {option} the number of a column")
 
     def _text(self, line: int, values: Mapping[str, object]) -> LabelledText:
         """Check the values of one record; its text or pair may still be empty."""
@@ -324,7 +339,9 @@ class LabelledFile:
             if isinstance(value, others):
                 value = json.dumps(value)
             if not isinstance(value, str):
-                raise self._error(line, f"the {self.named(field)} is {_KINDS[type(value)]}", "Write a string")
+                wanted = "a string, a whole number, true or false" if others else "a string"
+                wrong = f"the {self.named(field)} is {_KINDS[type(value)]}, but must be {wanted}"
+                raise self._error(line, wrong, "Correct the value, or remove the line")
             if odd := _NO_CHARACTER.search(value):
                 kind = "NUL" if odd[0] == "\0" else "half of a surrogate pair"
                 wrong = f"character {odd.start() + 1} of the {self.named(field)} is \\u{ord(odd[0]):04x}, {kind}"
@@ -335,7 +352,7 @@ class LabelledFile:
         name = string("id", int) if "id" in values else str(line)
         for field, value in (("label", label), ("id", name)):
             if not value and field in values:
-                raise self._error(line, f"the {self.named(field)} is empty", "Fill it")
+                raise self._error(line, f"the {self.named(field)} is empty", "Fill it, or remove the row")
         rationale = self._rationale(line, values["rationale"], len(text.split())) if "rationale" in values else None
         return LabelledText(name, text, label, line, string("pair") if "pair" in values else None, rationale)
 
@@ -346,9 +363,10 @@ class LabelledFile:
         given = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
         for place in given:
             if not (type(place) is int or (isinstance(place, str) and _PLACE.fullmatch(place))):
-                wrong = f"the rationale contains {place!r}, which is not a word index"
+                wrong = f"the {self.named('rationale')} contains {place!r}, which is not a word index"
                 raise self._error(line, wrong, "Write word indices from 0, separated by spaces")
             if not 0 <= int(place) < words:
-                wrong = f"rationale index {place} is out of range: the text has {counted(words, 'word')}"
-                raise self._error(line, wrong, "Indices count whitespace-separated words from 0")
+                wrong = f"the {self.named('rationale')} contains the word index {place}"
+                wrong += f", but the text has {counted(words, 'word')}"
+                raise self._error(line, wrong, "Count the words between white space from 0")
         return tuple(sorted(set(map(int, given))))

@@ -18,7 +18,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         CorpusError: The file is missing or cannot be read, or a line is not UTF-8 or holds a NUL byte.
     """
     if "\0" in str(path):
-        raise CorpusError.at(repr(str(path)), None, "a path cannot contain a NUL character", "Check the path")
+        raise CorpusError.at(repr(str(path)), None, "the path contains a NUL character", "Remove it from the path")
     try:
         # Read as bytes: an error then has a line number, and only \n ends a line.
         with path.open("rb") as lines:
@@ -28,7 +28,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 except UnicodeDecodeError as error:
                     raise _not_utf8(path, number, raw, error) from None
                 if "\0" in line:
-                    remedy = "The file may be damaged, binary, or in UTF-16: convert it to UTF-8 text"
+                    remedy = "Check that it is the text file you meant; if it is in UTF-16, convert it to UTF-8"
                     raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
                 # The byte-order mark of some editors.
                 yield number, line.removeprefix("\ufeff") if number == 1 else line

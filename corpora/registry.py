@@ -383,7 +383,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{corpus.name}: {'; '.join(facts)}")
         return 0
     if given.name is None:
-        parser.error("name a corpus, or --list them")
+        parser.error("no corpus is named; give the name of one, or --list for all names")
     try:
         paths = fetch(given.name, given.root)
     except CorpusError as error:

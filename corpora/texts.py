@@ -193,7 +193,7 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
     if all(number.isdecimal() for number in numbers):
         for number in numbers:
             if not 1 <= int(number) <= len(words):
-                wrong = f"column {column!r} contains word number {number}, but the sentence has {len(words)} words"
+                wrong = f"column {column!r} contains word number {number}, but there are {len(words)} in the sentence"
                 raise CorpusError.at(path, line, wrong, "Count the words between white space from 1")
         return tuple(sorted({int(number) - 1 for number in numbers}))
     match [place for place, word in enumerate(words) if word == entry]:
@@ -234,9 +234,12 @@ def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
 def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, audit: Counter[str]) -> Iterator[Link]:
     """Yield the enhanced edges of one word."""
     edges = parse_paired_list_value(written)
-    if not isinstance(edges, list):  # None for nothing, and what is malformed as it is
+    if edges is None:
         wrong = f"word {word + 1} ({sentence.words[word]}) has no enhanced dependency: its column DEPS is {written!r}"
-        raise CorpusError.at(path, line, wrong, "Give a treebank with enhanced dependencies, such as 4:nsubj|7:conj")
+        raise CorpusError.at(path, line, wrong, "Give a treebank with enhanced dependencies in column DEPS")
+    if not isinstance(edges, list):  # what is malformed comes back as it is
+        wrong = f"column DEPS of word {word + 1} ({sentence.words[word]}) is {written!r}, which is malformed"
+        raise CorpusError.at(path, line, wrong, "Write head and relation of each edge, such as 4:nsubj|7:conj")
     for relation, head in edges:
         if not isinstance(head, int):  # 8.1 is a tuple
             audit["empty_node_edges"] += 1

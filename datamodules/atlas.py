@@ -58,10 +58,12 @@ class AtlasDataModule(CorpusDataModule[Any]):
         rank_timeout: float = 120.0,
     ) -> None:
         super().__init__("", root, cache, rank_timeout=rank_timeout)
-        if options.layers is not None or options.heads is not None:
-            raise CorpusError(
-                f"{type(self).__name__} needs all heads; leave --data.init_args.options.layers and heads out."
-            )
+        for name, chosen in (("layers", options.layers), ("heads", options.heads)):
+            if chosen is not None:
+                raise CorpusError(
+                    f"--data.init_args.options.{name} is {list(chosen)}, but {type(self).__name__} needs all {name}. "
+                    "Leave it out."
+                )
         check_numbers(self, least=1, max_length=max_length)
         self.text, self.treebank, self.documents = text, treebank, documents
         self.encoder, self.options, self.max_length, self.random_init = encoder, options, max_length, random_init
@@ -83,7 +85,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
             arcs.option = "treebank"
             files = arcs.files()
             if "test" not in files:
-                raise CorpusError(f"The treebank has no test split. {arcs.missing_remedy}.")
+                raise CorpusError(f"The corpus of --data.init_args.treebank has no test split. {arcs.missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
             others.append(arcs)
         if self.documents is not None:

@@ -98,7 +98,7 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
     for text in texts:
         if text.label not in places:
             more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-            wrong = f"no text of train has the label {text.label!r}; its labels are {', '.join(labels[:_SHOWN])}{more}"
+            wrong = f"no text of train has the label {text.label!r}; train has {', '.join(labels[:_SHOWN])}{more}"
             raise CorpusError.at(path, text.line, wrong, "Correct or remove the row, or add such texts to train")
     return np.array([places[text.label] for text in texts], np.int64)
 
@@ -118,7 +118,7 @@ def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float3
         with suppress(ValueError):
             values[place] = float(text.label)
         if not np.isfinite(values[place]):
-            wrong = f"the label {text.label!r} is not a number, but a regression needs numbers"
+            wrong = f"the label {text.label!r} is not a finite number, which a regression needs"
             remedy = "Name the column of the numbers with --data.init_args.columns.label, or correct the row"
             raise CorpusError.at(path, text.line, wrong, remedy)
     return values
@@ -440,7 +440,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if score is not None and score not in possible:
             kind = "regression" if self.regression else "classification"
             raise CorpusError(
-                f"--data.init_args.score: {score} is not a score of a {kind}. Choose {' or '.join(possible)}."
+                f"--data.init_args.score is {score}, which is not a score of a {kind}. Choose {' or '.join(possible)}."
             )
         self.score = score or (known.score if known.score in possible else None) or possible[0]
         self.tokenizer, self.too_long = tokenizer, too_long

@@ -89,11 +89,12 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     if not windows:
         if encoder is not None and found["skipped_mentions"]:
             raise UserError(
-                f"All mentions are in sentences of more than {encoder.max_length} pieces, which were skipped. Choose "
-                "an encoder that takes longer inputs."
+                f"{extraction.corpus}: all mentions are in sentences of more than {encoder.max_length} pieces, which "
+                "were skipped. Choose an encoder that takes longer inputs."
             )
         raise UserError(
-            f"No mention in {counted(len(documents), 'document')}. Check that coreference is annotated in this corpus."
+            f"{extraction.corpus}: no mention in {counted(len(documents), 'document')}. Check that coreference is "
+            "annotated in this file."
         )
     head_words = tuple(window.head_words for window in windows)
     audit = {**documents.audit, **found}
@@ -134,9 +135,9 @@ def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int, 
     mentions = sum(mention.sentence == place for mention in document.mentions)
     window = "Coreference does not cut sentences, so `window` cannot help. " if too_long == "window" else ""
     return (
-        f"document {document.id}, sentence {place + 1}: {len(document.sentences[place])} words, {len(whole)} pieces, "
-        f"over the limit of {limit}; it has {counted(mentions, 'mention')}. {window}Leave such sentences out, and "
-        f"count them, with --data.init_args.options.too_long skip."
+        f"document {document.id}: sentence {place + 1} of {counted(len(document.sentences[place]), 'word')} has "
+        f"{len(whole)} pieces and {counted(mentions, 'mention')}, but the encoder takes at most {limit}. "
+        f"{window}Leave such sentences out, and count them, with --data.init_args.options.too_long skip."
     )
 
 

@@ -295,7 +295,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
         if missing := [split for split in (*self.always, *needed) if split not in files]:
             raise CorpusError(
-                f"The corpus has no {missing[0]} split, but the command needs one. {self.missing_remedy}."
+                f"The corpus of --data.init_args.{self.option} has no {missing[0]} split, but the command needs one. "
+                f"{self.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
         read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]

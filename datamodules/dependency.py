@@ -85,7 +85,9 @@ class DependencySplit(Dataset[AttentionBatch]):
         if data.heads_of is not None:
             heads = [head for item in range(len(self)) for head in data.heads_of(self.words(item))]
             if len(heads) != self._offsets[-1]:
-                raise ValueError(f"heads_of gives {len(heads)} heads to {self._offsets[-1]} words")
+                raise ValueError(
+                    f"heads_of gives {len(heads)} heads, but must give {self._offsets[-1]}: one for each word"
+                )
             self._heads = np.array(heads, np.int64)
 
     def __len__(self) -> int:

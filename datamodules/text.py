@@ -158,8 +158,8 @@ class _Corpus:
             if split in known.splits:
                 return known.splits[split].path
         raise CorpusError(
-            f"{known.name}: the corpus has no split {' or '.join(preferred)}; there are {', '.join(known.splits)}. "
-            f"Name one of them with `{OPTION}.split`."
+            f"{known.name}: the corpus has no split {' or '.join(preferred)}; its splits are "
+            f"{', '.join(known.splits)}. Name one of them with `{OPTION}.split`."
         )
 
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
@@ -276,8 +276,9 @@ class Segments:
         """Yield one stretch for each segment or half segment, or the two stretches of a pair of texts."""
         for text in self._pieces(audit):
             if len(text) == 2 and self._pairs:
-                wrong = "a pair of texts is always one segment, and cannot be packed together with other texts"
-                raise CorpusError.at(self._corpus.path, text[0][0].line, wrong, "Give this corpus `packing: single`")
+                wrong = "this text is a pair of texts, which `packing: pairs` cannot pack together with other texts"
+                remedy = f"Set `packing: single` for this corpus in {OPTION}"
+                raise CorpusError.at(self._corpus.path, text[0][0].line, wrong, remedy)
             room = self._room(2) // 2 if self._pairs else self._room(len(text))
             if len(text) == 2 or text[0][0].whole:
                 too_long = sum(len(pieces) for _, pieces in text) > room
@@ -553,9 +554,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for name, segments in self.segments().items():
             audit: Counter[str] = Counter()
             if next(segments.read(audit), None) is None:
-                read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
-                remedy = f"Check the file, or raise --data.init_args.max_length ({read or 'nothing was read'})"
-                raise CorpusError.at(self.files()[name], None, "no segment of the file has two words", remedy)
+                raise _no_segment(self.files()[name], audit)
         self._sha256 = {corpus.name: digests.one(corpus.path) for corpus in self._corpora}
         rank_zero_info(
             f"Data ready in {time.perf_counter() - entered:.1f} s: {', '.join(self.names)} in segments of at most "
@@ -658,6 +657,17 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             for which in self.encoders
             if which != "before"
         ]
+
+
+def _no_segment(path: Path, audit: Counter[str]) -> CorpusError:
+    """Return the error of a file without a segment, by the counts of its reader."""
+    if not audit["passages"]:
+        return CorpusError.at(path, None, "the file holds no text", "Check that it is the file you meant")
+    read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
+    remedy = "Check that it is the file you meant"
+    if audit["too_long"] or audit["words_cut"]:
+        remedy = "Raise --data.init_args.max_length, or choose an encoder that takes longer inputs"
+    return CorpusError.at(path, None, f"no segment of the file has two words (counts of its reader: {read})", remedy)
 
 
 def _check_before(before: Encoder, given: Encoder) -> None:

@@ -272,9 +272,11 @@ def tokenize(
     if too_long == "error" and lost.any():
         place = int((lost > 0).argmax())
         size = tokens.offsets[place + 1] - tokens.offsets[place]
-        wrong = f"text {texts[place].id!r} has {size} tokens, but the limit is {limit}"
-        remedy = "Raise --data.init_args.max_length as far as the encoder allows, or set --data.init_args.too_long"
-        raise CorpusError.at(path, texts[place].line, wrong, f"{remedy} truncate")
+        of_encoder = tokenizer is not None and limit == tokenizer.max_length
+        limited = "the encoder takes at most" if of_encoder else "--data.init_args.max_length is"
+        wrong = f"text {texts[place].id!r} has {size} tokens, but {limited} {limit}"
+        other = "choose an encoder that takes longer inputs" if of_encoder else "raise --data.init_args.max_length"
+        raise CorpusError.at(path, texts[place].line, wrong, f"Set --data.init_args.too_long truncate, or {other}")
     return words, short, lost
 
 

@@ -162,7 +162,7 @@ def load_vectors(
     audit["coverage"] = sum(covered) / counts.total() if counts.total() else 1.0
     share = "{coverage:.1%} of {tokens:,} tokens ({types_covered:,} of {types:,} types)".format(**audit)
     if audit["coverage"] < spec.min_coverage:
-        wrong = f"the word vectors cover {share}, less than vectors.min_coverage {spec.min_coverage:g}"
+        wrong = f"the word vectors cover {share}, but must cover at least {spec.min_coverage:.1%}"
         remedy = "Name vectors that fit the corpus's language and letter case"
         if file.endswith(SUBSET):
             remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, name other vectors"

@@ -254,7 +254,10 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
         reader: Class name of the experiment that needs attention, for the message.
     """
     if data.encoder_identity is None:
-        raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
+        raise UserError(
+            f"{reader} needs attention, but --data.init_args.encoder is null. Name an encoder with "
+            "--data.init_args.encoder.name."
+        )
 
 
 class AntecedentHeads(Experiment[CoreferenceDataModule]):

@@ -75,11 +75,19 @@ def read_fields(
         TypeError: A name in `reads` is not a field of a batch.
     """
     if unknown := set(reads) - FIELDS:
-        raise TypeError(f"{reader}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
+        raise TypeError(
+            f"{reader}.reads names {min(unknown)!r}, but the fields of a batch are {', '.join(sorted(FIELDS))}"
+        )
     if data.random_init and not random_init:
-        raise UserError(f"{reader} has no control with random weights: --data.init_args.random_init must be false.")
+        raise UserError(
+            f"--data.init_args.random_init is true, but {reader} has no control with random weights. Set it to false."
+        )
     if data.encoder_identity is None and {"attention", "hidden"} & set(reads):
-        raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
+        needed = "attention" if "attention" in reads else "hidden states"
+        raise UserError(
+            f"{reader} needs {needed}, but --data.init_args.encoder is null. Name an encoder with "
+            "--data.init_args.encoder.name."
+        )
     data.read_only(frozenset(reads))
 
 

@@ -53,7 +53,7 @@ from metrics.heads import (
 from metrics.rows import ArcRows
 from metrics.trees import gold_in_trees, tree_counts
 from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values, near
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
@@ -600,8 +600,9 @@ def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit
         )
     if wanted.sentence not in split.ids:
         raise UserError(
-            f"--model.init_args.drawings: sentence {wanted.sentence!r} is not in the scored split. Its ids look like "
-            f"{split.ids[0]!r}; items.parquet has all of them."
+            f"--model.init_args.drawings: the scored split has no sentence {wanted.sentence!r}"
+            f"{near(wanted.sentence, split.ids)}. Give the id of one of its sentences, such as {split.ids[0]!r}; "
+            "items.parquet of an earlier run lists all."
         )
     if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
         raise UserError(

@@ -66,8 +66,8 @@ class Arcs:
         if wrong.any():
             at = int(np.argmax(wrong))
             raise ValueError(
-                f"word {self.word[at]} of sentence {self.sentence[at]} ({self.length[at]} words) has the impossible "
-                f"gold head {self.head[at]}"
+                f"word {self.word[at]} of sentence {self.sentence[at]} ({self.length[at]} words) has the gold head "
+                f"{self.head[at]}, but a head must be from 0 (ROOT) to {self.length[at]}"
             )
 
     def __len__(self) -> int:

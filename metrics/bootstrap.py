@@ -362,7 +362,11 @@ def _paired_counts(*columns: ArrayLike) -> Floats:
 
 def _finite(counts: Floats) -> Floats:
     if not np.isfinite(counts).all():
-        raise ValueError("a numerator or denominator is nan or infinite; give 0 for both in units that were not scored")
+        odd = counts[~np.isfinite(counts)][0]
+        raise ValueError(
+            f"numerators and denominators must be finite, but one is {odd}; give 0 for both in units "
+            "that were not scored"
+        )
     return counts
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from metrics.attachment import Arcs
+from results.errors import counted
 
 
 class ExactMetric(Metric):
@@ -99,9 +100,10 @@ class ItemRows(ExactMetric):
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
             raise ValueError(
-                f"{np.unique(twice).size} items were added more than once, the first of them number {int(twice[0])}, "
-                "so that the scores would count them twice. Reset the metric between epochs, and use a sampler that "
-                "does not repeat items on several devices (Trainer(use_distributed_sampler=False))."
+                f"{counted(np.unique(twice).size, 'item')} came more than once, the first with the number "
+                f"{int(twice[0])}, so the scores would count an item twice. Reset the metric between epochs, "
+                "and use a sampler that does not repeat items on several devices "
+                "(Trainer(use_distributed_sampler=False))."
             )
         if rows.dtype == np.float32:
             rows = rows.astype(np.float64)

@@ -56,8 +56,12 @@ def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
     n = heads.size(1)
     real = _real(n, lengths)
     heads = torch.where(real, heads, 0)
-    if bool(((heads < 0) | (heads > lengths[:, None])).any()):
-        raise ValueError("a head lies outside its sentence: heads are 1-based, and 0 is ROOT")
+    if bool((outside := (heads < 0) | (heads > lengths[:, None])).any()):
+        row, word = outside.nonzero()[0].tolist()
+        raise ValueError(
+            f"word {word + 1} of sentence {row} of the batch has the head {int(heads[row, word])}, but a head must be "
+            f"from 0 (ROOT) to {int(lengths[row])}"
+        )
     up = torch.zeros(*heads.shape, n + 1, device=heads.device).scatter_(2, heads[:, :, None], 1.0)[:, :, 1:]
     lines = torch.diag_embed(real.float())
     # By doubling: `lines` holds the ancestors less than `steps` arcs up, `up` the one that is `steps` arcs up.
@@ -66,7 +70,8 @@ def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
         lines = lines + up @ lines
         up, steps = up @ up, 2 * steps
     if bool(up.any()):
-        raise ValueError("the heads of a sentence form a cycle, so they are not a tree and have no distances")
+        row = int(up.any(dim=2).any(dim=1).nonzero()[0])
+        raise ValueError(f"the heads of sentence {row} of the batch form a cycle, so they are not a tree")
     return lines
 
 
@@ -197,7 +202,8 @@ def _incoming(scores: NDArray[np.floating]) -> Floats:
     arcs[1:] = scores
     np.fill_diagonal(arcs, -np.inf)
     if np.isnan(arcs).any() or np.isposinf(arcs).any():
-        raise ValueError("arc scores contain nan or +inf, so no maximum spanning tree exists")
+        found = "nan" if np.isnan(arcs).any() else "+inf"
+        raise ValueError(f"the arc scores contain {found}, so no maximum spanning tree exists")
     return arcs
 
 

@@ -217,8 +217,8 @@ class ConvolutionEncoder(TextEncoder):
         super().__init__()
         if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
             raise UserError(
-                f"--model.init_args.encoder.init_args.kernels {list(kernels)}: a convolution needs an odd width, "
-                f"because an even one has no centre token. Give odd widths, for instance [1,3,5,7]."
+                f"--model.init_args.encoder.init_args.kernels is {list(kernels)}, but must be one or more odd "
+                "widths, such as [1,3,5,7]; an even width has no centre token."
             )
         check_numbers(self, least=1, filters=filters)
         self.kernels, self.filters = kernels, filters

@@ -171,9 +171,9 @@ class SequenceClassifier(nn.Module):
         end = tokens.size(1) - 1
         if read not in ([0], [end]):
             raise EncoderError(
-                f"{name}: the classification head reads positions {read} of a {end + 1}-token input. It must read only "
-                f"the first token (BERT) or only the last (GPT-2), so that one attention row belongs to the decision. "
-                f"Choose another classifier."
+                f"{name}: the classification head reads the positions {read}, from 0, of a {end + 1}-token input. "
+                f"It must read only the first token (BERT) or only the last (GPT-2), so that one attention row belongs "
+                f"to the decision. Choose another classifier."
             )
         self._reads_last = read == [end]
         if self._reads_last and not isinstance(getattr(self.model, "score", None), nn.Linear):
@@ -192,6 +192,8 @@ class SequenceClassifier(nn.Module):
                 f"{name} cannot be run on input embeddings ({reason}). Choose another classifier."
             ) from error
         own = own.detach()
+        if own.isnan().any():
+            raise EncoderError(f"{name}: the logits of a short text are nan. Choose another classifier.")
         gap = float((ours - own).abs().max())
         if not gap <= _TOLERANCE * max(1.0, float(own.abs().max())):  # also when it is not a number
             raise EncoderError(

@@ -63,9 +63,14 @@ def code_bits(
             bits[batch.index.numpy()] = nats / math.log(2)
     if not np.isfinite(bits).all():
         at = int(np.argmax(~np.isfinite(bits)))
+        if np.isnan(bits[at]):
+            raise UserError(
+                f"The loss of {type(probe).__name__} is nan for the train sentence with index {at}, so there is no "
+                "code length. Lower the learning rate of the probe."
+            )
         raise UserError(
-            f"{type(probe).__name__} gives a gold head of train sentence {at} probability 0, so the code length is "
-            "infinite. Its probabilities must cover all n + 1 candidates: every word and ROOT."
+            f"{type(probe).__name__} gives a gold head of the train sentence with index {at} the probability 0, "
+            "so the code length is infinite. Its probabilities must cover all n + 1 candidates: every word and ROOT."
         )
     return bits
 
@@ -108,8 +113,8 @@ class DescriptionLength(NestedExperiment):
         ascending = all(low < high for low, high in pairwise((0.0, *portions)))
         if not ascending or not portions or portions[-1] != 1:
             raise UserError(
-                "--model.init_args.portions must be ascending shares of the train split above 0, the last of them 1, "
-                f"not {', '.join(map(str, portions))}."
+                f"--model.init_args.portions is {list(portions)}, but must be ascending shares of the train split "
+                "above 0, the last of them 1, such as [0.1, 0.5, 1]."
             )
         self.portions = portions
 

@@ -68,19 +68,19 @@ def sweep_pairs(
     ranks = (size,) if ranks is None else ranks
     if absent := [layer for layer in layers if layer not in held]:
         raise UserError(
-            f"--model.init_args.layers: the data hold hidden states of {', '.join(map(str, held))}, but not of layer "
-            f"{absent[0]}. Add it to --data.init_args.hidden."
+            f"--model.init_args.layers: the data hold hidden states of the layers {', '.join(map(str, held))}, but not "
+            f"of {absent[0]}. Add it to --data.init_args.hidden."
         )
     if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
         raise UserError(
             f"--model.init_args.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a hidden state."
         )
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
-    if not pairs or len(set(pairs)) < len(pairs):
-        raise UserError(
-            f"--model.init_args: layers {list(layers)} and ranks {list(ranks)} must be non-empty lists without "
-            f"duplicates."
-        )
+    for name, values in (("layers", layers), ("ranks", ranks)):
+        if not values or len(set(values)) < len(values):
+            raise UserError(
+                f"--model.init_args.{name} is {list(values)}, but must be a non-empty list without duplicates."
+            )
     return pairs
 
 
@@ -272,7 +272,7 @@ class MatrixSweep(DependencyProbe):
         if untrained:
             raise UserError(
                 f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
-                f"lower --model.init_args.learning_rate, or leave out the layer."
+                f"lower --model.init_args.learning_rate, or leave the layer out of --model.init_args.layers."
             )
         return self._predictions(batch, self.kept, range(len(self.pairs)))
 
@@ -592,8 +592,8 @@ class StructuralDistanceProbe(StructuralProbe):
         if len(self.pairs) != 1:
             raise UserError(
                 f"{type(self).__name__} trains {len(self.pairs)} probes, one for each layer and rank, but a "
-                "description length is of one probe. Give it one layer and one rank (its options `layers` and "
-                "`ranks`)."
+                "description length is of one probe. Give one layer with --model.init_args.probe.init_args.layers, and "
+                "one rank with --model.init_args.probe.init_args.ranks."
             )
         distances, lengths = self(batch)[:, 0], batch.lengths[:, None]
         itself = torch.eye(distances.size(1), dtype=torch.bool, device=distances.device)

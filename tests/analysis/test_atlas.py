@@ -116,11 +116,14 @@ def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:
 
 
 def test_some_of_the_heads_are_refused(bert: Path, corpus: str) -> None:
-    with pytest.raises(CorpusError, match="needs all heads"):
+    with pytest.raises(CorpusError, match="needs all layers"):
         AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(layers=(1,)))
 
 
 def test_a_treebank_without_test_is_told(bert: Path, corpus: str) -> None:
     data = AtlasDataModule(treebank={"dev": corpus.replace("{split}", "dev")}, encoder=EncoderSpec(str(bert)))
-    with pytest.raises(CorpusError, match=r"The treebank has no test split\. .*--data\.init_args\.treebank"):
+    with pytest.raises(
+        CorpusError,
+        match=r"The corpus of --data\.init_args\.treebank has no test split\. .*--data\.init_args\.treebank",
+    ):
         data.setup("test")

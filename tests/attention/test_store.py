@@ -254,44 +254,47 @@ FORGED: dict[str, tuple[Callable[[Manifest], bytes], str]] = {
         lambda manifest: manifest.dump().replace(b'"audit": {', b'"audit": {"x": ' + DEEP + b", "),
         "its JSON is nested too deeply",
     ),
-    "text for layers": (lambda manifest: change(manifest, layers="01"), "layers is of the wrong type, str"),
-    "texts for heads": (lambda manifest: change(manifest, heads=["0", "1"]), "heads[0] is of the wrong type, str"),
-    "true for items": (lambda manifest: change(manifest, items=True), "items is of the wrong type, bool"),
+    "text for layers": (lambda manifest: change(manifest, layers="01"), "layers is of type str instead of tuple"),
+    "texts for heads": (lambda manifest: change(manifest, heads=["0", "1"]), "heads[0] is of type str instead of int"),
+    "true for items": (lambda manifest: change(manifest, items=True), "items is of type bool instead of int"),
     "too many items": (lambda manifest: change(manifest, items=11), "it lists 11 items, but the file of labels has 10"),
     "too few layers": (
         lambda manifest: change(manifest, layers=[1]),
         "tensor attention.0 has layers × heads (2, 4), but the manifest lists (1, 4)",
     ),
-    "a list for the audit": (lambda manifest: change(manifest, audit=[]), "audit is of the wrong type, list"),
+    "a list for the audit": (lambda manifest: change(manifest, audit=[]), "audit is of type list instead of Mapping"),
     "no delimiters": (
         lambda manifest: change(manifest, delimiters={}),
-        "the name of the encoder or the delimiters are missing",
+        "`start` or `end` of its delimiters is missing",
     ),
     "a nameless encoder": (
         lambda manifest: change(manifest, encoder={}),
-        "the name of the encoder or the delimiters are missing",
+        "the name of the encoder is missing",
     ),
     "another identity": (
         lambda manifest: change(manifest, identity={"options": {}}),
         "its key does not match its `identity`",
     ),
-    "a number for the identity": (lambda manifest: change(manifest, identity=4), "identity is of the wrong type, int"),
-    "no items": (lambda manifest: change(manifest, items=None), "required positional argument: 'items'"),
-    "an unknown field": (lambda manifest: change(manifest, x=1), "unexpected keyword argument 'x'"),
+    "a number for the identity": (
+        lambda manifest: change(manifest, identity=4),
+        "identity is of type int instead of Mapping",
+    ),
+    "no items": (lambda manifest: change(manifest, items=None), "the manifest lacks the fields items"),
+    "an unknown field": (lambda manifest: change(manifest, x=1), "the manifest has the unknown fields x"),
     "names for shards": (
         lambda manifest: change(manifest, shards=[part.file for part in manifest.shards]),
-        "shards[0] is of the wrong type, str",
+        "shards[0] is of type str instead of Part",
     ),
     "a shard without its length": (
         lambda manifest: change(manifest, shards=[{"file": "00000-2.safetensors"}]),
-        "shards[0]: Part.__init__() missing 2 required positional arguments: 'bytes' and 'sha256'",
+        "shards[0] lacks the fields bytes, sha256",
     ),
     "no last shard": (
         lambda manifest: change(manifest, shards=json.loads(manifest.dump())["shards"][:-1]),
         "the shard with attention.",
     ),
     "no shards": (lambda manifest: change(manifest, shards=[]), "the shard with attention.0 is missing"),
-    "no labels": (lambda manifest: change(manifest, labels=None), "required positional argument: 'labels'"),
+    "no labels": (lambda manifest: change(manifest, labels=None), "the manifest lacks the fields labels"),
 }
 """Forged manifests, and what the message says is wrong: it names the field."""
 
@@ -336,8 +339,8 @@ def test_the_files_of_another_store_are_not_taken_for_this_ones(
     assert len(extraction.prepare()) == len(LENGTHS)
     assert {path.name: path.read_bytes() for path in extraction.folder.iterdir()} == files
     assert [record.getMessage() for record in caplog.records] == [
-        f"{extraction.folder}: holds the files of another store, {other.folder.name}; they are removed, and it is "
-        f"rebuilt"
+        f"{extraction.folder}: holds the files of another store, {other.folder.name}; they are removed, and the store "
+        f"is rebuilt"
     ]
 
 

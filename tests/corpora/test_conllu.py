@@ -102,7 +102,7 @@ def test_reading_holds_little_more_than_its_result(tmp_path: Path) -> None:
 CYCLE = row(1, "a", 0) + row(2, "b", 4) + row(3, "c", 2) + row(4, "d", 3)
 BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("too few columns", "conllu", ROW + "\n1\tGo\tgo\tVERB\t0\troot\n", 3, "6 columns instead of 10.*tab"),
-    ("blanks for tabs", "conllu", ROW.replace("\t", "  "), 1, "no tab.*separated by blanks"),
+    ("blanks for tabs", "conllu", ROW.replace("\t", "  "), 1, "the row has no tab, but must have 10 columns"),
     ("no blank line between", "conllu", ROW + ROW, 2, "the id is 1 after word 1"),
     ("NUL in a form", "conllu", ROW + "\n" + row(1, "Y\0es", 0), 3, "the line holds a NUL byte"),
     (
@@ -118,7 +118,13 @@ BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("id padded", "conllu", row(" 1", "a", 0), 1, "id ' 1' is not valid"),
     ("head no number", "conllu", row(1, "a", "root"), 1, "head 'root' is not a number.*0 for a root"),
     ("head missing", "conllu", row(1, "a", 0) + row(2, "b", "_"), 2, r"word 2 \(b\) has no head"),
-    ("head too large", "conllu", row(1, "a", 0) + row(2, "b", 3), 2, r"word 2 \(b\) has head 3, out of 0\.\.2"),
+    (
+        "head too large",
+        "conllu",
+        row(1, "a", 0) + row(2, "b", 3),
+        2,
+        r"word 2 \(b\) has head 3, but the sentence has 2 words\. .* 0 \(the root\) to 2",
+    ),
     ("own head", "conllu", row(1, "a", 0) + row(2, "b", 2), 2, r"word 2 \(b\) is its own head"),
     ("cycle", "conllu", CYCLE, 2, r"cycle: 2 \(b\) → 4 \(d\) → 3 \(c\) → 2 \(b\)"),
     ("no root", "conllu", ROW + "\n" + row(1, "a", 2) + row(2, "b", 1), 3, "no root; .*cycle.*root must have head 0"),
@@ -133,11 +139,23 @@ BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ),
     ("relation missing", "conllu", row(1, "a", 0, "_"), 1, r"word 1 \(a\) has no relation"),
     ("range out of place", "conllu", row("2-3", "ab", "_", "_") + ROW, 1, "the id is 2-3 after word 0"),
-    ("range too long", "conllu", row("1-2", "ab", "_", "_") + ROW, 1, r"ends at word 2, after the last .* \(1\)"),
+    ("range too long", "conllu", row("1-2", "ab", "_", "_") + ROW, 1, r"ends at word 2, but the sentence has 1 word"),
     ("range backwards", "conllu", row("2-1", "ab", "_", "_") + ROW, 1, "id '2-1' is not valid"),
     ("empty node out of place", "conllu", ROW + row("3.1", "a", "_", "_"), 2, "the id is 3.1 after word 1"),
-    ("empty nodes alone", "conllu", row("0.1", "a", "_", "_"), 1, "the sentence has no words"),
-    ("range in CoNLL-X", "conllx", row("1-2", "ab", "_", "_") + ROW, 1, "CoNLL-X has no multiword.*`format` to conllu"),
+    (
+        "empty nodes alone",
+        "conllu",
+        row("0.1", "a", "_", "_"),
+        1,
+        "the sentence has no words, only rows with ids such as 0.1",
+    ),
+    (
+        "range in CoNLL-X",
+        "conllx",
+        row("1-2", "ab", "_", "_") + ROW,
+        1,
+        "id 1-2 is that of a multiword token, but .*CoNLL-X.*`format` to conllu",
+    ),
     ("tag empty in CoNLL-X", "conllx", row(1, "a", 0, tag=""), 1, "column CPOSTAG is empty"),
     ("empty file", "conllu", "", None, "holds no sentence"),
 ]

@@ -109,7 +109,7 @@ def test_of_pairs_both_texts_count_and_those_with_an_empty_one_are_skipped_on_re
 # What is wrong, the name of the file, its content, the line at which it is found, and words of the message.
 OPTION = r"--data\.init_args"
 NO_COLUMN = (
-    rf"the header has no column 'text'; there are label, sentence\. Name the right column with "
+    rf"the header has no column 'text'; its columns are label, sentence\. Name the right column with "
     rf"`{OPTION}\.columns\.text`; "
     rf"if the file has no header, set `{OPTION}\.header false`"
 )
@@ -118,8 +118,8 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
     ("header alone", "x.tsv", "label\ttext\n\n", None, "the file holds no text"),
     ("UTF-16 without a mark", "x.tsv", TSV.encode("utf-16-le"), 1, "NUL byte.*UTF-16"),
     ("missing column", "x.tsv", "label\tsentence\n1\ta\n", 1, NO_COLUMN),
-    ("missing header", "x.tsv", f"1\t{'long ' * 20}\n0\tb\n", 1, r"no column 'text'; there are 1, [long ]{40}…"),
-    ("column twice", "x.csv", "text,label,text\na,1,b\n", 1, "two columns 'text'"),
+    ("missing header", "x.tsv", f"1\t{'long ' * 20}\n0\tb\n", 1, r"no column 'text'; its columns are 1, [long ]{40}…"),
+    ("column twice", "x.csv", "text,label,text\na,1,b\n", 1, "has 2 columns 'text'"),
     ("too few fields", "x.tsv", TSV + "1\n", 4, "has 1 field, but the first row has 2.*exactly one tab"),
     (
         "unquoted comma",
@@ -144,8 +144,18 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
         "the line is not valid JSON.*one object per line",
     ),
     ("a list", "x.jsonl", '["a", 1]\n', 1, "the line is a list, not an object"),
-    ("deep JSON", "x.jsonl", "[" * 100_000, 1, "the line is not valid JSON"),
-    ("missing key", "x.jsonl", '{"review": "a", "label": 1}\n', 1, "no key 'text'; there are review, label"),
+    ("deep JSON", "x.jsonl", "[" * 100_000, 1, "its brackets are nested too deeply"),
+    ("broken JSON", "x.jsonl", '{"text": "a",}\n', 1, r"the line is not valid JSON \(.* at character 14\)"),
+    ("long number", "x.jsonl", f'{{"text": {"1" * 5000}}}\n', 1, "a number has too many digits"),
+    ("empty object", "x.jsonl", "{}\n", 1, "no key 'text', because it is empty"),
+    (
+        "a fraction for a label",
+        "x.jsonl",
+        '{"text": "a", "label": 0.5}\n',
+        1,
+        "is a decimal number, but must be a string",
+    ),
+    ("missing key", "x.jsonl", '{"review": "a", "label": 1}\n', 1, "no key 'text'; its keys are review, label"),
     ("a number for a text", "x.jsonl", '{"text": 1, "label": 1}\n', 1, r"the text \(column 'text'\) is a number"),
     ("null for a label", "x.jsonl", '{"text": "a", "label": null}\n', 1, r"the label .* is null"),
     ("empty pair", "x.tsv", FIRST + "a\tb\t\t1\t\t\n", 3, r"the pair \(column 'pair'\) is empty"),
@@ -156,16 +166,16 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
         "x.tsv",
         FIRST + "a\tb c\tc\t1\t0 2\t\n",
         3,
-        "index 2 is out of range: the text has 2 words.*from 0",
+        "contains the word index 2, but the text has 2 words.*from 0",
     ),
     (
         "a negative place",
         "x.tsv",
         FIRST + "a\tb c\tc\t1\t-1\t\n",
         3,
-        "the rationale contains '-1'.*separated by spaces",
+        r"the rationale \(.*\) contains '-1'.*separated by spaces",
     ),
-    ("a foreign digit", "x.tsv", FIRST + "a\tb c\tc\t1\t²\t\n", 3, "the rationale contains '²'"),
+    ("a foreign digit", "x.tsv", FIRST + "a\tb c\tc\t1\t²\t\n", 3, r"the rationale \(.*\) contains '²'"),
     (
         "half a character",
         "x.jsonl",
@@ -199,9 +209,11 @@ def test_bad_rationales_of_jsonl_are_refused(tmp_path: Path, rationale: object) 
 
 def test_a_wrong_number_without_a_header_names_those_there_are(tmp_path: Path) -> None:
     path = write(tmp_path, "a\t1\nb\t0\n")
-    with pytest.raises(CorpusError, match=rf"^{path}:1: without.*no column '3'; there are 1, 2\..*columns\.label`\.$"):
+    with pytest.raises(
+        CorpusError, match=rf"^{path}:1: .* without .* called 1, 2, and none is '3'\..*columns\.label` the number"
+    ):
         read_labelled(path, columns=Columns("1", "3"), header=False)
-    with pytest.raises(CorpusError, match=r"columns have numbers, and there is no column 'text'; there are 1, 2"):
+    with pytest.raises(CorpusError, match=r"its columns are called 1, 2, and none is 'text'"):
         read_labelled(path, header=False)
 
 

@@ -37,7 +37,7 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
         (f"{HEADER}{FOX}\tA\t1\n", r":2: the row has 3 fields, but the first row has 4\."),
         (
             "sentence\tlabel\tstart\tto\n",
-            r":1: the header has no column 'from'\. Name the columns sentence, label, from, to in",
+            r":1: the header has no column 'from'\. Name the columns sentence, label, from, to ",
         ),
         (b"\xff\xfes\0\n", r":1: byte 0xff .*UTF-16"),
     ],
@@ -80,7 +80,7 @@ def test_enhanced_edges_lead_from_the_dependent_to_its_heads(tmp_path: Path) -> 
     ("deps", "message"),
     [
         ("_", r":1: word 1 \(Fox\) has no enhanced dependency: its column DEPS is '_'\."),
-        ("nsubj", r":1: word 1 \(Fox\) has no enhanced dependency: its column DEPS is 'nsubj'\."),
+        ("nsubj", r":1: column DEPS of word 1 \(Fox\) is 'nsubj', which is malformed\."),
         ("9:nsubj", r":1: word 1 \(Fox\) has the enhanced head 9, but the last word is number 1\."),
     ],
 )

@@ -393,14 +393,14 @@ def test_sentences_are_joined_as_long_as_they_fit(
         (
             [LONG],
             {},
-            r"^document bn/long, sentence 2: 13 words, 15 pieces, over the limit of 14; it has 2 mentions\. .*skip\.",
+            r"^document bn/long: sentence 2 of 13 words has 15 pieces and 2 mentions, .* at most 14\. .*skip\.",
         ),
-        ([LONG], {"too_long": "window"}, r"bn/long, sentence 2.*does not cut sentences.*too_long skip"),
-        ([SILENT, SILENT], {}, r"No mention in 2 documents\. Check that coreference is annotated"),
+        ([LONG], {"too_long": "window"}, r"bn/long: sentence 2.*does not cut sentences.*too_long skip"),
+        ([SILENT, SILENT], {}, r": no mention in 2 documents\. Check that coreference is annotated"),
         (
             [of_lengths(13)],
             {"too_long": "skip"},
-            "All mentions are in sentences of more than 14 pieces, which were skipped",
+            ": all mentions are in sentences of more than 14 pieces, which were skipped",
         ),
         ([of_lengths(2)], {"layers": (3,)}, "layers contains 3, but the encoder has"),
     ],

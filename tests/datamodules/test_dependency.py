@@ -326,7 +326,7 @@ def test_a_variant_has_other_heads_in_every_split_and_the_same_stores(data: Depe
 
 
 def test_heads_for_more_or_fewer_words_are_refused(data: DependencyDataModule) -> None:
-    with pytest.raises(ValueError, match="heads_of gives 41 heads to"):
+    with pytest.raises(ValueError, match="heads_of gives 41 heads, but must give"):
         data.variant(heads=lambda words: [0]).setup("fit")
 
 

@@ -70,14 +70,14 @@ def test_records_of_qqp_that_lack_a_field_or_a_question_are_counted(tmp_path: Pa
 @pytest.mark.parametrize(
     ("task", "given", "message"),
     [
-        ("qnli", "rte", r"train\.tsv:1: the header has no column 'question'; there are index, .*columns\.text"),
+        ("qnli", "rte", r"train\.tsv:1: the header has no column 'question'; its columns are index, .*columns\.text"),
         (
             "rte",
             "wnli",
             r"train\.tsv:2: label '0' is not a label of rte \(entailment, not_entailment\).*Replace .*RTE\.zip",
         ),
         ("glue_sst2", "qnli", r"train\.tsv:2: label 'entailment' is not a label of glue_sst2 \(0, 1\)"),
-        ("cola", "glue_sst2", r"train\.tsv:1: without a header .* there is no column '4'; there are 1, 2\."),
+        ("cola", "glue_sst2", r"train\.tsv:1: the file is read without a header, .* called 1, 2, and none is '4'\."),
         ("stsb", "rte", r"train\.tsv:1: the header has no column 'score'"),
         ("mrpc", "qqp", r"train\.tsv:1: the header has no column '#1 String'"),
     ],
@@ -94,12 +94,14 @@ def test_labels_that_do_not_fit_the_task_are_refused_by_line(tmp_path: Path) -> 
     dev = write(tmp_path, "stsb")["dev"]
     for label in ("high", "nan", "1e999"):
         dev.write_text(dev.read_text(encoding="utf-8").replace("\t0.5\n", f"\t{label}\n", 1), encoding="utf-8")
-        with pytest.raises(CorpusError, match=rf"{dev}:3: the label '{label}' is not a number, but a reg"):
+        with pytest.raises(CorpusError, match=rf"{dev}:3: the label '{label}' is not a finite number"):
             module(tmp_path, "stsb")
         write(tmp_path, "stsb")
     train = write(tmp_path, "mnli")["train"]
     train.write_text(train.read_text(encoding="utf-8").replace("\tcontradiction\n", "\tneutral\n"), encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"dev_matched\.tsv:4: no text of train has the label 'contradiction'; its"):
+    with pytest.raises(
+        CorpusError, match=r"dev_matched\.tsv:4: no text of train has the label 'contradiction'; train has"
+    ):
         module(tmp_path, "mnli", positive="neutral")
 
 
@@ -110,9 +112,11 @@ def test_what_the_registry_says_yields_to_what_is_given(tmp_path: Path) -> None:
     assert (data.score, data.splits["dev"].ids[0], data.text("dev", 0)[1][-1]) == ("mcc", f"{TEXTS[0]} dev 0", "0")
     data = ClassificationDataModule("stsb", root=str(tmp_path), regression=False)
     assert (data.regression, data.score) == (False, "accuracy")
-    with pytest.raises(CorpusError, match=r"score: pearson is not a score of a classification\. .*f1 or auroc or mcc"):
+    with pytest.raises(
+        CorpusError, match=r"score is pearson, which is not a score of a classification\. .*f1 or auroc or mcc"
+    ):
         ClassificationDataModule("cola", score="pearson")
-    with pytest.raises(CorpusError, match="score: mcc is not a score of a regression"):
+    with pytest.raises(CorpusError, match="score is mcc, which is not a score of a regression"):
         ClassificationDataModule("stsb", score="mcc")
 
 

@@ -257,8 +257,8 @@ def test_the_samples_are_written_once_and_read(make: Make) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("", {}, r"text\.txt: no segment of the file has two words\. .*nothing was read"),
-        ("one\n\ntwo\n", {}, r"no segment of the file has two words\. .*empty_lines 1, passages 2, too_short 2"),
+        ("", {}, r"text\.txt: the file holds no text"),
+        ("one\n\ntwo\n", {}, r"no segment of the file has two words \(.*empty_lines 1, passages 2, too_short 2"),
         ("a b\n".encode("utf-16"), {}, r"text\.txt:1: byte 0xff .*UTF-16"),
         ("a b\n", {"max_length": 3}, r"max_length is 3, too few tokens .* Give 4 or more"),
     ],
@@ -280,7 +280,7 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
     for source in (TextSource(packing="pairs"), TextSource(str(pairs), columns=Columns("text", None, "label"))):
         with pytest.raises(EncoderError, match=r"adds none after a text.*without `packing: pairs`"):
             make(source, name)
-    with pytest.raises(CorpusError, match=r"pairs\.tsv:2: a pair of texts is always one segment"):
+    with pytest.raises(CorpusError, match=r"pairs\.tsv:2: this text is a pair of texts, which"):
         make(TextSource(str(pairs), columns=Columns("text", None, "label"), packing="pairs"))
 
 
@@ -288,7 +288,7 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
     ("corpora", "message"),
     [
         ("wikitext103", r"wikitext103: this is neither `sample`, nor a file, nor .* \(did you mean `wikitext`"),
-        ([TextSource("cola", split="all")], r"cola: the corpus has no split all; there are train, dev, test\."),
+        ([TextSource("cola", split="all")], r"cola: the corpus has no split all; its splits are train, dev, test\."),
         (
             [TextSource("my.txt", split="dev")],
             r"my\.txt: this is neither a corpus of the registry nor a path with `{split}`",

@@ -341,7 +341,7 @@ def test_low_coverage_is_refused_and_the_bound_is_still_allowed(name: str, files
         files.load(chosen, min_coverage=0.71)
     told = str(refused.value).partition(": ")[2]
     assert told == (
-        "the word vectors cover 70.0% of 10 tokens (3 of 5 types), less than vectors.min_coverage 0.71. "
+        "the word vectors cover 70.0% of 10 tokens (3 of 5 types), but must cover at least 71.0%. "
         f"{remedy[name]}, or lower --data.init_args.vectors.min_coverage."
     )
     assert files.load(chosen, min_coverage=0.7).audit["coverage"] == 0.7

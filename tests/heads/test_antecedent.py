@@ -173,5 +173,5 @@ def test_paper_mode_chooses_and_scores_on_dev(files: dict[str, str], bert: Path,
 def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, corpus: str) -> None:
     with pytest.raises(UserError, match="Give --data CoreferenceDataModule"):
         scored(AntecedentHeads(), DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache))
-    with pytest.raises(UserError, match=r"encoder must not be null"):
+    with pytest.raises(UserError, match=r"encoder is null"):
         scored(AntecedentHeads(), CoreferenceDataModule(files, encoder=None, cache=cache))

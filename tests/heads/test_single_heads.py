@@ -391,11 +391,11 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
-        (probe(), {"encoder": None}, "SingleHeads needs attention: --data.init_args.encoder must not be null"),
+        (probe(), {"encoder": None}, "SingleHeads needs attention, but --data.init_args.encoder is null"),
         (
             Baselines(),
             {"random_init": True},
-            "Baselines has no control with random weights: --data.init_args.random_init",
+            "--data.init_args.random_init is true, but Baselines has no control with random weights",
         ),
         (
             probe(relations=("nsbj", "det", "x")),
@@ -409,7 +409,7 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
                     AttentionDrawing("3-1", "tiny-test-0"),
                     "head '3-1' does not exist; heads are named layer-head, from ",
                 ),
-                (AttentionDrawing("1-1", "tiny-dev-0"), "sentence 'tiny-dev-0' is not in the scored split"),
+                (AttentionDrawing("1-1", "tiny-dev-0"), "the scored split has no sentence 'tiny-dev-0'"),
                 (AttentionDrawing("1-1", "tiny-test-0", "dobj"), "relation 'dobj' is not in the corpus"),
             )
         ),

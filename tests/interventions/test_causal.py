@@ -247,7 +247,7 @@ def test_random_sets_that_share_heads_are_counted() -> None:
         ({"heads": 5}, {}, "heads is 5, but there are only 4 heads below the 1 layer that"),
         ({"upper": 2}, {}, "upper is 2, but must be from 1 to 1, as the encoder has 2 layers"),
         ({"random": 0}, {}, "random is 0, but must be at least 1"),
-        ({}, {"encoder": None}, "needs attention: --data.init_args.encoder must not be null"),
+        ({}, {"encoder": None}, "needs attention, but --data.init_args.encoder is null"),
         ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
     ],
 )

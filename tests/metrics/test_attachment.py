@@ -60,8 +60,12 @@ class TestArcs:
             ("length", [6, 6, 6, 6, 6], "sentence 0 must be words 1…6, one row each in order; there are 5 rows"),
             ("sentence", [0, 0, 0, 0, 1], "sentence 0 must be words 1…5, one row each in order; there are 4 rows"),
             ("sentence", [1, 1, 1, 0, 0], "not sorted"),
-            ("head", [2, 3, 0, 6, 3], r"word 4 of sentence 0 \(5 words\) has the impossible gold head 6"),
-            ("head", [2, 3, 0, -1, 3], "impossible gold head -1"),
+            (
+                "head",
+                [2, 3, 0, 6, 3],
+                r"word 4 of sentence 0 \(5 words\) has the gold head 6, but a head must be from 0 \(ROOT\) to 5",
+            ),
+            ("head", [2, 3, 0, -1, 3], "has the gold head -1"),
         ],
     )
     def test_columns_that_are_not_whole_sentences_are_refused(self, name: str, values: list[int], message: str) -> None:

@@ -113,7 +113,7 @@ class TestArcRows:
         predicted, metric = random_predictions(GOLD, width), ArcRows(heads=width)
         for batch in (NUMBERS[:2], NUMBERS[1:2]):
             add(metric, batch, predicted)
-        with pytest.raises(ValueError, match=f"1 items were added more than once.* number {NUMBERS[1]}, .*sampler"):
+        with pytest.raises(ValueError, match=f"1 item came more than once.* number {NUMBERS[1]}, .*sampler"):
             metric.arcs()
 
 

@@ -69,8 +69,8 @@ def test_distances_and_depths_equal_a_walk_through_the_tree(sentences: list[list
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        *((heads, "form a cycle") for heads in ([0, 3, 4, 2], [1])),
-        *(([0, head], "a head lies outside its sentence") for head in (-2, 3)),
+        *((heads, "sentence 0 of the batch form a cycle") for heads in ([0, 3, 4, 2], [1])),
+        *(([0, head], f"has the head {head}, but a head must be from 0") for head in (-2, 3)),
     ],
 )
 def test_what_is_no_tree_is_refused(measure: Callable[..., Tensor], heads: list[int], message: str) -> None:

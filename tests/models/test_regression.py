@@ -108,6 +108,6 @@ def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, t
             Fidelity(checkpoints=[str(checkpoint)], tests=[Permutation()]), datamodule=data(corpus, bare, tmp_path)
         )
     words = ClassificationDataModule(corpus, cache=str(tmp_path), regression=False)
-    with pytest.raises(CorpusError, match="score: pearson is not a score of a classification"):
+    with pytest.raises(CorpusError, match="score is pearson, which is not a score of a classification"):
         ClassificationDataModule(corpus, score="pearson")
     assert words.score == "accuracy"

@@ -279,7 +279,7 @@ def test_a_checkpoint_of_other_data_is_refused(kind: Kind, data: MakeData, glove
     [
         (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors. Set --data.init_args.vectors.name"),
         (AntecedentAttentionProbe, {"candidates": "words"}, "candidates is words. Set it to mentions"),
-        (AntecedentAttentionProbe, {"encoder": None}, r"AntecedentAttentionProbe needs attention: .*must not be null"),
+        (AntecedentAttentionProbe, {"encoder": None}, r"AntecedentAttentionProbe needs attention, but .*is null"),
     ],
 )
 def test_what_a_probe_cannot_read_is_refused(kind: Kind, options: dict[str, Any], message: str, data: MakeData) -> None:

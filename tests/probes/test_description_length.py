@@ -139,13 +139,13 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
 
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> None:
-    with pytest.raises(UserError, match="Never gives a gold head of train sentence 4 probability 0"):
+    with pytest.raises(UserError, match="Never gives a gold head of the train sentence with index 4 the probability 0"):
         scored(short(Never()), data)
 
 
 @pytest.mark.parametrize("portions", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0)])
 def test_portions_must_ascend_to_the_whole(portions: tuple[float, ...]) -> None:
-    with pytest.raises(UserError, match="portions must be ascending shares"):
+    with pytest.raises(UserError, match=r"portions is \[.*\], but must be ascending shares"):
         DescriptionLength(AttentionOnlyProbe(), portions)
 
 

@@ -364,5 +364,7 @@ def test_what_a_probe_reads_is_any_collection(reads: Collection[str], make_data:
 @pytest.mark.parametrize("reads", ["attention", ["atention"]])
 def test_what_no_batch_holds_is_refused_with_what_there_is(reads: Collection[str], make_data: MakeData) -> None:
     own: type[HeadSelectionProbe] = type("Own", (AttentionOnlyProbe,), {"reads": reads})
-    with pytest.raises(TypeError, match=r"Own\.reads: a batch holds attention, hidden, vectors, not"):
+    with pytest.raises(
+        TypeError, match=r"Own\.reads names '.*', but the fields of a batch are attention, hidden, vectors"
+    ):
         trainer().fit(own(), datamodule=make_data())

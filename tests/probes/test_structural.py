@@ -247,9 +247,10 @@ def test_every_layer_goes_with_every_rank() -> None:
     ("layers", "ranks", "held", "message"),
     [
         (None, None, (), r"needs hidden states\. Set --data\.init_args\.hidden, for instance '\[1,2,3\]'"),
-        ((3,), None, (1, 2), r"of 1, 2, but not of layer 3\. Add it to --data\.init_args\.hidden"),
+        ((3,), None, (1, 2), r"of the layers 1, 2, but not of 3\. Add it to --data\.init_args\.hidden"),
         (None, (0,), (1,), r"ranks contains 0, but ranks go from 1 to 16"),
-        (None, (2, 2), (1,), r"ranks \[2, 2\] must be non-empty lists without duplicates"),
+        ((), None, (1,), r"layers is \[\], but must be a non-empty list"),
+        (None, (2, 2), (1,), r"ranks is \[2, 2\], but must be a non-empty list without duplicates"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(
@@ -457,10 +458,10 @@ def test_what_cannot_be_run_is_refused(data: MakeData) -> None:
         scored(probe, data())
     with pytest.raises(UserError, match="predicts distances or depths, not syntactic heads"):
         trainer(EPOCHS).predict(probe, datamodule=data())
-    with pytest.raises(UserError, match=r"needs attention: .*encoder must not be null"):
+    with pytest.raises(UserError, match=r"needs (attention|hidden states), but .*encoder is null"):
         fitted(StructuralDistanceProbe(), data((), encoder=None), trainer(EPOCHS))
     trained = fitted(StructuralDistanceProbe(), data(), trainer(1))
-    with pytest.raises(UserError, match="random_init must be false"):
+    with pytest.raises(UserError, match="random_init is true, but"):
         scored(trained, data(random_init=True))
 
 
