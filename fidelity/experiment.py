@@ -155,7 +155,7 @@ def check_columns(test: FidelityTest, numbers: Collection[str], classes: int) ->
     if differing := sorted(set(test.columns(classes)).symmetric_difference(numbers)):
         raise ValueError(
             f"{type(test).__name__} ({test.name}): `columns` and `measure` must name the same columns, and only one of "
-            f"them names {', '.join(differing)}. `measure` returns nan where a column is undefined."
+            f"them names {', '.join(differing)}. Where a column is undefined, `measure` must return nan."
         )
 
 

@@ -124,12 +124,12 @@ class Record:
             counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise RecordError(f"{self.items} cannot be read ({reason}). Test again") from None
+            raise RecordError(f"{self.items} cannot be read ({reason}). Run the experiment again") from None
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
         if not names:
             raise RecordError(
                 f"{self.items} has no column id, sentence or document, so its items cannot be matched with those of "
-                f"another run. Test again"
+                f"another run. Run the experiment again"
             )
         counts = counts.set_index([frame[name] for name in names])
         if twins := int(counts.index.duplicated().sum()):
@@ -140,7 +140,8 @@ class Record:
             )
         if not np.isfinite(counts.to_numpy()).all():
             raise RecordError(
-                f"{self.items}: a count of {score} is not a finite number, so the score cannot be compared. Test again"
+                f"{self.items}: a count of {score} is not a finite number, so the score cannot be compared. "
+                "Run the experiment again"
             )
         return counts
 
@@ -181,7 +182,7 @@ def read_record(path: Path) -> Record:
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Test again") from None
+        raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Run the experiment again") from None
     try:
         content = content if isinstance(content, Mapping) else {}
         if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
@@ -190,9 +191,11 @@ def read_record(path: Path) -> Record:
         scores = _estimates(content["scores"], content["units"])
         return Record(path, content, scores, items, content["versions"]["source_sha256"])
     except KeyError as error:
-        raise RecordError(f"{path} has no entry {error}, so it is not the results.json of a run. Test again") from None
+        raise RecordError(
+            f"{path} has no entry {error}, so it is not the results.json of a run. Run the experiment again"
+        ) from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path} is not the results.json of a run ({error}). Test again") from None
+        raise RecordError(f"{path} is not the results.json of a run ({error}). Run the experiment again") from None
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -315,7 +318,7 @@ def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
         rows = pd.read_csv(path, keep_default_na=False, na_values=[""]).to_dict("records")
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise RecordError(f"{path} cannot be read ({reason}). Test again") from None
+        raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
     return [{**_shared(record), **{str(name): value for name, value in row.items()}} for row in rows]
 
 
