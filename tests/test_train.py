@@ -775,7 +775,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
         ("validate", HEADS, "--seed_everything=0", r"SingleHeads cannot validate\. Run it with `python train"),
         ("test", HEADS, "--trainer.accelerator=tpu", r"Leave out --trainer\.accelerator tpu, or give"),
         ("test", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be used: .*devices"),
-        ("test", HEADS, "--data.init_args.options.layers=[0]", r"layers is \[0\], but must be distinct"),
+        ("test", HEADS, "--data.init_args.options.layers=[0]", r"layers is \[0\], but must be one or more distinct"),
         ("test", HEADS, "--trainer.default_root_dir={checkpoint}", r"\.ckpt/SingleHeads: no folder"),
     ],
 )

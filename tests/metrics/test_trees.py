@@ -122,7 +122,7 @@ def test_a_batch_is_its_sentences_one_by_one(dtype: torch.dtype) -> None:
 def test_a_sentence_without_a_tree_is_named() -> None:
     scores = torch.zeros(3, 2, 3)
     scores[1, 0] = torch.nan
-    with pytest.raises(ValueError, match="sentence 1 of the batch: arc scores contain nan"):
+    with pytest.raises(ValueError, match="sentence 1 of the batch: the arc scores contain nan"):
         tree_heads(scores, torch.tensor([2, 2, 2]))
 
 

@@ -331,7 +331,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "modernbert": (
         {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
         | {"classifier_pooling": "mean"},
-        r"head reads positions \[0, 1, 2, 3, 4, 5\] of a 6-token input",
+        r"head reads the positions \[0, 1, 2, 3, 4, 5\], from 0, of a 6-token input",
     ),
 }
 
