@@ -99,23 +99,36 @@ class ResultWriter(pl.Callback):
         datamodule = getattr(trainer, "datamodule", None)
         described: Provenance | None = getattr(datamodule, "provenance", None)
         provenance = described or Provenance({}, {}, {})
-        result = with_sources(result, provenance)
+        limit = _limit_of(trainer)
+        result = replace(with_sources(result, provenance), audit={**result.audit, **limit})
         content = write_scores(folder, result, provenance)  # before printing, which may fail
         if described is None:
             warn(f"{type(datamodule).__name__} has no `provenance`, so results.json does not record encoder and data")
         if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
-        if self.quiet:
-            for name in result.headline:
-                console.print(Text(f"{name} {score_cell(result.scores[name])}"), soft_wrap=True)
-        else:
-            print_result(result, merged_audit(result, provenance), console)
+        self._print(result, provenance, console)
         figures = result.figures if self.draw else {}
         for name, reason in write_figures(folder, figures, content, self.titles).items():
             warn(f"figure {name} could not be drawn: {reason}")
         if fault := leave_page(folder):
             warn(fault)
+        for option, most in limit.items():
+            warn(f"the scores are of some test batches only: --trainer.{option} {most}")
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
+
+    def _print(self, result: Result, provenance: Provenance, console: Console) -> None:
+        if not self.quiet:
+            print_result(result, merged_audit(result, provenance), console)
+            return
+        for name in result.headline:
+            console.print(Text(f"{name} {score_cell(result.scores[name])}"), soft_wrap=True)
+
+
+def _limit_of(trainer: pl.Trainer) -> dict[str, float]:
+    """Return the option by which Lightning reads some test batches only; empty if it reads all."""
+    most = trainer.limit_test_batches
+    every = isinstance(most, float) and most == 1.0  # the integer 1 is a single batch
+    return {} if every else {"limit_test_batches": most}
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:

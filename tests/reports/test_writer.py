@@ -236,6 +236,17 @@ def test_without_drawings_all_else_is_the_same(tmp_path: Path) -> None:
     assert {**record, "figures": {}, "figure_data": {}, "columns": {}} == {**without, "columns": {}}
 
 
+@pytest.mark.parametrize("limit", [1, 0.5])
+def test_scores_of_some_batches_are_marked(limit: float, tmp_path: Path) -> None:
+    console = Console(width=120, color_system=None, force_terminal=False)
+    trainer = trainer_with(console, tmp_path)
+    trainer.limit_test_batches = limit
+    with console.capture() as printed:
+        trainer.test(Adding(), SourcedNumbers(), verbose=False)
+    assert f"Warning: the scores are of some test batches only: --trainer.limit_test_batches {limit}" in printed.get()
+    assert cast(dict[str, object], record_of(tmp_path)["audit"])["limit_test_batches"] == limit
+
+
 @pytest.mark.parametrize("module", [Silent(), Bare()], ids=["without a result", "without the attribute"])
 def test_a_module_without_a_result_is_named_and_skipped(module: Bare, tmp_path: Path) -> None:
     printed = run(module, SourcedNumbers(), tmp_path)
