@@ -26,7 +26,7 @@ from datamodules import ClassificationDataModule, TextBatch
 from fidelity.checkpoints import OPTIMISATION, Checkpoint
 from fidelity.classified import ClassifiedBatch, levels_of
 from fidelity.comparison import CheckpointResult
-from fidelity.experiment import FidelityTest, Measurements, Score
+from fidelity.experiment import FidelityTest, Measurements, Score, undefined
 from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.saliency import Saliency
 from metrics.bootstrap import mean, ratio, resample
@@ -122,8 +122,7 @@ class ConsistentAdversary(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         batch = classified.batch
-        unknown = torch.full_like(classified.confidence, torch.nan)  # models that this checkpoint is not compared with
-        numbers = dict.fromkeys(self.columns(classified.probabilities.size(1)), unknown)
+        numbers = undefined(self, classified)  # for models that this checkpoint is not compared with
         numbers |= {"gold": batch.labels.double(), "max_attention": max_attention(classified)}
         numbers |= _compared(ITSELF, classified.output, classified)
         for name, other in self._others(classified.checkpoint.name).items():

@@ -144,6 +144,12 @@ class FidelityTest(ABC):
         return {}
 
 
+def undefined(test: FidelityTest, classified: ClassifiedBatch) -> dict[str, Tensor]:
+    """Return nan for every text in every column of a test that measures some of its columns only."""
+    nan = torch.full_like(classified.confidence, torch.nan)
+    return dict.fromkeys(test.columns(classified.probabilities.size(1)), nan)
+
+
 def check_columns(test: FidelityTest, numbers: Collection[str], classes: int) -> None:
     """Raise a ValueError if the columns that a test has measured are not the columns that it declares.
 

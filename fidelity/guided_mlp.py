@@ -15,7 +15,7 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe, adversary_training, has_uniform_attention, trained_adversary
-from fidelity.experiment import FidelityTest, Measurements, Score
+from fidelity.experiment import FidelityTest, Measurements, Score, undefined
 from fidelity.saliency import Saliency
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
@@ -164,8 +164,7 @@ class GuidedMLP(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         models = self._models.get(classified.checkpoint.name, {})
-        unknown = torch.full_like(classified.confidence, torch.nan)  # sources that this checkpoint has not
-        numbers = dict.fromkeys(self.columns(classified.probabilities.size(1)), unknown)
+        numbers = undefined(self, classified)  # for sources that this checkpoint does not have
         numbers |= {f"predicted_{name}": model(classified.batch).logits.argmax(-1) for name, model in models.items()}
         return Measurements(numbers | {"gold": classified.batch.labels})
 

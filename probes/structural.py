@@ -24,6 +24,7 @@ from probes.frozen import DependencyProbe, Sizes
 from results import Floats, HeatMap, Integers, Result, Table
 from results.errors import UserError, check_numbers
 from training import Mean, over_devices
+from training.experiment import check_names
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""
@@ -76,11 +77,8 @@ def sweep_pairs(
             f"--model.init_args.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a hidden state."
         )
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
-    for name, values in (("layers", layers), ("ranks", ranks)):
-        if not values or len(set(values)) < len(values):
-            raise UserError(
-                f"--model.init_args.{name} is {list(values)}, but must be a non-empty list without duplicates."
-            )
+    check_names("--model.init_args.layers", layers)
+    check_names("--model.init_args.ranks", ranks)
     return pairs
 
 

@@ -92,14 +92,14 @@ class Experiment(LightningModule, Generic[Data]):
         self.result = self.outcome()
 
 
-def check_names(option: str, names: Sequence[str]) -> None:
-    """Raise UserError if a list of names is empty or has duplicates.
+def check_names(option: str, names: Sequence[object]) -> None:
+    """Raise UserError if a list of names or numbers is empty or has duplicates.
 
     Args:
         option: Option that holds the list, for the message.
         names: The list.
     """
     if not names:
-        raise UserError(f"{option} is empty. Give at least one name.")
+        raise UserError(f"{option} is empty. Give at least one.")
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise UserError(f"{option} lists {twice[0]} more than once. Name it once.")
+        raise UserError(f"{option} lists {twice[0]} more than once. Give it once.")

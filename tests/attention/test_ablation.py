@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs
@@ -67,6 +68,15 @@ def read_by(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor]) -> 
     return found
 
 
+def hooked(model: PreTrainedModel, inputs: Mapping[str, Tensor], hooks: Sequence[RemovableHandle]) -> Tensor:
+    """What `measure_of` says of the first text under these hooks, which are then removed."""
+    with torch.no_grad():
+        found = measure_of(model)(inputs)[0]
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
 def changed(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor], given: Mapping[Head, Tensor]) -> Tensor:
     """What `measure_of` says of one text whose projections read these numbers `[length, dim]` of some heads."""
 
@@ -81,11 +91,7 @@ def changed(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor], giv
         return hook
 
     hooks = [one.register_forward_pre_hook(change(layer)) for layer, one in enumerate(projections(model, name))]
-    with torch.no_grad():
-        found = measure_of(model)(inputs)[0]
-    for hook in hooks:
-        hook.remove()
-    return found
+    return hooked(model, inputs, hooks)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -202,11 +208,7 @@ def uniform_by_hand(model: PreTrainedModel, name: str, inputs: Mapping[str, Tens
     modules = [module for path, module in model.named_modules() if path.endswith(VALUES[name])]
     hooks = [module.register_forward_hook(keep) for module in modules]
     hooks += [one.register_forward_pre_hook(mix(layer)) for layer, one in enumerate(projections(model, name))]
-    with torch.no_grad():
-        found = measure_of(model)(inputs)[0]
-    for hook in hooks:
-        hook.remove()
-    return found
+    return hooked(model, inputs, hooks)
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -249,8 +249,8 @@ def test_every_layer_goes_with_every_rank() -> None:
         (None, None, (), r"needs hidden states\. Set --data\.init_args\.hidden, for instance '\[1,2,3\]'"),
         ((3,), None, (1, 2), r"of the layers 1, 2, but not of 3\. Add it to --data\.init_args\.hidden"),
         (None, (0,), (1,), r"ranks contains 0, but ranks go from 1 to 16"),
-        ((), None, (1,), r"layers is \[\], but must be a non-empty list"),
-        (None, (2, 2), (1,), r"ranks is \[2, 2\], but must be a non-empty list without duplicates"),
+        ((), None, (1,), "--model.init_args.layers is empty"),
+        (None, (2, 2), (1,), "--model.init_args.ranks lists 2 more than once"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(
