@@ -18,7 +18,7 @@ from heads import Baselines
 from metrics.trees import maximum_arborescence
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.frozen import Sizes
-from probes.head_selection import HeadSelectionProbe, RelationClassifier
+from probes.head_selection import HeadSelectionProbe, RelationClassifier, weighted_scores
 from results import Bars, HeatMap, Result
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
@@ -368,3 +368,13 @@ def test_what_no_batch_holds_is_refused_with_what_there_is(reads: Collection[str
         TypeError, match=r"Own\.reads names '.*', but the fields of a batch are attention, hidden, vectors"
     ):
         trainer().fit(own(), datamodule=make_data())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_weighted_scores_have_the_type_of_the_terms(dtype: torch.dtype) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    attention = torch.rand(1, 2, 3, 3, generator=drawn)
+    first, second = (torch.randn(1, 3, 2, 2, generator=drawn) for _ in range(2))
+    found = weighted_scores(attention, first.to(dtype), second.to(dtype))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), weighted_scores(attention, first, second), atol=0.05, rtol=0.05)
