@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 # Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test check docs slurm browser cluster-test bench
+.PHONY: demo test check docs paper slurm browser cluster-test bench
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,10 @@ check: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(MKDOCS)
+
+# Every experiment of the seed papers, and the table of their findings. A repeated command goes on.
+paper: $(INSTALLED)
+	$(BIN)/python -m sweeps.run configs/paper.yaml; code=$$?; $(BIN)/python -m reports.paper && exit $$code
 
 # $(call debian,program,packages): install Debian packages if the program is missing.
 debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \

@@ -2,6 +2,7 @@
 
 from analysis.atlas import Atlas
 from analysis.attention_analyses import Analysis, AttentionAnalyses
+from analysis.bags import Bags
 from analysis.change import Change
 from analysis.clusters import Clusters
 from analysis.linguistic import Linguistic

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attention import Encoder, Extraction, Items, Store, cut_sentences
-from attention.encoder import EncoderSource
+from attention.encoder import EncoderSource, load_config
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
@@ -194,7 +194,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         punctuation_by: Kind of the labels in `punctuation`: `relation`, or `xpos` for the treebank's own
             tags.
         hidden: Layers whose hidden states are stored along with the attention: 0 for the output of the
-            embeddings, k for the output of layer k.
+            embeddings, k for the output of layer k; `all` for every layer, without the embeddings.
         max_cells: Upper bound of the size of a training batch in cells of its padded attention matrices,
             `batch · (longest + 2)²`; `longest` is the number of words of its longest sentence.
             Evaluation batches have at most twice as many cells, and at most 65,536.
@@ -225,7 +225,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         relations: Literal["full", "base"] = "full",
         punctuation: tuple[str, ...] | None = None,
         punctuation_by: PunctuationBy = "relation",
-        hidden: tuple[int, ...] = (),
+        hidden: tuple[int, ...] | Literal["all"] = (),
         max_cells: int = 32768,
         max_sentences: int = 128,
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
@@ -246,7 +246,10 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         reader = {"name": "treebank", "version": READER_VERSION, "format": self.format}
-        return Extraction(path, reader, source, self.options, self.hidden)
+        hidden = self.hidden
+        if hidden == "all":
+            hidden = () if source is None else tuple(range(1, load_config(source).num_hidden_layers + 1))
+        return Extraction(path, reader, source, self.options, hidden)
 
     def read(self, path: Path) -> Treebank:
         treebank = read_treebank(path, format=self.format)

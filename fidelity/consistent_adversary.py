@@ -37,8 +37,10 @@ from models.text_model import Output
 from processes.progress import Progress
 from results import Curves, Estimate, Figure, Floats, Table, Unit
 from results.digests import Digests, digest
-from results.errors import UserError, check_numbers
+from results.errors import UserError, check_numbers, check_values
 from training import Best, Training, share, train_nested
+
+Stop = Literal["train", "dev"]
 
 VERSION = 1  # of the trainings: files of another version are not found again
 
@@ -74,9 +76,11 @@ class ConsistentAdversary(FidelityTest):
         strengths: Values of λ. The TVD of two classes is twice the TVD in Wiegreffe & Pinter's code, so
             λ is twice theirs.
         max_epochs: Largest number of epochs of a training.
-        patience: Epochs without a lower training loss before a training ends.
+        patience: Epochs without a lower loss before a training ends.
         seeds: Number of checkpoints of each variant that get adversaries, in the order of the
             checkpoints; None for all.
+        stop: Split whose loss ends a training and selects its best epoch: `train`, as in the paper, or
+            `dev`.
     """
 
     name = "consistent_adversary"
@@ -88,7 +92,9 @@ class ConsistentAdversary(FidelityTest):
         max_epochs: int = 80,
         patience: int = 10,
         seeds: int | None = None,
+        stop: Stop = "train",
     ) -> None:
+        check_values(self, stop=stop)
         self.strengths = {f"{strength:g}": strength for strength in strengths}
         if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
             raise UserError(
@@ -96,7 +102,7 @@ class ConsistentAdversary(FidelityTest):
                 "numbers ≥ 0."
             )
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, seeds=seeds)
-        self.max_epochs, self.patience, self.seeds = max_epochs, patience, seeds
+        self.max_epochs, self.patience, self.seeds, self.stop = max_epochs, patience, seeds, stop
         self._begun: tuple[Checkpoint, ...] = ()
         self._adversaries: dict[str, dict[str, TrainedAdversary]] = {}
 
@@ -110,7 +116,8 @@ class ConsistentAdversary(FidelityTest):
             if checkpoint in variant[: self.seeds] and not has_uniform_attention(checkpoint):
                 recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
                 wanted += product([recipe], self.strengths)
-        found = share([adversary_training(recipe, self.strengths[name]) for recipe, name in wanted], data.ranks)
+        trainings = [adversary_training(recipe, self.strengths[name], self.stop) for recipe, name in wanted]
+        found = share(trainings, data.ranks)
         for (recipe, name), best in zip(wanted, found, strict=True):
             self._adversaries.setdefault(recipe.checkpoint.name, {})[name] = trained_adversary(recipe, best)
 
@@ -345,13 +352,14 @@ class Recipe:
         return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
 
     @cached_property
-    def train_outputs(self) -> "TrainOutputs":
-        """Outputs of the checkpoint for all texts of the train split."""
-        return collect_outputs(self.checkpoint.model.to(self.device), self.data, self.device)
+    def outputs(self) -> "Mapping[str, SplitOutputs]":
+        """Outputs of the checkpoint for all texts of `train` and `dev`, by split."""
+        model = self.checkpoint.model.to(self.device)
+        return {split: collect_outputs(model, self.data, self.device, split) for split in ("train", "dev")}
 
 
-class TrainOutputs(NamedTuple):
-    """Outputs of a classifier for all texts of the train split.
+class SplitOutputs(NamedTuple):
+    """Outputs of a classifier for all texts of a split.
 
     Attributes:
         probabilities: Probabilities of the classes, `[texts, classes]`.
@@ -365,7 +373,7 @@ class TrainOutputs(NamedTuple):
         """Return the outputs for a batch of texts, with attention padded to a common number of positions.
 
         Args:
-            texts: Indices of the texts in the train split, int64 `[batch]`.
+            texts: Indices of the texts in the split, int64 `[batch]`.
             positions: Number of positions after padding.
 
         Returns:
@@ -377,11 +385,13 @@ class TrainOutputs(NamedTuple):
 
 
 @torch.no_grad()
-def collect_outputs(model: TextClassifier, data: ClassificationDataModule, device: torch.device) -> TrainOutputs:
-    """Classify all texts of the train split; return the outputs."""
+def collect_outputs(
+    model: TextClassifier, data: ClassificationDataModule, device: torch.device, split: Stop = "train"
+) -> SplitOutputs:
+    """Classify all texts of a split; return the outputs."""
     probabilities: dict[int, Tensor] = {}
     weights: dict[int, Tensor] = {}
-    for batch in data.splits["train"].batches(data.eval_tokens):
+    for batch in data.splits[split].batches(data.eval_tokens):
         batch = batch.to(device)
         output: Output = model(batch)
         mask = output.levels[levels_of(output, None)[0]].mask
@@ -391,7 +401,7 @@ def collect_outputs(model: TextClassifier, data: ClassificationDataModule, devic
         rows = zip(texts, attention_of(output).permute(1, 2, 0), sizes.tolist(), strict=True)
         weights |= {text: row[:size].clone() for text, row, size in rows}
     order = sorted(weights)
-    return TrainOutputs(torch.stack([probabilities[text] for text in order]), [weights[text] for text in order])
+    return SplitOutputs(torch.stack([probabilities[text] for text in order]), [weights[text] for text in order])
 
 
 def attention_of(output: Output) -> Tensor:
@@ -425,25 +435,36 @@ class AdversarialTraining(LightningModule):
 
     Args:
         model: The adversary, which is trained.
-        base: Outputs and attention of the given model for all texts of the train split.
+        base: Outputs and attention of the given model for all texts, by split.
         strength: Weight λ of the KL term in `adversarial_loss`.
     """
 
-    def __init__(self, model: TextClassifier, base: TrainOutputs, strength: float) -> None:
+    def __init__(self, model: TextClassifier, base: Mapping[str, SplitOutputs], strength: float) -> None:
         super().__init__()
         self.model, self.base, self.strength = model, base, strength
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         """Return the adversarial loss of a batch, a scalar; it does not use the labels."""
+        return self._loss(batch)
+
+    def _loss(self, batch: TextBatch) -> Tensor:
         output: Output = self.model(batch)
         weights = attention_of(output)
-        base = self.base.padded(batch.index, weights.size(-1))
+        base = self.base[batch.split].padded(batch.index, weights.size(-1))
         loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.index))
+        self.log(f"{batch.split}_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.index))
         return loss
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         return self.model.configure_optimizers()
+
+
+class ValidatedTraining(AdversarialTraining):
+    """AdversarialTraining that also logs the loss on dev, as `dev_loss`."""
+
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
+        """Log the adversarial loss of a batch of dev."""
+        self._loss(batch)
 
 
 class TrainedAdversary(NamedTuple):
@@ -460,26 +481,31 @@ class TrainedAdversary(NamedTuple):
     name: str = "adversary"
 
 
-def adversary_training(recipe: Recipe, strength: float) -> Training:
+def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") -> Training:
     """Return the description of an adversary's training; `training.nested.share` runs it later.
 
     The adversary is trained against the checkpoint of the recipe. All adversaries of a checkpoint start
-    from the same random weights, which are not the checkpoint's. The epoch with the lowest training loss
-    is kept. Nothing is chosen on the test split, unlike in the code of Wiegreffe & Pinter (2019), which
-    chooses the base model on it.
+    from the same random weights, which are not the checkpoint's. The epoch with the lowest loss is kept.
+    Nothing is chosen on the test split, unlike in the code of Wiegreffe & Pinter (2019), which chooses
+    the base model on it.
 
     Args:
         recipe: Settings of the training.
         strength: Weight λ of the KL term in the loss.
+        stop: Split whose loss ends the training and selects the epoch.
     """
 
     def train() -> Best:
         fresh = recipe.checkpoint.untrained(recipe.own_data, recipe.training_seed).train()
-        module = AdversarialTraining(fresh, recipe.train_outputs, strength)
-        found = recipe.fit(module, "train_loss", "min", train_dataloaders=recipe.own_data.train_dataloader())
+        texts = {"train_dataloaders": recipe.own_data.train_dataloader()}
+        kind = AdversarialTraining
+        if stop == "dev":
+            kind, texts["val_dataloaders"] = ValidatedTraining, recipe.own_data.val_dataloader()
+        found = recipe.fit(kind(fresh, recipe.outputs, strength), f"{stop}_loss", "min", **texts)
         return found._replace(state={name.removeprefix("model."): value for name, value in found.state.items()})
 
-    return recipe.training("adversaries", ["adversary", strength], f"Adversary λ = {strength:g}", train)
+    options = ["adversary", strength, *(["dev"] if stop == "dev" else [])]
+    return recipe.training("adversaries", options, f"Adversary λ = {strength:g}", train)
 
 
 def trained_adversary(recipe: Recipe, best: Best) -> TrainedAdversary:

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from datamodules import ClassificationDataModule
+from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
-from fidelity.comparison import CheckpointResult, over_seeds
+from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Ranking, Saliency
-from results import Figure, Spreads, Table
+from results import Figure, HeatMap, Spreads, Table
 from results.errors import UserError, check_numbers, check_values
+from training import gathered
 from training.experiment import check_names
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
@@ -211,10 +215,27 @@ class SingleToken(FidelityTest):
     standard deviation over words of the probability given one word; `agree`, the share of words for which
     the classifier decides as for the full text. Columns without a score: `min` and `max`, the lowest and
     highest probability given one word.
+
+    The figure `single_token.text` shows the words of one text, the first of test with 8 to 15 tokens.
     """
 
     name = "single_token"
     headline = ("spread", "agree")
+
+    def __init__(self) -> None:
+        self._shown: tuple[int, list[str | None]] | None = None  # index of the shown text, and the words of its tokens
+        self._gold = ""
+        self._alone: dict[str, list[tuple[str, float]]] = {}  # by checkpoint, each word and P(gold label)
+
+    def begin(
+        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
+    ) -> None:
+        split = data.splits["test"]
+        fitting = np.flatnonzero((split.lengths >= 8) & (split.lengths <= 15))
+        self._alone = {}
+        if len(fitting):
+            self._shown = int(fitting[0]), split.forms(int(fitting[0]))
+            self._gold = data.labels[split.labels[int(fitting[0])]]
 
     def columns(self, classes: int) -> Sequence[str]:
         return ("full", "mean", "spread", "min", "max", "agree")
@@ -225,6 +246,7 @@ class SingleToken(FidelityTest):
         probability = classified.of_predicted(alone).T  # [batch, positions], nan without a word
         mean = probability.nanmean(1)
         same = (alone.argmax(-1) == classified.predicted).T & words
+        self._keep(classified, alone)
         return Measurements(
             {
                 "full": classified.confidence,
@@ -241,11 +263,42 @@ class SingleToken(FidelityTest):
         return means(("spread", "mean", "full", "agree"))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return the figure `single_token.spread`: a violin of the column `spread` for each variant.
+        """Return the figures `single_token.spread` and `single_token.text`.
 
-        A violin shows the distribution over the texts, taken together from all seeds of a variant.
+        The first has a violin of the column `spread` for each variant, over the texts, taken together from
+        all seeds of a variant. The second shows one text: the probability of its gold label given each of
+        its words alone, for the first checkpoint of each variant.
         """
         spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
         label = "standard deviation of P(class) over the words of a text"
         texts = {"texts": list(spreads.values())}
-        return {"single_token.spread": Spreads("Each word alone", tuple(spreads), texts, label, unit="ratio")}
+        found: dict[str, Figure] = {
+            "single_token.spread": Spreads("Each word alone", tuple(spreads), texts, label, unit="ratio")
+        }
+        kept = dict(gathered(list(self._alone.items())))
+        rows = {variant: kept[ours[0].name] for variant, ours in by_variant(results).items() if ours[0].name in kept}
+        if rows:
+            words = [word for word, _ in next(iter(rows.values()))]
+            values = np.array([[probability for _, probability in row] for row in rows.values()])
+            axes = "classifier", "word", f"P({self._gold})"
+            found["single_token.text"] = HeatMap(
+                "Each word of a text alone", values, list(rows), words, *axes, unit="fraction", limits=(0, 1)
+            )
+        return found
+
+    def _keep(self, classified: ClassifiedBatch, alone: Tensor) -> None:
+        """Keep P(gold label) of each word of the shown text alone, if the text is in the batch and has flat attention.
+
+        Args:
+            classified: The texts.
+            alone: Probabilities given the word at each position alone, `[positions, batch, classes]`.
+        """
+        if self._shown is None or self._shown[0] not in classified.batch.index.tolist():
+            return
+        if classified.words.size(1) != classified.batch.tokens.size(1):
+            return  # positions are sentences
+        index, forms = self._shown
+        place = classified.batch.index.tolist().index(index)
+        gold = alone[:, place, classified.batch.labels[place]].tolist()
+        words = classified.words[place].nonzero().flatten().tolist()
+        self._alone[classified.checkpoint.name] = [(forms[at] or "?", gold[at]) for at in words]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from metrics.bootstrap import bootstrap_ratio, mean_and_sd
 from results import Estimate, Unit
 from results.errors import UserError, counted, near
 from results.estimates import ENDS
@@ -144,6 +145,31 @@ class Record:
                 "Run the experiment again"
             )
         return counts
+
+
+def over_seeds(records: Sequence[Record], score: str) -> Estimate:
+    """Return the mean of a score over runs that differ only in the seed, with its standard deviation over them.
+
+    The interval of one run is that of the run. With several runs it is the bootstrap over items, with the
+    counts of all runs added per item; it is nan if a run has no counts.
+
+    Args:
+        records: The runs, each with this score.
+        score: Name of the score.
+
+    Raises:
+        RecordError: The counts of a run cannot be read.
+    """
+    own = records[0].scores[score]
+    mean, sd = mean_and_sd([one.scores[score].value for one in records])
+    low, high = own.low, own.high
+    if len(records) > 1 or low is None:
+        low = high = NAN
+        if all(score in one.content["ratios"] and one.items is not None for one in records):
+            counts = pd.concat([one.counts(score) for one in records])
+            pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
+            low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
+    return Estimate(mean, low, high, unit=own.unit, sd=sd)
 
 
 def find_record(run: Path) -> Record:

@@ -26,7 +26,10 @@ OWN = {
 """Options set by the sweep itself, with the remedy."""
 
 Options = Mapping[str, object]
+Reads = Literal["checkpoints", "checkpoint", "encoder"]
 STATISTICS = ("low", "high", "sd")
+OF_ROW = {"scores", "seeds", "checkpoints", "checkpoint", "encoder", "rename", "minutes", "runs"}
+"""Keys of a row that its single runs do not have."""
 RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 """Columns of the table of runs, between the labels and the scores."""
 
@@ -42,7 +45,9 @@ class Run:
         options: Names and values of options of train.py, sorted by name, so that `a` precedes its part
             `a.b`.
         seed: Seed of the run.
-        trained: Runs whose checkpoints this run tests.
+        trained: Runs whose trained models this run reads.
+        reads: How this run reads them: as the list of `checkpoints` of the model, as its `checkpoint`, or
+            as the `encoder` of the data.
     """
 
     command: str
@@ -51,6 +56,7 @@ class Run:
     options: tuple[tuple[str, str], ...]
     seed: int
     trained: tuple["Run", ...] = ()
+    reads: Reads = "checkpoints"
 
     @property
     def arguments(self) -> list[str]:
@@ -63,12 +69,12 @@ class Run:
         """Values that determine the scores of the run, by name.
 
         They are the command, the SHA-256 of the config file, the options that affect scores, the seed,
-        and the keys of the runs whose checkpoints are tested. The names of config file and row are not
+        and the keys of the runs whose trained models are read. The names of config file and row are not
         among them.
         """
         options = list(score_settings(dict(self.options)).items())
         known = {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
-        return {**known, "checkpoints": [run.key for run in self.trained]} if self.trained else known
+        return {**known, self.reads: [run.key for run in self.trained]} if self.trained else known
 
     @property
     def key(self) -> str:
@@ -91,11 +97,13 @@ class Row:
         runs: Runs of the row by seed.
         scores: Name of the score in the results of the runs, by column of the table; empty for a column
             without a score.
+        minutes: Time of all runs of the row on 2 cores, as stated in the plan.
     """
 
     labels: tuple[str, ...]
     runs: Mapping[int, Sequence[Run]]
     scores: Mapping[str, str]
+    minutes: float = 0.0
 
     @property
     def name(self) -> str:
@@ -134,12 +142,14 @@ class Sweep:
         rows: Rows of the table.
         columns: Full name of each column, by the name that it has in the table: `low`, for instance, is
             short for `<first score>.low`.
+        published: File of published findings; None if the plan names none.
     """
 
     name: str
     labels: tuple[str, ...]
     rows: tuple[Row, ...]
     columns: Mapping[str, str]
+    published: Path | None = None
 
 
 @dataclass
@@ -156,6 +166,13 @@ class Entry:
         checkpoints: Trainings whose checkpoints are tested: `PLAN` for all trainings of another plan, a
             path relative to this one; `PLAN:ROW` for one row of it; `:ROW` for an earlier row of this
             plan.
+        checkpoint: Training in the same form; each run reads the checkpoint with its own seed, as the
+            option `model.init_args.checkpoint`.
+        encoder: Training in the same form; each run reads the fine-tuned encoder with its own seed, as
+            `data.init_args.encoder.name`.
+        rename: Other names of options that are given for all runs, after `--`; None if the runs of the row
+            do not have the option.
+        minutes: Time of all runs of the row on 2 cores, to estimate the time of a sweep.
         runs: Settings of each run, if the row has several runs for a seed.
     """
 
@@ -165,6 +182,10 @@ class Entry:
     scores: dict[str, str | None] = field(default_factory=dict)
     seeds: list[NonNegativeInt] = field(default_factory=list)
     checkpoints: list[str] = field(default_factory=list)
+    checkpoint: str = ""
+    encoder: str = ""
+    rename: dict[str, str | None] = field(default_factory=dict)
+    minutes: float = 0.0
     runs: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
 
 
@@ -181,6 +202,8 @@ class Plan:
         grid: Given in place of `rows`: settings that all rows share, and `axes`, a mapping from the name
             of each axis to its values with their settings. Each combination of values is a row.
         columns: Columns to show, in this order; empty for all.
+        published: File of published findings; after the runs, `reports.paper` writes the table of these
+            findings to `index.md` in the folder of the sweep.
     """
 
     scores: list[str]
@@ -190,6 +213,7 @@ class Plan:
     rows: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
     grid: dict = field(default_factory=dict)  # type: ignore[type-arg]
     columns: list[str] = field(default_factory=list)
+    published: str = ""
 
 
 def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
@@ -228,14 +252,27 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
                 f"{where}: `scores` has `{strange[0]}`{near(strange[0], plan.scores)}, which is not among the plan's "
                 f"`scores`: {', '.join(plan.scores)}. Correct the name, or add it there"
             )
-        trained = [run for one in entry.checkpoints for run in _trained(one, path, where, rows, extra, above)]
+        sources: dict[Reads, list[str]] = {
+            "checkpoints": entry.checkpoints,
+            "checkpoint": [entry.checkpoint] if entry.checkpoint else [],
+            "encoder": [entry.encoder] if entry.encoder else [],
+        }
+        reads, *others = [name for name, given in sources.items() if given] or list(sources)[:1]
+        if others:
+            raise UserError(f"{where} has both `{reads}` and `{others[0]}`. Remove one of them")
+        trained = [run for one in sources[reads] for run in _trained(one, path, where, reads, rows, extra, above)]
         parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)]
+        own = _renamed(extra or {}, entry.rename)
         runs = {
-            seed: tuple(_run(part, seed, path, where, extra or {}, tuple(trained)) for part in parts or [entry])
+            seed: tuple(
+                _run(part, seed, path, where, own, _read(trained, reads, seed, where)) for part in parts or [entry]
+            )
             for seed in entry.seeds or plan.seeds
         }
-        rows.append(Row(row, runs, {score: entry.scores.get(score, score) or "" for score in plan.scores}))
-    return Sweep(name, labels, tuple(rows), columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`"))
+        scores = {score: entry.scores.get(score, score) or "" for score in plan.scores}
+        rows.append(Row(row, runs, scores, entry.minutes))
+    columns = columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`")
+    return Sweep(name, labels, tuple(rows), columns, path.parent / plan.published if plan.published else None)
 
 
 def _check_form(plan: Plan, path: Path, above: Sequence[Path]) -> None:
@@ -295,7 +332,7 @@ def _over(below: dict[str, Any], above: dict[str, Any], where: str) -> dict[str,
 
 def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
     """Return one of several runs of a row."""
-    if other := sorted(part.keys() & {"scores", "seeds", "checkpoints", "runs"}):
+    if other := sorted(part.keys() & OF_ROW):
         raise UserError(
             f"{where}: `{other[0]}` belongs to the row, not to one of its runs. Move it there: a run may have only the "
             "keys `config`, `command` and `set`"
@@ -316,7 +353,28 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 
 
-def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, trained: tuple[Run, ...]) -> Run:
+def _renamed(extra: Options, names: Mapping[str, str | None]) -> Options:
+    """Return the options for all runs under the names that they have in a row, without those that it does not have."""
+    new = {name: names.get(name, name) for name in extra}
+    return {new_name: extra[name] for name, new_name in new.items() if new_name is not None}
+
+
+def _read(trained: Sequence[Run], reads: Reads, seed: int, where: str) -> tuple[tuple[Run, ...], Reads]:
+    """Return the trainings that a run with some seed reads, and how."""
+    if reads == "checkpoints":
+        return tuple(trained), reads
+    same = [run for run in trained if run.seed == seed]
+    if len(same) != 1:
+        raise UserError(
+            f"{where}: `{reads}` names {len(same)} trainings with seed {seed}, but must name one for each seed of the "
+            "row. Name a row that runs one `fit` with the same `seeds`"
+        )
+    return (same[0],), reads
+
+
+def _run(
+    entry: Entry, seed: int, path: Path, where: str, extra: Options, trained: tuple[tuple[Run, ...], Reads]
+) -> Run:
     config = path.parent / entry.config
     if not entry.config:
         raise UserError(f"{where} has no `config`. Name a config of train.py")
@@ -324,7 +382,7 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     _check_received(entry.set, extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **extra}.items())
-    return Run(entry.command, config, file_digest(config), tuple(options), seed, trained)
+    return Run(entry.command, config, file_digest(config), tuple(options), seed, *trained)
 
 
 def _check_received(own: Mapping[str, object], extra: Options, where: str) -> None:
@@ -367,7 +425,7 @@ def _text(name: str, value: object, where: str) -> str:
 
 
 def _trained(
-    source: str, path: Path, where: str, rows: Sequence[Row], extra: Options | None, above: Sequence[Path]
+    source: str, path: Path, where: str, key: str, rows: Sequence[Row], extra: Options | None, above: Sequence[Path]
 ) -> list[Run]:
     """Return the training runs named by `PLAN`, `PLAN:ROW` or `:ROW`."""
     plan, _, wanted = source.partition(":")
@@ -381,10 +439,10 @@ def _trained(
             fault = f"which {plan} does not have (its rows: {there}). Correct the name"
         elif not names:
             fault = "but no row is above this one. Move that row up"
-        raise UserError(f"{where}: `checkpoints` names the row `{wanted}`{near(wanted, names)}, {fault}")
+        raise UserError(f"{where}: `{key}` names the row `{wanted}`{near(wanted, names)}, {fault}")
     if not found:
         raise UserError(
-            f"{where}: `checkpoints` names {source}, which runs no `fit`, so there are no checkpoints to test. Name a "
+            f"{where}: `{key}` names {source}, which runs no `fit`, so there are no checkpoints to test. Name a "
             "row that runs `fit`"
         )
     return found

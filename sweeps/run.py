@@ -26,15 +26,18 @@ from rich.text import Text
 
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from processes.progress import Progress
+from reports.paper import write_page
 from reports.reader import Record, RecordError, read_record
 from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
 from results import UserError, command
-from results.errors import counted
+from results.errors import counted, near
 from sweeps.plan import Row, Run, Sweep, options_of, read_sweep
 from sweeps.table import collect
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
+
+PAPER_PAGE = "index.md"
 
 TAIL = 20
 """Number of lines shown of a log."""
@@ -126,6 +129,9 @@ class Sweeper:
         if faults := self.check(key for key in self.waiting if self._is_ready(key)):
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
+        if hours := self.expected_hours():
+            said = f"{counted(len(self.waiting), 'run')} of {len(self.runs)} to make, about {hours:.1f} h on 2 cores"
+            self.console.print(Text(f"{said}, as measured by the author of the plan."), soft_wrap=True)
         for folder in self.folders.values():
             folder.mkdir(parents=True, exist_ok=True)  # other sweeps find the runs there
         try:
@@ -137,6 +143,13 @@ class Sweeper:
                     time.sleep(self.jobs.interval)
         finally:
             self.jobs.stop()
+
+    def expected_hours(self) -> float:
+        """Return the time of the unfinished runs on 2 cores, from the `minutes` of the rows of the plan."""
+        waiting = set(self.waiting)
+        rows = {row.name: row for of_run in self.rows.values() for row in of_run.values()}.values()
+        left = (sum(run.key in waiting for run in row.all_runs()) / len(row.all_runs()) for row in rows)
+        return sum(row.minutes * share for row, share in zip(rows, left, strict=True)) / 60
 
     def _is_ready(self, key: str) -> bool:
         return all(run.key in self.records for run in self.runs[key].trained)
@@ -168,8 +181,16 @@ class Sweeper:
 
     def _arguments(self, key: str) -> list[str]:
         run = self.runs[key]
-        trained = [str(self.records[one.key].path.parent / "checkpoints") for one in run.trained]
-        return [*run.arguments, *([f"--model.init_args.checkpoints={json.dumps(trained)}"] if trained else [])]
+        folders = [self.records[one.key].path.parent for one in run.trained]
+        if not folders:
+            return run.arguments
+        if run.reads == "checkpoints":
+            trained = [f"{folder}/checkpoints" for folder in folders]
+            return [*run.arguments, f"--model.init_args.checkpoints={json.dumps(trained)}"]
+        best = next((folders[0] / "checkpoints").glob("*.ckpt"))
+        if run.reads == "checkpoint":
+            return [*run.arguments, f"--model.init_args.checkpoint={best}"]
+        return [*run.arguments, f"--data.init_args.encoder.name={exported(best, folders[0] / 'exported')}"]
 
     def _attempt(self, key: str) -> Attempt:
         run, folder = self.runs[key], self.folders[key]
@@ -264,6 +285,21 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterat
             )
 
 
+def exported(checkpoint: Path, folder: Path) -> Path:
+    """Write a fine-tuned transformer as plain files of transformers, unless the folder exists; return the folder.
+
+    Raises:
+        UserError: The checkpoint cannot be exported.
+    """
+    if not folder.is_dir():
+        words = [sys.executable, "-m", "models.export", str(checkpoint), str(folder)]
+        root = Path(__file__).parent.parent
+        done = subprocess.run(words, cwd=root, capture_output=True, encoding="utf-8", check=False)
+        if done.returncode:
+            raise UserError(f"{checkpoint} cannot be exported: {done.stderr.strip().rpartition(chr(10))[2]}")
+    return folder
+
+
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
     """Return the last lines of a failed run's log, and its last error message.
 
@@ -293,6 +329,19 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
+def only(sweep: Sweep, rows: Sequence[str]) -> Sweep:
+    """Return a sweep with some of its rows; with all of them if none is named.
+
+    Raises:
+        UserError: The sweep has no such row.
+    """
+    names = [row.name for row in sweep.rows]
+    for name in rows:
+        if name not in names:
+            raise UserError(f"--rows: the plan has no row {name!r}{near(name, names)}; it has {', '.join(names)}")
+    return replace(sweep, rows=tuple(row for row in sweep.rows if not rows or row.name in rows))
+
+
 def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
     """Run `python -m sweeps.run` with some arguments.
 
@@ -311,11 +360,12 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     parser.add_argument(
         "--jobs", type=PositiveInt, default=1, help="number of parallel runs on this machine, which share the cores"
     )
+    parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these rows of the plan")
     parser.add_argument("--table", action="store_true", help="start no run; make the table of the finished runs")
     parser.add_class_arguments(Slurm, "slurm")
     parser.epilog = "Options after -- apply to every run, for example --data.init_args.cache=DIR."
     options = parser.parse_args(list(args[:place]))
-    sweep = read_sweep(options.plan, options_of(args[place + 1 :]))
+    sweep = only(read_sweep(options.plan, options_of(args[place + 1 :])), options.rows)
     # Absolute, because the runs receive it. Sweeps without --out share runs.
     out = (options.out or Path("runs") / sweep.name).resolve()
     beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
@@ -353,6 +403,9 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
+    if sweep.published is not None:
+        for message in write_page(sweep.published, out, out / PAPER_PAGE):
+            console.print(Text(message), soft_wrap=True)
     done = f"{len(known)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
     console.print(Text(f"{counted(len(sweeper.runs), 'run')}: {done}"))
     console.print(Text(f"Written to {out}"), soft_wrap=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metrics.bootstrap import bootstrap_ratio, mean_and_sd
-from reports.reader import NAN, Record, RecordError, first_of
+from metrics.bootstrap import mean_and_sd
+from reports.reader import NAN, Record, RecordError, first_of, over_seeds
 from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
 from sweeps.plan import RUN_COLUMNS, STATISTICS, Row, Sweep
@@ -90,25 +90,12 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
             givers.append(giver)
     if not givers:
         return Estimate(NAN, NAN, NAN, unit="ratio", sd=NAN)
-    own = givers[0].scores[score]
-    mean, sd = mean_and_sd([one.scores[score].value for one in givers])
-    low, high = own.low, own.high
-    if len(givers) > 1 or low is None:
-        low, high = _pooled_interval(row, score, givers, faults)
-    return Estimate(mean, low, high, unit=own.unit, sd=sd)
-
-
-def _pooled_interval(row: Row, score: str, givers: Sequence[Record], faults: list[str]) -> tuple[float, float]:
-    """Return the bootstrap interval from the counts of all seeds; nan if a run has no counts."""
-    if any(score not in one.content["ratios"] or one.items is None for one in givers):
-        return NAN, NAN
     try:
-        counts = pd.concat([one.counts(score) for one in givers])
+        return over_seeds(givers, score)
     except RecordError as error:
         faults.append(f"row `{row.name}` has no interval: {error}")
-        return NAN, NAN
-    pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
-    return bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
+        mean, sd = mean_and_sd([one.scores[score].value for one in givers])
+        return Estimate(mean, NAN, NAN, unit=givers[0].scores[score].unit, sd=sd)
 
 
 def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Path) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attention import EncoderError, EncoderSpec
+from attention import EncoderError, EncoderSpec, resolve
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError, Sentence
 from datamodules import DependencyDataModule, VectorSpec
@@ -284,6 +284,12 @@ def test_every_word_has_its_own_vector(data: DependencyDataModule) -> None:
         assert np.array_equal(batch.vectors[row, : len(words)].numpy(), vectors.matrix[vectors.rows(words)])
         assert (batch.vectors[row, len(words) :] == 0).all()
     assert batch.vectors.any(-1)[batch.mask].all()
+
+
+def test_all_hidden_states_are_those_of_every_layer(bert: Path) -> None:
+    data = DependencyDataModule(encoder=EncoderSpec(str(bert)), hidden="all")
+    assert data.extraction(Path("x.conllu"), resolve(EncoderSpec(str(bert)))).hidden == (1, 2)
+    assert data.extraction(Path("x.conllu"), None).hidden == ()
 
 
 @pytest.mark.parametrize("field", ["attention", "hidden", "vectors"])

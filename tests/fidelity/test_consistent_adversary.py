@@ -258,7 +258,7 @@ def test_gradients_reach_the_adversary_alone_and_labels_play_no_part(kind: Kind)
     model = tiny.classifier(kind)
     base = collect_outputs(model, stand_in(kind), CPU)
     adversary = _copy(kind)
-    module = AdversarialTraining(adversary, base, 0.1)
+    module = AdversarialTraining(adversary, {"test": base}, 0.1)  # the split of these texts
     module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
     batch = tiny.texts(kind, [1, 2, 3])
     loss = module.training_step(batch, 0)
@@ -311,3 +311,24 @@ def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_a
     monkeypatch.setattr(data, "cache", tmp_path / "other")
     third = made(recipe).model.state_dict()
     assert all(torch.equal(value, best.state[name]) for name, value in third.items())
+
+
+def test_the_loss_on_dev_can_end_a_training(
+    data: Data, checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(checkpoints[0], data, max_epochs=3)
+    monkeypatch.setattr(data, "cache", tmp_path)
+    on_train, on_dev = (adversary_training(recipe, 0.01, stop) for stop in ("train", "dev"))
+    assert on_train.file != on_dev.file
+    (best,) = share([on_dev], Ranks())
+    model = trained_adversary(recipe, best).model
+    base = collect_outputs(checkpoints[0].model, data, CPU, "dev")
+    losses, texts = 0.0, 0
+    for batch in data.splits["dev"].batches(1000):
+        with torch.no_grad():
+            output = model(batch)
+        weights = attention_of(output)
+        there = base.padded(batch.index, weights.size(-1))
+        losses += float(adversarial_loss(output.logits.softmax(-1), weights, *there, 0.01)) * len(batch.index)
+        texts += len(batch.index)
+    assert best.value == pytest.approx(losses / texts, rel=1e-4)

@@ -1,0 +1,241 @@
+"""The table of published findings, from sweeps of a stand-in for train.py."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from reports.paper import COLUMNS, PUBLISHED, find_runs, judged, main, read_published, write_page
+from reports.reader import read_record
+from reports.writer import write
+from results import Estimate, Provenance, Result, Table
+from results.errors import UserError
+from sweeps import run as sweep
+from sweeps.plan import options_of, read_sweep
+from tests.sweeps.sweeps import write_program
+
+ROWS = """name: p
+label: row
+scores: [uas]
+published: published.yaml
+rows:
+  probe: {config: a.yaml, seeds: [0, 1], minutes: 30}
+  words: {config: b.yaml, command: test, set: {data.init_args.corpus: c}, rename: {data.init_args.encoder.name: null}}
+"""
+HEAD = {"source": "Table 1", "of": "BERT, WSJ"}
+FINDINGS: list[dict[str, object]] = [
+    {"paper": "a", "item": "better", **HEAD, "published": 61, "ours": "probe@uas", "above": "offset.uas"},
+    {"paper": "a", "item": "close", **HEAD, "published": 61, "ours": "probe@uas", "within": 7},
+    {"paper": "a", "item": "far", **HEAD, "published": 61, "ours": "words@uas", "within": 7, "why": "no words"},
+    {"paper": "b", "item": "lost", **HEAD, "published": "much", "cannot": "the corpus is lost"},
+]
+
+
+def plan_of(folder: Path) -> Path:
+    for name, text in {"a.yaml": "a", "b.yaml": "b", "plan.yaml": ROWS}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    published = {"plan": "plan.yaml", "findings": FINDINGS}
+    (folder / "published.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
+    return folder / "plan.yaml"
+
+
+def swept(folder: Path, *options: str, out: str = "out") -> int:
+    words = [str(plan_of(folder)), "--out", str(folder / out), *options]
+    return sweep.main(words, program=write_program(folder))
+
+
+def table(page: Path, number: int = 0) -> pd.DataFrame:
+    """One of the tables of a page."""
+    blocks = [block for block in page.read_text(encoding="utf-8").split("\n\n") if block.startswith("| paper")]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in blocks[number].splitlines()]
+    return pd.DataFrame(rows[2:], columns=rows[0])
+
+
+def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert swept(tmp_path) == 0
+    said = capsys.readouterr().out
+    assert "3 runs of 3 to make, about 0.5 h on 2 cores" in said
+    assert "1 seen, 2 not seen, 1 cannot be seen here, 0 not run" in said
+    found = table(tmp_path / "out" / "index.md")
+    assert tuple(found) == COLUMNS
+    assert found["ours"].tolist() == ["55.0", "55.0", "50.0", "–"]
+    assert found["verdict"].tolist() == ["not seen", "seen", "not seen", "cannot be seen here (the corpus is lost)"]
+    assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
+    assert found["command"][0].endswith("plan.yaml --rows 'probe'`")
+    assert "- a, far: no words" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+    # Two runs without counts for each item: Student's interval over the seeds, .55 ± 12.7 · .0707 / √2, is too wide.
+    assert (found["low"][0], found["high"][0]) == ("-8.5", "118.5")
+
+
+def test_rows_can_be_chosen_and_the_others_are_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert swept(tmp_path, "--rows", "words") == 0
+    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen"]
+    capsys.readouterr()
+    with pytest.raises(UserError, match=r"--rows: the plan has no row 'wrods' \(did you mean `words`\?\)"):
+        swept(tmp_path, "--rows", "wrods")
+
+
+def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> None:
+    swept(tmp_path)
+    assert swept(tmp_path, "--", "--data.init_args.encoder.name=bert") == 0
+    page = tmp_path / "out" / "index.md"
+    own, other = table(page), table(page, 1)
+    assert own["verdict"].tolist()[:3] == ["not seen", "seen", "not seen"]
+    assert other["item"].tolist() == ["better", "close"]  # rows without an encoder are not run again
+    assert "## bert\n" in page.read_text(encoding="utf-8")
+    calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
+    assert len(calls) == 5
+
+
+def test_runs_of_another_corpus_are_not_taken_for_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert swept(tmp_path, "--", "--data.init_args.corpus=other") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3 runs below" in said
+    assert "of another config, corpus or option than the rows of plan.yaml, not used" in said
+    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run"] * 3
+
+
+def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
+    swept(tmp_path)
+    swept(tmp_path, out="second")
+    for path in (tmp_path / "second").rglob("version_0/results.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["scores"]["uas"] = 0.75
+        path.write_text(json.dumps(content), encoding="utf-8")
+        os.utime(path, (2e9, 2e9))
+    notes = write_page(tmp_path / "published.yaml", tmp_path, tmp_path / "index.md")
+    assert sum("was run twice" in note and "second" in note for note in notes) == 3
+    assert table(tmp_path / "index.md")["ours"].tolist()[0] == "75.0"
+
+
+def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swept(tmp_path)
+    (one,) = [path for path in (tmp_path / "out").rglob("version_0/results.json") if '"seed": 1' in path.read_text()]
+    one.write_text("{", encoding="utf-8")
+    capsys.readouterr()
+    assert (
+        main(["--runs", str(tmp_path), "--published", str(tmp_path / "published.yaml"), "--out", str(tmp_path / "x")])
+        == 0
+    )
+    assert "is damaged: it is not valid JSON" in capsys.readouterr().out
+    assert table(tmp_path / "x")["ours"].tolist()[0] == "50.0"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": ""}, "has no `source`. Add it, so that a reader can find the published number"),
+        ({"sauce": 1}, "unknown key `sauce`"),
+        ({"within": None, "above": 1, "below": 2}, r"It has ours, above, below"),
+        ({"cannot": "x"}, "either `cannot`, or `ours` with one of"),
+        ({"published": "61"}, "`within` needs a number as `published`, not '61'"),
+    ],
+)
+def test_a_published_value_must_be_complete(change: dict[str, object], message: str, tmp_path: Path) -> None:
+    plan_of(tmp_path)
+    finding = {name: one for name, one in {**FINDINGS[1], **change}.items() if one is not None}
+    path = tmp_path / "published.yaml"
+    path.write_text(yaml.safe_dump({"plan": "plan.yaml", "findings": [finding]}), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        read_published(path)
+
+
+def test_a_place_without_a_number_names_the_near_ones(tmp_path: Path) -> None:
+    swept(tmp_path)
+    plan, (first, *_) = read_published(tmp_path / "published.yaml")
+    found, _ = find_runs(plan, tmp_path / "out")
+    runs = {"probe": [one.record for one in found if one.row == "probe"]}
+    for ours, message in {
+        "probe@uaz": r"there is no score `uaz` \(did you mean `uas`\?\)",
+        "probe@heads:test[relation=det]": "there is no table `heads`",
+        "probe@@": "is no place of a number",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            judged(type(first)(**{**vars(first), "ours": ours}), runs)
+
+
+def test_cells_and_paired_differences(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"layer": [1, 2], "test": [0.25, 0.5], "low": [0.2, 0.4], "high": [0.3, 0.6]})
+    items = pd.DataFrame({"id": ["x", "y", "z"], "a": [1, 2, 3], "b": [0, 1, 2], "n": [3, 3, 3]})
+    scores = {"a": Estimate(2 / 3, 0.1, 0.9, unit="fraction"), "b": Estimate(1 / 3, 0.1, 0.9, unit="fraction")}
+    tables = {"heads": Table(frame, {"test": "fraction"}, interval="test")}
+    result = Result("t", scores, tables, items=items, ratios={"a": ("a", "n"), "b": ("b", "n")})
+    write(tmp_path, result, Provenance({}, {}, {}))
+    runs = {"row": [read_record(tmp_path / "results.json")]}
+    plan_of(tmp_path)
+    finding = read_published(tmp_path / "published.yaml")[1][0]
+
+    def judge(**change: object) -> tuple[Estimate | None, str]:
+        return judged(type(finding)(**{**vars(finding), "above": None, **change}), runs)
+
+    for where, value in {"layer=1": 0.25, "layer=last": 0.5, "max": 0.5}.items():
+        ours, verdict = judge(ours=f"row@heads:test[{where}]", above="a")
+        assert ours == Estimate(value, *((0.2, 0.3) if value == 0.25 else (0.4, 0.6)), unit="fraction")
+        assert verdict == "not seen"
+    assert judge(ours="row@heads:test[layer=2]", above=0.39)[1] == "seen"
+    assert judge(ours="row@heads:test[layer=2]", below=0.61)[1] == "seen"
+    ours, verdict = judge(ours="row@a", minus="b", above=0)
+    assert ours is not None
+    assert [ours.value, ours.low, ours.high] == pytest.approx([1 / 3] * 3)
+    assert verdict == "seen"
+    with pytest.raises(UserError, match="fits 0 rows of table `heads`, but must fit one"):
+        judge(ours="row@heads:test[layer=7]", above=0)
+
+
+def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
+    plan, findings = read_published(PUBLISHED)
+    rows = read_sweep(plan, options_of(["--data.init_args.encoder.name=bert"])).rows
+    names = {row.name for row in rows}
+    places = [
+        place for one in findings for place in (one.ours, one.above, one.below, one.minus) if isinstance(place, str)
+    ]
+    assert {place.partition("@")[0] for place in places if "@" in place} <= names
+    assert len(findings) >= 60
+    assert {one.paper for one in findings} <= {path.stem for path in PUBLISHED.parent.glob("*.md")}
+
+
+def test_a_run_reads_the_training_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = """name: p
+label: row
+scores: [uas]
+rows:
+  tuned: {config: a.yaml, seeds: [0, 1]}
+  heads off: {config: b.yaml, command: test, checkpoint: ":tuned", seeds: [0, 1]}
+  change: {config: b.yaml, command: test, encoder: ":tuned", seeds: [1]}
+"""
+    for name, text in {"a.yaml": "a", "b.yaml": "b", "plan.yaml": rows}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    _, off, change = read_sweep(tmp_path / "plan.yaml").rows
+    for row in (off, change):
+        assert [(run.seed, run.trained[0].seed) for run in row.all_runs()] in ([(0, 0), (1, 1)], [(1, 1)])
+    assert off.runs[1][0].key != change.runs[1][0].key
+
+    program = write_program(tmp_path)
+    text = Path(program[1]).read_text(encoding="utf-8")
+    made = (
+        'folder.mkdir(parents=True)\n(folder / "checkpoints").mkdir()\n(folder / "checkpoints" / "best.ckpt").touch()'
+    )
+    Path(program[1]).write_text(text.replace("folder.mkdir(parents=True)", made), encoding="utf-8")
+    monkeypatch.setattr(sweep, "exported", lambda checkpoint, folder: folder)
+    assert sweep.main([str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "out")], program=program) == 0
+    calls = [json.loads(line) for line in (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()]
+    given = {key: call[key] for call in calls for key in call if "checkpoint" in key or "encoder" in key}
+    assert given["model.init_args.checkpoint"].endswith("/checkpoints/best.ckpt")
+    assert given["data.init_args.encoder.name"].endswith("/version_0/exported")
+    shutil.rmtree(tmp_path / "out")
+    for key, fault in {
+        "checkpoint": "`checkpoint` names 0 trainings with seed 7",
+        "encoder": "`encoder` names 0",
+    }.items():
+        wrong = rows + f'  wrong: {{config: b.yaml, {key}: ":tuned", seeds: [7]}}\n'
+        (tmp_path / "plan.yaml").write_text(wrong, encoding="utf-8")
+        with pytest.raises(UserError, match=fault):
+            read_sweep(tmp_path / "plan.yaml")
+    both = rows + '  wrong: {config: b.yaml, checkpoint: ":tuned", encoder: ":tuned"}\n'
+    (tmp_path / "plan.yaml").write_text(both, encoding="utf-8")
+    with pytest.raises(UserError, match="has both `checkpoint` and `encoder`"):
+        read_sweep(tmp_path / "plan.yaml")
