@@ -259,7 +259,9 @@ def _cell(record: Record, table: str, column: str, where: Mapping[str, str], pla
         raise UserError(f"{record.path}: there is no table `{table}`{near(table, tables)}, which {place} names")
     frame = pd.read_csv(record.path.with_name(record.content["tables"][table]), dtype=str)
     if strange := [name for name in (*where, column) if name not in frame]:
-        raise UserError(f"{record.path}: table `{table}` has no column `{strange[0]}`{near(strange[0], map(str, frame))}")
+        raise UserError(
+            f"{record.path}: table `{table}` has no column `{strange[0]}`{near(strange[0], map(str, frame))}"
+        )
     numbers = frame[column].astype(float)
     for key, value in where.items():
         frame = frame[frame[key] == (str(frame[key].astype(int).max()) if value == "last" else value)]
