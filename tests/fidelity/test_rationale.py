@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 from statistics import fmean, pstdev
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from torchmetrics.functional.classification import binary_average_precision
 from fidelity.classified import ClassifiedBatch
 from fidelity.rationale import Rationale, SingleToken, auprc, average_precision, rationale_lengths
 from fidelity.saliency import RANKINGS
+from results import HeatMap
 from tests.fidelity import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, checkpoint_result, classified, classifier, measurements
 from tests.models.batches import batch_of
@@ -159,6 +162,31 @@ def test_the_decision_on_each_word_alone(kind: Kind) -> None:
         for name, value in expected.items():
             assert numbers[name][row].item() == pytest.approx(value, abs=1e-6 if name == "agree" else 1e-9), name
     assert 0 < fmean(agreements) < 1
+
+
+@pytest.mark.parametrize("kind", ["flat", "han"])
+def test_the_words_of_one_text_are_shown(kind: Kind) -> None:
+    shown = 2
+    split = SimpleNamespace(
+        lengths=np.array([4, 16, 8, 9, 5, 2]), labels=[1] * 6, forms=lambda item: [f"word {n}" for n in range(7)]
+    )
+    found = classified(kind, time=9)
+    test = SingleToken()
+    test.begin([], cast(Any, SimpleNamespace(splits={"test": split}, labels=["bad", "good"])), found.mask.device, 0)
+    values = {name: one.numpy() for name, one in measurements(test, found).numbers.items()}
+    result = replace(checkpoint_result("single_token", "a", 0, values), name=found.checkpoint.name)
+    figures = test.figures([result])
+    assert "single_token.spread" in figures
+    if kind == "han":  # its positions are sentences
+        assert "single_token.text" not in figures
+        return
+    figure = figures["single_token.text"]
+    assert isinstance(figure, HeatMap)
+    assert (list(figure.row_labels), figure.value_label) == (["a"], "P(good)")
+    assert list(figure.column_labels) == [f"word {n}" for n in range(7)]
+    label = int(found.batch.labels[shown])
+    alone = [classifier(kind)(batch_of([[word]])).logits.softmax(-1)[0, label].item() for word in TEXTS[shown]]
+    assert figure.values[0] == pytest.approx(alone, abs=1e-6)
 
 
 def test_scores_are_means() -> None:
