@@ -50,6 +50,8 @@ _UNITS |= {"f1": "fraction", "accuracy": "fraction"}
 # Models compared beside the adversaries: the checkpoint itself, the first of its variant, the first with uniform
 # attention.
 ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
+_BESIDE = {FIRST: "another seed", UNIFORM: "uniform attention"}
+"""Names of other checkpoints in the figure."""
 
 
 class ConsistentAdversary(FidelityTest):
@@ -174,27 +176,30 @@ class ConsistentAdversary(FidelityTest):
         """Return the figures `consistent_adversary` and `consistent_adversary.seeds`.
 
         The figure `consistent_adversary` shows the mean JSD of the attention over the mean TVD of the
-        outputs, both measured from a checkpoint. Each checkpoint with adversaries has a line, from the
-        checkpoint itself, (0, 0), through its adversaries. The other models that checkpoints are
-        compared with are points.
+        outputs, both measured from a checkpoint. Each variant has a line, from the checkpoint itself,
+        (0, 0), through its adversaries in the order of λ: means over its seeds. The adversaries of the
+        single seeds are points of the same colour, if there are several. Other checkpoints, with another
+        seed or with uniform attention, are points of their own.
 
         The figure `consistent_adversary.seeds` exists only if a variant has several seeds. It has
         violins of the JSD between the attention of each seed and of the first seed, in bins of the
         texts' highest attention weight.
         """
-        lines: dict[str, tuple[list[float], list[float]]] = {}
-        points: dict[str, tuple[list[float], list[float]]] = {}
+        curves: dict[str, list[list[tuple[float, ...]]]] = {}  # by variant and seed, the points of a curve
+        beside: dict[str, list[tuple[float, ...]]] = {}
         for result in results:
             values, others = result.columns(self.name), self._others(result.name)
             found = {name: tuple(_mean(values, what, name).value for what in ("tvd", "jsd")) for name in others}
             if result.name in self._adversaries:
-                xs, ys = zip(*sorted([(0.0, 0.0), *(found[name] for name in self.strengths)]), strict=True)
-                lines[result.name] = (list(xs), list(ys))
+                of_seed = [(0.0, 0.0), *(found[name] for name in self.strengths)]
+                curves.setdefault(result.variant, []).append(of_seed)
             # Distances are symmetric: the distance of a seed to the first is also the first's to the seed.
-            for name, other in others.items():
-                if isinstance(other, Checkpoint):
-                    for axis, value in zip(points.setdefault(other.name, ([], [])), found[name], strict=True):
-                        axis.append(value)
+            for name in (FIRST, UNIFORM):
+                if name in found:
+                    beside.setdefault(_BESIDE[name], []).append(found[name])
+        lines = {variant: _axes(np.mean(seeds, axis=0)) for variant, seeds in curves.items()}
+        points = {variant: _axes(np.concatenate(seeds)) for variant, seeds in curves.items() if len(seeds) > 1}
+        points |= {name: _axes(np.array(pairs)) for name, pairs in beside.items()}
         figures: dict[str, Figure] = {}
         if lines or points:
             title, axes = "Model-consistent adversaries", ("TVD of the decisions", "JSD of the attention")
@@ -218,6 +223,12 @@ class ConsistentAdversary(FidelityTest):
         """Return two counts: `adversaries`, and `cut_off`, the adversaries whose training was ended by `max_epochs`."""
         found = [adversary.best for each in self._adversaries.values() for adversary in each.values()]
         return {"adversaries": len(found), "cut_off": sum(not best.stopped for best in found)}
+
+
+def _axes(pairs: Floats) -> tuple[list[float], list[float]]:
+    """Return the x and the y coordinates of points `[points, 2]`."""
+    xs, ys = pairs.T.tolist()
+    return xs, ys
 
 
 def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[str, Tensor]:

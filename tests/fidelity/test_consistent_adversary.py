@@ -148,13 +148,15 @@ def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
     assert 1 <= adversary["epochs"] <= 12
     figure = test.figures(results)["consistent_adversary"]
     assert isinstance(figure, Curves)
-    assert list(figure.lines) == ["base, seed 0", "base, seed 1"]
-    assert all((xs[0], ys[0]) == (0, 0) for xs, ys in figure.lines.values())
-    assert figure.points.keys() == {"base, seed 0", "uniform, seed 0"}
+    assert list(figure.lines) == ["base"]
+    curves = [[[0.0, *means(result, what)] for what in ("tvd", "jsd")] for result in results[:2]]
+    assert np.array(figure.lines["base"]) == pytest.approx(np.mean(curves, axis=0))
+    assert np.array(figure.points["base"]) == pytest.approx(np.concatenate(curves, axis=1))
+    assert figure.points.keys() == {"base", "another seed", "uniform attention"}
     expected = [values["tvd_first"].mean(), values["jsd_first"].mean()]
-    assert [one for (one,) in figure.points["base, seed 0"]] == pytest.approx(expected)
-    assert len(figure.points["uniform, seed 0"][0]) == 2
-    assert 0 < figure.points["base, seed 0"][1][0] < LN2
+    assert [one for (one,) in figure.points["another seed"]] == pytest.approx(expected)
+    assert len(figure.points["uniform attention"][0]) == 2
+    assert 0 < figure.points["another seed"][1][0] < LN2
 
 
 def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
