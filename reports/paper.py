@@ -9,10 +9,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,27 +35,17 @@ PUBLISHED = ROOT / "docs" / "papers" / "published.yaml"
 ENCODER = tuple(f"data.init_args.{name}.name" for name in ("encoder", "tokenizer", "before"))
 """Options that name an encoder. Runs that differ from a row of the plan only in these are of another encoder."""
 COLUMNS = ("paper", "item", "published", "ours", "low", "high", "verdict", "command")
-REQUIRED = ("paper", "item", "source", "published", "of")
-SEEN, NOT_SEEN, CANNOT, MISSING = "seen", "not seen", "cannot be seen here", "not run"
-
-HEAD = """# Published findings, and what is seen here
-
-Written by `python -m reports.paper` from `{published}` and the runs of `{plan}` (`make paper`). Fractions are in
-%. Intervals are 95 % intervals over the items of the test set, with the seeds pooled; for numbers without counts for
-each item they are over seeds. A finding is *seen* if our interval lies on the stated side of the number or interval
-that it is compared with, or, for a plain score, if ours is within the stated distance. Models and data differ from the
-published ones, so sizes of numbers may differ where a finding is seen."""
-"""Beginning of the page."""
-
+SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
 _PLACE = re.compile(r"(?:(?P<row>[^@]+)@)?(?P<name>[^\[@]+)(?:\[(?P<where>[^\]]+)\])?")
+_RULE = re.compile(r"([<>±]) (.+)")
 
 
 @dataclass(frozen=True)
 class Finding:
     """Published finding, and how it is judged here.
 
-    A place of a number is `ROW@SCORE`, or `ROW@TABLE:COLUMN[KEY=VALUE]` for a cell of a table; ROW is a
-    row of the plan. Without `ROW@` the row is the row of `ours`. `KEY=last` is the largest number of a
+    The place of a number is `ROW@SCORE`, or `ROW@TABLE:COLUMN[KEY=VALUE]` for a cell of a table; ROW is
+    a row of the plan. Without `ROW@` it is the row of `ours`. `KEY=last` is the largest number of a
     column, such as the last layer; `[max]` is the row with the largest number in COLUMN.
 
     Attributes:
@@ -66,11 +56,11 @@ class Finding:
         of: Model and data of the published number.
         ours: Place of our number.
         minus: Place of a number that is subtracted from ours; both need counts for each item.
-        above: The finding is seen if our interval lies above this number, or the interval at this place.
-        below: The same, for below.
-        within: The finding is seen if ours differs from `published` by at most this number, as printed.
+        seen: When the finding is seen: `> X` or `< X`, our interval lies above or below X, which is a
+            number, or the interval at a place; `± X`, ours differs from `published` by at most X, as
+            printed.
         why: Most likely reason if the finding is not seen.
-        cannot: Reason why the finding cannot be seen here.
+        cannot: Reason why the finding cannot be seen here; then there is no `ours`.
     """
 
     paper: str
@@ -80,22 +70,28 @@ class Finding:
     of: str
     ours: str = ""
     minus: str = ""
-    above: str | float | None = None
-    below: str | float | None = None
-    within: float | None = None
-    why: str = ""
+    seen: str = ""
+    why: str = "no reason is known"
     cannot: str = ""
 
 
 @dataclass(frozen=True)
-class Planned:
-    """Run of a row of the plan, found in a folder.
+class Published:
+    """Content of the file of published findings.
 
     Attributes:
-        row: Name of the row.
-        encoder: Name of the encoder if it is not the default.
-        record: Results of the run.
+        plan: Path of the plan of the runs, from the folder of the file.
+        about: Text at the head of the page.
+        findings: The findings, as mappings.
     """
+
+    plan: str
+    about: str
+    findings: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
+
+
+class Planned(NamedTuple):
+    """Run of a row of the plan: the row, the name of the encoder (empty for the default), and the results."""
 
     row: str
     encoder: str
@@ -105,36 +101,29 @@ class Planned:
 Runs = Mapping[str, Sequence[Record]]  # runs with different seeds, by row of the plan
 
 
-def read_published(path: Path) -> tuple[Path, list[Finding]]:
-    """Read the published findings; return the path of the plan with the runs, and the findings.
+def read_published(path: Path) -> tuple[Published, list[Finding]]:
+    """Read the published findings.
 
     Raises:
-        SettingsError: The file cannot be read, or an entry has an unknown, empty or mistyped value.
-        UserError: A finding has no source, or has not one way to judge it.
+        SettingsError: The file cannot be read, or an entry has a missing, unknown, empty or mistyped value.
+        UserError: It is not said how a finding is judged.
     """
-    content = read_yaml(path)
-    if not isinstance(content, Mapping) or set(content) != {"plan", "findings"}:
-        raise UserError(f"{path} must have the keys `plan` and `findings`")
+    content = typed(Published, read_yaml(path), str(path))
     found = []
-    for place, entry in enumerate(content["findings"], 1):
-        where = f"{path}: finding {place}"
-        if isinstance(entry, Mapping):
-            where += f" ({entry.get('paper')}: {entry.get('item')})"
-            if missing := [name for name in REQUIRED if entry.get(name) in (None, "")]:
-                raise UserError(
-                    f"{where} has no `{missing[0]}`. Add it, so that a reader can find the published number"
-                )
-        finding = typed(Finding, entry, where)
-        rules = [name for name in ("above", "below", "within") if getattr(finding, name) is not None]
-        if bool(finding.cannot) == bool(finding.ours) or (finding.ours and len(rules) != 1):
+    for place, entry in enumerate(content.findings, 1):
+        where = f"{path}: finding {place} ({entry.get('paper')}: {entry.get('item')})"
+        one = typed(Finding, entry, where)
+        if one.cannot and not one.ours:
+            found.append(one)
+            continue
+        rule = _RULE.fullmatch(one.seen)
+        if one.cannot or not one.ours or rule is None or (rule[1] == "±" and isinstance(one.published, str)):
             raise UserError(
-                f"{where} must have either `cannot`, or `ours` with one of `above`, `below` and `within`. It has "
-                f"{', '.join([*(name for name in ('ours', 'cannot') if getattr(finding, name)), *rules]) or 'none'}"
+                f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', or '± X' for a number "
+                "as `published`"
             )
-        if finding.within is not None and not isinstance(finding.published, int | float):
-            raise UserError(f"{where}: `within` needs a number as `published`, not {finding.published!r}")
-        found.append(finding)
-    return path.parent / content["plan"], found
+        found.append(one)
+    return content, found
 
 
 def find_runs(plan: Path, folder: Path) -> tuple[list[Planned], list[str]]:
@@ -152,37 +141,33 @@ def find_runs(plan: Path, folder: Path) -> tuple[list[Planned], list[str]]:
         The runs, and messages about runs that are not used: those of no row, those of which a later run
         with the same row, seed and encoder exists, and damaged results.
     """
-    content = read_yaml(plan)
-    rows: Mapping[str, Mapping[str, Any]] = content["rows"] if isinstance(content, Mapping) else {}
-    expected = {_identity_of_row(row, plan.parent): name for name, row in rows.items()}
+    content: Any = read_yaml(plan)
+    rows = {_identity_of_row(row, plan.parent): name for name, row in content["rows"].items()}
     said = {path.parent: json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("run.json")}
     paths = {run: path for run in said if (path := results_of(run)) is not None}
-    # A training comes before the runs that read it.
-    order = sorted(paths, key=lambda run: (bool(_trained(said[run])[1]), paths[run].stat().st_mtime))
     found: dict[str, Planned] = {}  # by key of the run
-    latest: dict[tuple[str, str, int], Path] = {}
+    latest: dict[tuple[object, ...], Path] = {}
     strange, notes = list[str](), list[str]()
-    for run in order:
+    # A training comes before the runs that read it.
+    for run in sorted(paths, key=lambda run: (bool(_trained(said[run])[1]), paths[run].stat().st_mtime)):
         reads, keys = _trained(said[run])
         trained = [found.get(key) for key in keys]
         options = dict(said[run]["options"])
-        encoders = {options.pop(name) for name in ENCODER if name in options}
-        encoders |= {one.encoder for one in trained if one is not None}
-        sources = tuple(sorted({"" if one is None else one.row for one in trained}))
-        own = (said[run]["command"], said[run]["config_sha256"], tuple(sorted(options.items())), reads, sources)
-        row = expected.get(own)
-        if row is None or len(encoders) > 1:
+        encoders = {options.pop(name) for name in ENCODER if name in options} | {one.encoder for one in trained if one}
+        sources = tuple(sorted({one.row if one else "" for one in trained}))
+        own = said[run]["command"], said[run]["config_sha256"], tuple(sorted(options.items())), reads, sources
+        if own not in rows or len(encoders) > 1:
             strange.append(str(run))
             continue
         try:
-            one = Planned(row, next(iter(encoders), ""), read_record(paths[run]))
+            one = Planned(rows[own], next(iter(encoders), ""), read_record(paths[run]))
         except RecordError as error:
             notes.append(str(error))
             continue
-        place = one.row, one.encoder, int(said[run]["seed"])
+        place = one.row, one.encoder, said[run]["seed"]
         if place in latest:
             notes.append(
-                f"`{row}`, seed {place[2]}, was run twice: {run} is used, because it is later than {latest[place]}"
+                f"`{one.row}`, seed {place[2]}, was run twice: {run} is used, it is later than {latest[place]}"
             )
         latest[place], found[run.name] = run, one
     if strange:
@@ -202,9 +187,9 @@ def _identity_of_row(row: Mapping[str, Any], folder: Path) -> tuple[object, ...]
     """Return what identifies the runs of a row: command, digest of the config, options, and rows that it reads."""
     options = {name: one if isinstance(one, str) else json.dumps(one) for name, one in row.get("set", {}).items()}
     reads, sources = _trained(row)
-    names: list[str] = [sources] if isinstance(sources, str) else sources
+    names = [sources] if isinstance(sources, str) else sources
+    trained = tuple(sorted(str(name).removeprefix(":") for name in names))
     config = file_digest(folder / row["config"])
-    trained = tuple(sorted(name.removeprefix(":") for name in names))
     return row.get("command", "fit"), config, tuple(sorted(options.items())), reads, trained
 
 
@@ -224,18 +209,14 @@ def number_at(place: str, default: str, runs: Runs) -> Estimate | None:
     """
     row, name, where = _parsed(place)
     records = runs.get(row or default, ())
-    if not records:
-        return None
     table, _, column = name.partition(":")
-    if column:
-        cells = [_cell(record, table, column, where, place) for record in records]
-    else:
-        if missing := [one for one in records if name not in one.scores]:
-            raise UserError(f"{missing[0].path}: there is no score `{name}`{near(name, missing[0].scores)}")
-        pooled = over_seeds(records, name)
-        if len(records) == 1 or not math.isnan(pooled.interval[0]):
-            return pooled
-        cells = [record.scores[name] for record in records]
+    for record in records:
+        known = record.content["tables"] if column else record.scores
+        if (table if column else name) not in known:
+            raise UserError(f"{record.path} has no `{name}`{near(name, known)}, which {place} names")
+    if not records or (not column and (len(records) == 1 or name in records[0].content["ratios"])):
+        return over_seeds(records, name) if records else None
+    cells = [_cell(record, table, column, where) if column else record.scores[name] for record in records]
     if len(cells) == 1:
         return cells[0]
     values = [cell.value for cell in cells]
@@ -243,39 +224,28 @@ def number_at(place: str, default: str, runs: Runs) -> Estimate | None:
     return Estimate(float(mean), float(mean - half), float(mean + half), unit=cells[0].unit)
 
 
-def _parsed(place: str) -> tuple[str, str, dict[str, str]]:
-    match = _PLACE.fullmatch(place)
-    if match is None:
+def _parsed(place: str) -> tuple[str, str, str]:
+    if (match := _PLACE.fullmatch(place)) is None:
         raise UserError(f"{place!r} is no place of a number: write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]")
-    where = (match["where"] or "").split(",") if match["where"] != "max" else []
-    pairs = (pair.partition("=") for pair in where if pair)
-    return match["row"] or "", match["name"], {key.strip(): value.strip() for key, _, value in pairs}
+    return match["row"] or "", match["name"], match["where"] or "max"
 
 
-def _cell(record: Record, table: str, column: str, where: Mapping[str, str], place: str) -> Estimate:
+def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
     """Return the number in one cell of a table of a run, with its interval."""
-    if table not in record.content["tables"]:
-        tables = record.content["tables"]
-        raise UserError(f"{record.path}: there is no table `{table}`{near(table, tables)}, which {place} names")
-    frame = pd.read_csv(record.path.with_name(record.content["tables"][table]), dtype=str)
-    if strange := [name for name in (*where, column) if name not in frame]:
-        raise UserError(
-            f"{record.path}: table `{table}` has no column `{strange[0]}`{near(strange[0], map(str, frame))}"
-        )
-    numbers = frame[column].astype(float)
-    for key, value in where.items():
-        frame = frame[frame[key] == (str(frame[key].astype(int).max()) if value == "last" else value)]
-    frame = frame.loc[[numbers.idxmax()]] if not where else frame
-    if len(frame) != 1:
-        raise UserError(
-            f"{record.path}: {place} fits {counted(len(frame), 'row')} of table `{table}`, but must fit one"
-        )
-    of_table = record.content["columns"][table]
-    prefix = "" if of_table["interval"] == column else f"{column}."
-    ends = [float(frame[f"{prefix}{end}"].iloc[0]) if f"{prefix}{end}" in frame else None for end in ("low", "high")]
-    units: Unit | Sequence[Unit] = of_table["units"].get(column, "count")
-    unit: Unit = units if isinstance(units, str) else units[int(frame.index[0])]
-    return Estimate(float(frame[column].iloc[0]), *ends, unit=unit)
+    path = record.path.with_name(record.content["tables"][table])
+    frame, of_table = pd.read_csv(path, dtype=str), record.content["columns"][table]
+    ends = ("low", "high") if of_table["interval"] == column else (f"{column}.low", f"{column}.high")
+    try:
+        if where == "max":
+            frame = frame.loc[[frame[column].astype(float).idxmax()]]
+        for key, _, value in (pair.partition("=") for pair in where.split(",") if where != "max"):
+            frame = frame[frame[key] == (str(frame[key].astype(int).max()) if value == "last" else value)]
+        (line,), units = frame.to_dict("records"), of_table["units"].get(column, "count")
+        unit: Unit = units if isinstance(units, str) else units[frame.index[0]]  # type: ignore[assignment]
+        interval = [float(line[end]) if end in line else None for end in ends]
+        return Estimate(float(line[column]), *interval, unit=unit)
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{path} has not one row with a number `{column}` where {where} ({error})") from None
 
 
 def difference_at(place: str, other: str, default: str, runs: Runs) -> Estimate | None:
@@ -294,17 +264,15 @@ def difference_at(place: str, other: str, default: str, runs: Runs) -> Estimate 
         UserError: The scores have no counts, or are over different items.
     """
     counts = []
-    for one in (place, other):
-        row, name, _ = _parsed(one)
-        if not (records := runs.get(row or default, ())):
+    for row, name, _ in (_parsed(place), _parsed(other)):
+        frames = [record.counts(name, by_id=True) for record in runs.get(row or default, ())]
+        if not frames:
             return None
-        frames = [record.counts(name, by_id=True) for record in records]
         counts.append(sum(frames[1:], start=frames[0]) / len(frames))
-    ours, theirs = counts
-    if not ours.index.sort_values().equals(theirs.index.sort_values()):
+    if not counts[0].index.sort_values().equals(counts[1].index.sort_values()):
         raise UserError(f"{place} and {other} are not over the same items, so their difference has no paired test")
-    columns = (frame.loc[ours.index].to_numpy().T for frame in counts)
-    return paired_bootstrap(*next(columns), *next(columns))
+    ours, theirs = (frame.loc[counts[0].index].to_numpy().T for frame in counts)
+    return paired_bootstrap(*ours, *theirs)
 
 
 def judged(finding: Finding, runs: Runs) -> tuple[Estimate | None, str]:
@@ -316,52 +284,35 @@ def judged(finding: Finding, runs: Runs) -> tuple[Estimate | None, str]:
     """
     if finding.cannot:
         return None, f"{CANNOT} ({finding.cannot})"
-    row = _parsed(finding.ours)[0]
-    if finding.minus:
-        ours = difference_at(finding.ours, finding.minus, row, runs)
-    else:
-        ours = number_at(finding.ours, row, runs)
-    bound = next(one for one in (finding.above, finding.below, finding.within) if one is not None)
-    limit = number_at(bound, row, runs) if isinstance(bound, str) else Estimate(bound, unit="ratio")
+    row, (sign, _, bound) = _parsed(finding.ours)[0], finding.seen.partition(" ")
+    both = finding.ours, row, runs
+    ours = difference_at(finding.ours, finding.minus, row, runs) if finding.minus else number_at(*both)
+    try:
+        limit: Estimate | None = Estimate(float(bound), unit="ratio")
+    except ValueError:
+        limit = number_at(bound, row, runs)
     if ours is None or limit is None:
         return ours, MISSING
-    low, high = (ours.value if end is None or math.isnan(end) else end for end in (ours.low, ours.high))
-    bottom, top = (limit.value if end is None or math.isnan(end) else end for end in (limit.low, limit.high))
-    if finding.within is not None:
-        scale = 100 if ours.unit == "fraction" else 1
-        seen = abs(scale * ours.value - float(finding.published)) <= finding.within
+    if sign == "±":
+        seen = abs(ours.value * (100 if ours.unit == "fraction" else 1) - float(finding.published)) <= limit.value
+    elif sign == ">":
+        seen = _end(ours, "low") > _end(limit, "high")
     else:
-        seen = low > top if finding.above is not None else high < bottom
+        seen = _end(ours, "high") < _end(limit, "low")
     return ours, SEEN if seen else NOT_SEEN
 
 
-def table_of(findings: Iterable[Finding], runs: Runs, plan: str) -> pd.DataFrame:
-    """Return the table of all findings for one encoder, with the columns `COLUMNS`, all as text.
-
-    Args:
-        findings: The findings.
-        runs: Runs of the encoder, by row of the plan.
-        plan: Path of the plan, for the commands.
-    """
-    lines = []
-    for one in findings:
-        ours, verdict = judged(one, runs)
-        row = _parsed(one.ours)[0] if one.ours else ""
-        numbers = (math.nan,) * 3 if ours is None else (ours.value, ours.low, ours.high)
-        unit = "count" if ours is None else ours.unit
-        cells = [number(math.nan if end is None else end, unit, missing=DASH) for end in numbers]
-        how = f"`python -m sweeps.run {plan} --rows '{row}'`" if row else DASH
-        said = one.published if isinstance(one.published, str) else f"{one.published:g}"
-        published = f"{said} ({one.of}; {one.source})"
-        lines.append((f"[{one.paper}]({one.paper}.md)", one.item, published, *cells, verdict, how))
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+def _end(number: Estimate, end: str) -> float:
+    """Return an end of the interval of a number, or the number itself if it has no interval."""
+    value = getattr(number, end)
+    return number.value if value is None or math.isnan(value) else float(value)
 
 
-def write_page(published: Path, folder: Path, out: Path) -> list[str]:
+def write_page(path: Path, folder: Path, out: Path) -> list[str]:
     """Write the page with the table of published findings.
 
     Args:
-        published: File of the published findings.
+        path: File of the published findings.
         folder: Folder of one or several sweeps with the runs.
         out: File of the page, in Markdown.
 
@@ -371,32 +322,44 @@ def write_page(published: Path, folder: Path, out: Path) -> list[str]:
     Raises:
         UserError: The published findings cannot be read, or the results lack a number that they name.
     """
-    plan, findings = read_published(published)
+    published, findings = read_published(path)
+    plan = (path.parent / published.plan).resolve()
     found, notes = find_runs(plan, folder)
-    where = plan.resolve()
-    name = (where.relative_to(ROOT) if where.is_relative_to(ROOT) else where).as_posix()
-    parts, counts = list[str](), list[str]()
+    how = f"python -m sweeps.run {plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan} --rows"
+    parts, counts = [published.about.strip()], list[str]()
     for encoder in dict.fromkeys(["", *(one.encoder for one in found)]):
         runs: dict[str, list[Record]] = {}
-        for one in found:
-            if one.encoder == encoder:
-                runs.setdefault(one.row, []).append(one.record)
-        of_encoder = [one for one in findings if not encoder or _parsed(one.ours or "-")[0] in runs]
-        frame = table_of(of_encoder, runs, name)
-        verdicts = Counter(verdict.partition(" (")[0] for verdict in frame["verdict"])
-        counts.append(", ".join(f"{verdicts[kind]} {kind}" for kind in (SEEN, NOT_SEEN, CANNOT, MISSING)))
-        title = encoder or "all-MiniLM-L6-v2, and classifiers that are trained here"
-        lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-        lines += [f"| {' | '.join(row)} |" for row in frame.itertuples(index=False)]
-        reasons = [
-            f"- {one.paper}, {one.item}: {one.why or 'no reason is known'}"
-            for one, verdict in zip(of_encoder, frame["verdict"], strict=True)
-            if verdict == NOT_SEEN
-        ]
-        parts += [f"## {title}", f"{len(frame)} findings: {counts[-1]}.", "\n".join(lines)]
+        for run in found:
+            if run.encoder == encoder:
+                runs.setdefault(run.row, []).append(run.record)
+        lines, reasons, verdicts = list[str](), list[str](), Counter[str]()
+        for one in findings:
+            row = _parsed(one.ours)[0] if one.ours else ""
+            if encoder and row not in runs:
+                continue
+            ours, verdict = judged(one, runs)
+            ours = ours or Estimate(math.nan, unit="count")
+            ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
+            numbers = [number(end, ours.unit, missing=DASH) for end in ends]
+            said = one.published if isinstance(one.published, str) else f"{one.published:g}"
+            asked = f"`{how} '{row}'`" if row else DASH
+            cells = (
+                f"[{one.paper}]({one.paper}.md)",
+                one.item,
+                f"{said} ({one.of}; {one.source})",
+                *numbers,
+                verdict,
+                asked,
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+            verdicts[verdict.partition(" (")[0]] += 1
+            reasons += [f"- {one.paper}, {one.item}: {one.why}"] if verdict == NOT_SEEN else []
+        counts.append(", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS))
+        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {counts[-1]}."]
+        parts.append("\n".join([f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *lines]))
         parts += ["**Not seen: the most likely reasons**", "\n".join(reasons)] if reasons else []
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, "\n\n".join([HEAD.format(plan=name, published=published.name), *parts]) + "\n")
+    write_atomically(out, "\n\n".join(parts) + "\n")
     return [*counts, *notes]
 
 
@@ -409,17 +372,14 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m reports.paper", description="Write the table of published findings with our numbers."
     )
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs/paper"), help="folder of the runs (default: runs/paper)"
-    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/paper"), help="folder of the runs (runs/paper)")
     parser.add_argument("--published", type=Path, default=PUBLISHED, help="file of the published findings")
     parser.add_argument("--out", type=Path, default=PUBLISHED.with_name("index.md"), help="file of the page")
     given = parser.parse_args(args)
     if not given.runs.is_dir():
         raise UserError(f"{given.runs}: there is no such folder. Make the runs with `make paper`, or name their folder")
-    for message in write_page(given.published, given.runs, given.out):
+    for message in [*write_page(given.published, given.runs, given.out), f"Written to {given.out}"]:
         Console().print(Text(message), soft_wrap=True)
-    Console().print(Text(f"Written to {given.out}"), soft_wrap=True)
     return 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
@@ -252,15 +252,11 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
                 f"{where}: `scores` has `{strange[0]}`{near(strange[0], plan.scores)}, which is not among the plan's "
                 f"`scores`: {', '.join(plan.scores)}. Correct the name, or add it there"
             )
-        sources: dict[Reads, list[str]] = {
-            "checkpoints": entry.checkpoints,
-            "checkpoint": [entry.checkpoint] if entry.checkpoint else [],
-            "encoder": [entry.encoder] if entry.encoder else [],
-        }
-        reads, *others = [name for name, given in sources.items() if given] or list(sources)[:1]
+        reads, *others = [name for name in get_args(Reads) if getattr(entry, name)] or ["checkpoints"]
         if others:
             raise UserError(f"{where} has both `{reads}` and `{others[0]}`. Remove one of them")
-        trained = [run for one in sources[reads] for run in _trained(one, path, where, reads, rows, extra, above)]
+        sources = entry.checkpoints or [one for one in (entry.checkpoint, entry.encoder) if one]
+        trained = [run for one in sources for run in _trained(one, path, where, reads, rows, extra, above)]
         parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)]
         own = _renamed(extra or {}, entry.rename)
         runs = {

@@ -28,9 +28,9 @@ rows:
 """
 HEAD = {"source": "Table 1", "of": "BERT, WSJ"}
 FINDINGS: list[dict[str, object]] = [
-    {"paper": "a", "item": "better", **HEAD, "published": 61, "ours": "probe@uas", "above": "offset.uas"},
-    {"paper": "a", "item": "close", **HEAD, "published": 61, "ours": "probe@uas", "within": 7},
-    {"paper": "a", "item": "far", **HEAD, "published": 61, "ours": "words@uas", "within": 7, "why": "no words"},
+    {"paper": "a", "item": "better", **HEAD, "published": 61, "ours": "probe@uas", "seen": "> offset.uas"},
+    {"paper": "a", "item": "close", **HEAD, "published": 61, "ours": "probe@uas", "seen": "± 7"},
+    {"paper": "a", "item": "far", **HEAD, "published": 61, "ours": "words@uas", "seen": "± 7", "why": "no words"},
     {"paper": "b", "item": "lost", **HEAD, "published": "much", "cannot": "the corpus is lost"},
 ]
 
@@ -38,7 +38,7 @@ FINDINGS: list[dict[str, object]] = [
 def plan_of(folder: Path) -> Path:
     for name, text in {"a.yaml": "a", "b.yaml": "b", "plan.yaml": ROWS}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    published = {"plan": "plan.yaml", "findings": FINDINGS}
+    published = {"plan": "plan.yaml", "about": "# Found", "findings": FINDINGS}
     (folder / "published.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
     return folder / "plan.yaml"
 
@@ -128,30 +128,31 @@ def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"source": ""}, "has no `source`. Add it, so that a reader can find the published number"),
+        ({"source": None}, r"finding 1 \(a: close\): `source` is missing"),
+        ({"source": ""}, "`source` has no value"),
         ({"sauce": 1}, "unknown key `sauce`"),
-        ({"within": None, "above": 1, "below": 2}, r"It has ours, above, below"),
-        ({"cannot": "x"}, "either `cannot`, or `ours` with one of"),
-        ({"published": "61"}, "`within` needs a number as `published`, not '61'"),
+        ({"seen": "above 7"}, "give either `cannot`, or `ours` and `seen`"),
+        ({"cannot": "x"}, "give either `cannot`, or `ours` and `seen`"),
+        ({"published": "61 UAS"}, "'± X' for a number as `published`"),
     ],
 )
 def test_a_published_value_must_be_complete(change: dict[str, object], message: str, tmp_path: Path) -> None:
     plan_of(tmp_path)
     finding = {name: one for name, one in {**FINDINGS[1], **change}.items() if one is not None}
     path = tmp_path / "published.yaml"
-    path.write_text(yaml.safe_dump({"plan": "plan.yaml", "findings": [finding]}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({"plan": "plan.yaml", "about": "# Found", "findings": [finding]}), encoding="utf-8")
     with pytest.raises(UserError, match=message):
         read_published(path)
 
 
 def test_a_place_without_a_number_names_the_near_ones(tmp_path: Path) -> None:
     swept(tmp_path)
-    plan, (first, *_) = read_published(tmp_path / "published.yaml")
-    found, _ = find_runs(plan, tmp_path / "out")
+    _, (first, *_) = read_published(tmp_path / "published.yaml")
+    found, _ = find_runs(tmp_path / "plan.yaml", tmp_path / "out")
     runs = {"probe": [one.record for one in found if one.row == "probe"]}
     for ours, message in {
-        "probe@uaz": r"there is no score `uaz` \(did you mean `uas`\?\)",
-        "probe@heads:test[relation=det]": "there is no table `heads`",
+        "probe@uaz": r"results.json has no `uaz` \(did you mean `uas`\?\), which probe@uaz names",
+        "probe@heads:test[relation=det]": "has no `heads:test`",
         "probe@@": "is no place of a number",
     }.items():
         with pytest.raises(UserError, match=message):
@@ -170,29 +171,27 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     finding = read_published(tmp_path / "published.yaml")[1][0]
 
     def judge(**change: object) -> tuple[Estimate | None, str]:
-        return judged(type(finding)(**{**vars(finding), "above": None, **change}), runs)
+        return judged(type(finding)(**{**vars(finding), **change}), runs)
 
     for where, value in {"layer=1": 0.25, "layer=last": 0.5, "max": 0.5}.items():
-        ours, verdict = judge(ours=f"row@heads:test[{where}]", above="a")
+        ours, verdict = judge(ours=f"row@heads:test[{where}]", seen="> a")
         assert ours == Estimate(value, *((0.2, 0.3) if value == 0.25 else (0.4, 0.6)), unit="fraction")
         assert verdict == "not seen"
-    assert judge(ours="row@heads:test[layer=2]", above=0.39)[1] == "seen"
-    assert judge(ours="row@heads:test[layer=2]", below=0.61)[1] == "seen"
-    ours, verdict = judge(ours="row@a", minus="b", above=0)
+    assert judge(ours="row@heads:test[layer=2]", seen="> .39")[1] == "seen"
+    assert judge(ours="row@heads:test[layer=2]", seen="< .61")[1] == "seen"
+    ours, verdict = judge(ours="row@a", minus="b", seen="> 0")
     assert ours is not None
     assert [ours.value, ours.low, ours.high] == pytest.approx([1 / 3] * 3)
     assert verdict == "seen"
-    with pytest.raises(UserError, match="fits 0 rows of table `heads`, but must fit one"):
-        judge(ours="row@heads:test[layer=7]", above=0)
+    with pytest.raises(UserError, match=r"heads\.csv has not one row with a number `test` where layer=7"):
+        judge(ours="row@heads:test[layer=7]", seen="> 0")
 
 
 def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
-    plan, findings = read_published(PUBLISHED)
-    rows = read_sweep(plan, options_of(["--data.init_args.encoder.name=bert"])).rows
+    published, findings = read_published(PUBLISHED)
+    rows = read_sweep(PUBLISHED.parent / published.plan, options_of(["--data.init_args.encoder.name=bert"])).rows
     names = {row.name for row in rows}
-    places = [
-        place for one in findings for place in (one.ours, one.above, one.below, one.minus) if isinstance(place, str)
-    ]
+    places = [place for one in findings for place in (one.ours, one.minus, one.seen[2:])]
     assert {place.partition("@")[0] for place in places if "@" in place} <= names
     assert len(findings) >= 60
     assert {one.paper for one in findings} <= {path.stem for path in PUBLISHED.parent.glob("*.md")}
