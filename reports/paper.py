@@ -372,7 +372,7 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m reports.paper", description="Write the table of published findings with our numbers."
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs/paper"), help="folder of the runs (runs/paper)")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the sweeps (default: runs)")
     parser.add_argument("--published", type=Path, default=PUBLISHED, help="file of the published findings")
     parser.add_argument("--out", type=Path, default=PUBLISHED.with_name("index.md"), help="file of the page")
     given = parser.parse_args(args)

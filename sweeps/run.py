@@ -26,7 +26,7 @@ from rich.text import Text
 
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from processes.progress import Progress
-from reports.paper import write_page
+from reports.paper import read_published, write_page
 from reports.reader import Record, RecordError, read_record
 from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
@@ -366,6 +366,8 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     parser.epilog = "Options after -- apply to every run, for example --data.init_args.cache=DIR."
     options = parser.parse_args(list(args[:place]))
     sweep = only(read_sweep(options.plan, options_of(args[place + 1 :])), options.rows)
+    if sweep.published is not None:
+        read_published(sweep.published)  # its faults are found before hours of runs
     # Absolute, because the runs receive it. Sweeps without --out share runs.
     out = (options.out or Path("runs") / sweep.name).resolve()
     beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
@@ -383,11 +385,11 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     except RuntimeError as error:  # of submitit
         raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
     shutil.copyfile(options.plan, out / "config.yaml")
-    return _report(sweep, sweeper, out)
+    return _report(sweep, sweeper, out, out if options.out else out.parent)
 
 
-def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
-    """Write and print the table."""
+def _report(sweep: Sweep, sweeper: Sweeper, out: Path, runs: Path) -> int:
+    """Write and print the table, and the table of published findings with the runs below the folder `runs`."""
     console, known = sweeper.console, sweeper.records
     result, provenance = collect(sweep, known, out)
     audit = cast(Mapping[str, list[str]], result.audit)
@@ -404,7 +406,12 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
     if sweep.published is not None:
-        for message in write_page(sweep.published, out, out / PAPER_PAGE):
+        try:
+            said = write_page(sweep.published, runs, out / PAPER_PAGE)
+        except UserError as error:  # the table of the sweep is written already
+            faults.append(str(error))
+            said = [f"{PAPER_PAGE} is not written: {error}"]
+        for message in said:
             console.print(Text(message), soft_wrap=True)
     done = f"{len(known)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
     console.print(Text(f"{counted(len(sweeper.runs), 'run')}: {done}"))

@@ -71,6 +71,22 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert (found["low"][0], found["high"][0]) == ("-8.5", "118.5")
 
 
+def test_a_table_that_cannot_be_written_does_not_cost_that_of_the_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_of(tmp_path)
+    text = (tmp_path / "published.yaml").read_text(encoding="utf-8").replace("probe@uas", "probe@uaz")
+    (tmp_path / "other.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "plan2.yaml").write_text(ROWS.replace("published.yaml", "other.yaml"), encoding="utf-8")
+    words = [str(tmp_path / "plan2.yaml"), "--out", str(tmp_path / "out")]
+    assert sweep.main(words, program=write_program(tmp_path)) == 1
+    assert "index.md is not written: " in capsys.readouterr().out
+    assert (tmp_path / "out" / "p.csv").is_file()
+    (tmp_path / "other.yaml").unlink()
+    with pytest.raises(UserError, match=r"other\.yaml cannot be read"):
+        sweep.main(words, program=write_program(tmp_path))
+
+
 def test_rows_can_be_chosen_and_the_others_are_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swept(tmp_path, "--rows", "words") == 0
     assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen"]
