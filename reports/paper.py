@@ -12,31 +12,28 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
-from scipy.stats import t as student
 
 from metrics.bootstrap import paired_bootstrap
 from processes.jobs import results_of
 from reports.reader import Record, RecordError, first_of, over_seeds, read_record
-from reports.tables import DASH, number
+from reports.tables import DASH, number, score_cell
 from results import Estimate, Unit, UserError, command
-from results.digests import file_digest
 from results.errors import counted, near
 from results.files import write_atomically
+from sweeps.plan import Options, Row, options_of, read_sweep
 from training.config import read_yaml, typed
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "docs" / "papers" / "published.yaml"
-ENCODER = tuple(f"data.init_args.{name}.name" for name in ("encoder", "tokenizer", "before"))
-"""Options that name an encoder. Runs that differ from a row of the plan only in these are of another encoder."""
+ENCODER = "data.init_args.encoder.name"
 COLUMNS = ("paper", "item", "published", "ours", "low", "high", "verdict", "command")
 SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
-_PLACE = re.compile(r"(?:(?P<row>[^@]+)@)?(?P<name>[^\[@]+)(?:\[(?P<where>[^\]]+)\])?")
+_PLACE = re.compile(r"(?:([^@]+)@)?([^\[@]+)(?:\[([^\]]+)\])?")
 _RULE = re.compile(r"([<>±]) (.+)")
 
 
@@ -44,9 +41,10 @@ _RULE = re.compile(r"([<>±]) (.+)")
 class Finding:
     """Published finding, and how it is judged here.
 
-    The place of a number is `ROW@SCORE`, or `ROW@TABLE:COLUMN[KEY=VALUE]` for a cell of a table; ROW is
-    a row of the plan. Without `ROW@` it is the row of `ours`. `KEY=last` is the largest number of a
-    column, such as the last layer; `[max]` is the row with the largest number in COLUMN.
+    The place of a number is `ROW@SCORE`, or `ROW@TABLE:COLUMN[KEY=VALUE;KEY=VALUE]` for a cell of a
+    table; ROW is a row of the plan. Without `ROW@` it is the row of `ours`. As a VALUE, `last` is the
+    largest number of a column, such as the last layer, `last-1` the one before, and `middle` the middle
+    one; `[max]` is the row with the largest number in COLUMN.
 
     Attributes:
         paper: Name of the page of the paper, such as `clark2019`.
@@ -57,9 +55,9 @@ class Finding:
         ours: Place of our number.
         minus: Place of a number that is subtracted from ours; both need counts for each item.
         seen: When the finding is seen: `> X` or `< X`, our interval lies above or below X, which is a
-            number, or the interval at a place; `± X`, ours differs from `published` by at most X, as
-            printed.
-        why: Most likely reason if the finding is not seen.
+            number (fractions are in 0–1) or a place with its interval; `± X`, ours differs from
+            `published` by at most X, as printed.
+        why: Most likely reason if the finding is not seen with the default encoder.
         cannot: Reason why the finding cannot be seen here; then there is no `ours`.
     """
 
@@ -90,144 +88,104 @@ class Published:
     findings: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
 
 
-class Planned(NamedTuple):
-    """Run of a row of the plan: the row, the name of the encoder (empty for the default), and the results."""
+class Place(NamedTuple):
+    """Place of a number in the results: row of the plan, score or `table:column`, and condition of the cell."""
 
     row: str
-    encoder: str
-    record: Record
+    name: str
+    where: str
 
 
-Runs = Mapping[str, Sequence[Record]]  # runs with different seeds, by row of the plan
+Runs = Mapping[str, Sequence[Record]]  # runs with all seeds, by row of the plan
 
 
-def read_published(path: Path) -> tuple[Published, list[Finding]]:
-    """Read the published findings.
+def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
+    """Read the published findings; return the path of the plan, the text at the head of the page, and the findings.
 
     Raises:
         SettingsError: The file cannot be read, or an entry has a missing, unknown, empty or mistyped value.
-        UserError: It is not said how a finding is judged.
+        UserError: It is not said how a finding is judged, or the plan has no such row.
     """
     content = typed(Published, read_yaml(path), str(path))
-    found = []
+    plan, found = (path.parent / content.plan).resolve(), list[Finding]()
+    rows = [row.name for row in read_sweep(plan).rows]
     for place, entry in enumerate(content.findings, 1):
         where = f"{path}: finding {place} ({entry.get('paper')}: {entry.get('item')})"
         one = typed(Finding, entry, where)
-        if one.cannot and not one.ours:
-            found.append(one)
-            continue
         rule = _RULE.fullmatch(one.seen)
-        if one.cannot or not one.ours or rule is None or (rule[1] == "±" and isinstance(one.published, str)):
+        if bool(one.cannot) == bool(one.ours) or (
+            one.ours and (rule is None or (rule[1] == "±" and isinstance(one.published, str)))
+        ):
             raise UserError(
                 f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', or '± X' for a number "
                 "as `published`"
             )
+        for text in (one.ours, one.minus, rule[2] if rule else ""):
+            if text and not _is_number(text) and (row := place_of(text, one.ours).row) not in rows:
+                raise UserError(f"{where}: {plan.name} has no row {row!r}{near(row, rows)}, which {text!r} names")
         found.append(one)
-    return content, found
+    return plan, content.about.strip(), found
 
 
-def find_runs(plan: Path, folder: Path) -> tuple[list[Planned], list[str]]:
-    """Find the finished runs of a plan below a folder, by the identity that the sweep has written to `run.json`.
+def place_of(text: str, ours: str = "") -> Place:
+    """Parse the place of a number; without a row it is in the row of the place `ours`."""
+    match, own = _PLACE.fullmatch(text), _PLACE.fullmatch(ours)
+    if match is None:
+        raise UserError(f"{text!r} is no place of a number: write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]")
+    return Place(match[1] or (own[1] if own else None) or "", match[2], match[3] or "max")
 
-    A run belongs to a row if its command, its config file and all its options are those of the row;
-    only the seed and the name of the encoder may differ. If it reads the checkpoints of other runs, these
-    runs must belong to the rows that the row names.
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?[\d.]+", text) is not None
+
+
+def find_runs(rows: Sequence[Row], folders: Mapping[str, Sequence[Path]], notes: list[str]) -> Runs:
+    """Return the results of all seeds of each row, for the rows whose runs are all finished.
 
     Args:
-        plan: The plan; it must have `rows`, each with one run for a seed.
-        folder: Folder of one or several sweeps.
-
-    Returns:
-        The runs, and messages about runs that are not used: those of no row, those of which a later run
-        with the same row, seed and encoder exists, and damaged results.
+        rows: Rows of the plan.
+        folders: Folders of runs by the key of the run.
+        notes: Receives messages about rows that are not used, and about runs that are there twice.
     """
-    content: Any = read_yaml(plan)
-    rows = {_identity_of_row(row, plan.parent): name for name, row in content["rows"].items()}
-    said = {path.parent: json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("run.json")}
-    paths = {run: path for run in said if (path := results_of(run)) is not None}
-    found: dict[str, Planned] = {}  # by key of the run
-    latest: dict[tuple[object, ...], Path] = {}
-    strange, notes = list[str](), list[str]()
-    # A training comes before the runs that read it.
-    for run in sorted(paths, key=lambda run: (bool(_trained(said[run])[1]), paths[run].stat().st_mtime)):
-        reads, keys = _trained(said[run])
-        trained = [found.get(key) for key in keys]
-        options = dict(said[run]["options"])
-        encoders = {options.pop(name) for name in ENCODER if name in options} | {one.encoder for one in trained if one}
-        sources = tuple(sorted({one.row if one else "" for one in trained}))
-        own = said[run]["command"], said[run]["config_sha256"], tuple(sorted(options.items())), reads, sources
-        if own not in rows or len(encoders) > 1:
-            strange.append(str(run))
-            continue
-        try:
-            one = Planned(rows[own], next(iter(encoders), ""), read_record(paths[run]))
-        except RecordError as error:
-            notes.append(str(error))
-            continue
-        place = one.row, one.encoder, said[run]["seed"]
-        if place in latest:
-            notes.append(
-                f"`{one.row}`, seed {place[2]}, was run twice: {run} is used, it is later than {latest[place]}"
-            )
-        latest[place], found[run.name] = run, one
-    if strange:
-        notes.append(
-            f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
-            f"{plan.name}, not used: {first_of(strange)}"
-        )
-    return [found[run.name] for run in latest.values()], notes
+    found: dict[str, list[Record]] = {}
+    for row in rows:
+        records = []
+        for run in row.all_runs():
+            paths = [path for folder in folders.get(run.key, ()) if (path := results_of(folder)) is not None]
+            paths.sort(key=lambda path: path.stat().st_mtime)
+            if len(paths) > 1:
+                notes.append(f"row `{row.name}`, seed {run.seed}: {paths[-1]} is used, it is later than {paths[-2]}")
+            try:
+                records += [read_record(path) for path in paths[-1:]]
+            except RecordError as error:
+                notes.append(str(error))
+        if len(records) == len(row.all_runs()):
+            found[row.name] = records
+        elif records:
+            notes.append(f"row `{row.name}` is not used: {len(records)} of its {len(row.all_runs())} runs are finished")
+    return found
 
 
-def _trained(said: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return how a run reads the models that other runs have trained, and the keys of these runs."""
-    return next(((how, said[how]) for how in ("checkpoints", "checkpoint", "encoder") if how in said), ("", []))
-
-
-def _identity_of_row(row: Mapping[str, Any], folder: Path) -> tuple[object, ...]:
-    """Return what identifies the runs of a row: command, digest of the config, options, and rows that it reads."""
-    options = {name: one if isinstance(one, str) else json.dumps(one) for name, one in row.get("set", {}).items()}
-    reads, sources = _trained(row)
-    names = [sources] if isinstance(sources, str) else sources
-    trained = tuple(sorted(str(name).removeprefix(":") for name in names))
-    config = file_digest(folder / row["config"])
-    return row.get("command", "fit"), config, tuple(sorted(options.items())), reads, trained
-
-
-def number_at(place: str, default: str, runs: Runs) -> Estimate | None:
+def number_at(place: Place, runs: Runs) -> Estimate | None:
     """Return the number at a place of the results, as a mean over the seeds; None if the row was not run.
-
-    The interval is over the items of the test set. If a run with several seeds has no counts for each
-    item, it is Student's interval over the seeds.
-
-    Args:
-        place: The place; see `Finding`.
-        default: Row of places without `ROW@`.
-        runs: Runs by row.
 
     Raises:
         UserError: There is no such number in the results.
     """
-    row, name, where = _parsed(place)
-    records = runs.get(row or default, ())
-    table, _, column = name.partition(":")
+    records = runs.get(place.row, ())
+    table, _, column = place.name.partition(":")
     for record in records:
         known = record.content["tables"] if column else record.scores
-        if (table if column else name) not in known:
-            raise UserError(f"{record.path} has no `{name}`{near(name, known)}, which {place} names")
-    if not records or (not column and (len(records) == 1 or name in records[0].content["ratios"])):
-        return over_seeds(records, name) if records else None
-    cells = [_cell(record, table, column, where) if column else record.scores[name] for record in records]
-    if len(cells) == 1:
-        return cells[0]
-    values = [cell.value for cell in cells]
-    mean, half = np.mean(values), student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
-    return Estimate(float(mean), float(mean - half), float(mean + half), unit=cells[0].unit)
-
-
-def _parsed(place: str) -> tuple[str, str, str]:
-    if (match := _PLACE.fullmatch(place)) is None:
-        raise UserError(f"{place!r} is no place of a number: write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]")
-    return match["row"] or "", match["name"], match["where"] or "max"
+        if (table if column else place.name) not in known:
+            raise UserError(f"{record.path} has no `{place.name}`{near(place.name, known)}")
+    if not records:
+        return None
+    if not column:
+        return over_seeds(records, place.name)
+    cells = [_cell(record, table, column, place.where) for record in records]
+    ends = [[getattr(cell, end) for cell in cells] for end in ("low", "high")]
+    interval = (None, None) if None in (*ends[0], *ends[1]) else (sum(end) / len(cells) for end in ends)
+    return Estimate(sum(cell.value for cell in cells) / len(cells), *interval, unit=cells[0].unit)
 
 
 def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
@@ -238,34 +196,32 @@ def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
     try:
         if where == "max":
             frame = frame.loc[[frame[column].astype(float).idxmax()]]
-        for key, _, value in (pair.partition("=") for pair in where.split(",") if where != "max"):
-            frame = frame[frame[key] == (str(frame[key].astype(int).max()) if value == "last" else value)]
-        (line,), units = frame.to_dict("records"), of_table["units"].get(column, "count")
+        for key, _, value in (pair.partition("=") for pair in where.split(";") if where != "max"):
+            if re.fullmatch(r"middle|last(-\d+)?", value):
+                last = frame[key].astype(int).max()
+                value = str(math.ceil(last / 2) if value == "middle" else last - int(value.partition("-")[2] or 0))
+            frame = frame[frame[key] == value]
+        if len(frame) != 1:
+            raise ValueError(counted(len(frame), "row"))
+        line, units = frame.iloc[0], of_table["units"].get(column, "count")
         unit: Unit = units if isinstance(units, str) else units[frame.index[0]]  # type: ignore[assignment]
         interval = [float(line[end]) if end in line else None for end in ends]
         return Estimate(float(line[column]), *interval, unit=unit)
     except (KeyError, ValueError) as error:
-        raise UserError(f"{path} has not one row with a number `{column}` where {where} ({error})") from None
+        raise UserError(f"{path} has not one row with a number in `{column}` where {where}: {error}") from None
 
 
-def difference_at(place: str, other: str, default: str, runs: Runs) -> Estimate | None:
+def difference_at(place: Place, other: Place, runs: Runs) -> Estimate | None:
     """Return the difference of two scores with counts for each item, with the interval of the paired bootstrap.
 
-    Args:
-        place: Place of the first score.
-        other: Place of the score that is subtracted.
-        default: Row of places without `ROW@`.
-        runs: Runs by row.
-
-    Returns:
-        The difference of the means over seeds; None if a row was not run.
+    It is the difference of the means over seeds; None if a row was not run.
 
     Raises:
         UserError: The scores have no counts, or are over different items.
     """
     counts = []
-    for row, name, _ in (_parsed(place), _parsed(other)):
-        frames = [record.counts(name, by_id=True) for record in runs.get(row or default, ())]
+    for row, name, _ in (place, other):
+        frames = [record.counts(name, by_id=True) for record in runs.get(row, ())]
         if not frames:
             return None
         counts.append(sum(frames[1:], start=frames[0]) / len(frames))
@@ -275,31 +231,34 @@ def difference_at(place: str, other: str, default: str, runs: Runs) -> Estimate 
     return paired_bootstrap(*ours, *theirs)
 
 
-def judged(finding: Finding, runs: Runs) -> tuple[Estimate | None, str]:
-    """Return our number for a finding, None if there is none, and the verdict.
+def judge(finding: Finding, runs: Runs) -> tuple[Estimate | None, Estimate | None, str]:
+    """Return our number for a finding, the number that it is compared with, and the verdict.
 
     Args:
-        finding: The finding.
+        finding: The finding, which has a place `ours`.
         runs: Runs of one encoder, by row of the plan.
+
+    Raises:
+        UserError: The results have no such number.
     """
-    if finding.cannot:
-        return None, f"{CANNOT} ({finding.cannot})"
-    row, (sign, _, bound) = _parsed(finding.ours)[0], finding.seen.partition(" ")
-    both = finding.ours, row, runs
-    ours = difference_at(finding.ours, finding.minus, row, runs) if finding.minus else number_at(*both)
-    try:
+    sign, _, bound = finding.seen.partition(" ")
+    place, minus = place_of(finding.ours), place_of(finding.minus or finding.ours, finding.ours)
+    ours = difference_at(place, minus, runs) if finding.minus else number_at(place, runs)
+    if _is_number(bound):
         limit: Estimate | None = Estimate(float(bound), unit="ratio")
-    except ValueError:
-        limit = number_at(bound, row, runs)
+    else:
+        limit = number_at(place_of(bound, finding.ours), runs)
     if ours is None or limit is None:
-        return ours, MISSING
+        return ours, limit, MISSING
+    if math.isnan(ours.value) or math.isnan(limit.value):
+        return ours, limit, CANNOT
     if sign == "±":
         seen = abs(ours.value * (100 if ours.unit == "fraction" else 1) - float(finding.published)) <= limit.value
     elif sign == ">":
         seen = _end(ours, "low") > _end(limit, "high")
     else:
         seen = _end(ours, "high") < _end(limit, "low")
-    return ours, SEEN if seen else NOT_SEEN
+    return ours, limit, SEEN if seen else NOT_SEEN
 
 
 def _end(number: Estimate, end: str) -> float:
@@ -308,59 +267,88 @@ def _end(number: Estimate, end: str) -> float:
     return number.value if value is None or math.isnan(value) else float(value)
 
 
-def write_page(path: Path, folder: Path, out: Path) -> list[str]:
-    """Write the page with the table of published findings.
+def write_page(path: Path, folder: Path, out: Path, options: Options | None = None) -> list[str]:
+    """Write the page with the table of published findings: one table for each encoder of the runs.
 
     Args:
         path: File of the published findings.
         folder: Folder of one or several sweeps with the runs.
         out: File of the page, in Markdown.
+        options: Options of train.py that all runs were given, without the encoder.
 
     Returns:
         Messages: how many findings are seen, and which runs are not used.
 
     Raises:
-        UserError: The published findings cannot be read, or the results lack a number that they name.
+        UserError: The published findings or the plan cannot be read.
     """
-    published, findings = read_published(path)
-    plan = (path.parent / published.plan).resolve()
-    found, notes = find_runs(plan, folder)
-    how = f"python -m sweeps.run {plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan} --rows"
-    parts, counts = [published.about.strip()], list[str]()
-    for encoder in dict.fromkeys(["", *(one.encoder for one in found)]):
-        runs: dict[str, list[Record]] = {}
-        for run in found:
-            if run.encoder == encoder:
-                runs.setdefault(run.row, []).append(run.record)
-        lines, reasons, verdicts = list[str](), list[str](), Counter[str]()
-        for one in findings:
-            row = _parsed(one.ours)[0] if one.ours else ""
-            if encoder and row not in runs:
-                continue
-            ours, verdict = judged(one, runs)
-            ours = ours or Estimate(math.nan, unit="count")
-            ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
-            numbers = [number(end, ours.unit, missing=DASH) for end in ends]
-            said = one.published if isinstance(one.published, str) else f"{one.published:g}"
-            asked = f"`{how} '{row}'`" if row else DASH
-            cells = (
-                f"[{one.paper}]({one.paper}.md)",
-                one.item,
-                f"{said} ({one.of}; {one.source})",
-                *numbers,
-                verdict,
-                asked,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
-            verdicts[verdict.partition(" (")[0]] += 1
-            reasons += [f"- {one.paper}, {one.item}: {one.why}"] if verdict == NOT_SEEN else []
-        counts.append(", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS))
-        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {counts[-1]}."]
+    plan, about, findings = read_published(path)
+    said = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("run.json"))}
+    folders: dict[str, list[Path]] = {}
+    for run in said:
+        folders.setdefault(run.name, []).append(run)
+    encoders = sorted({name for one in said.values() if (name := dict(one["options"]).get(ENCODER))})
+    default = {row.name: row for row in read_sweep(plan, options).rows}
+    parts, notes, used = [about], list[str](), set[str]()
+    for encoder in ("", *encoders):
+        given = {**(options or {}), **({ENCODER: encoder} if encoder else {})}
+        rows = {row.name: row for row in read_sweep(plan, given).rows}
+        used |= {run.key for row in rows.values() for one in row.all_runs() for run in one.needed()}
+        runs = find_runs(list(rows.values()), folders, notes)
+        own = [
+            one for one in findings if not encoder or (one.ours and rows[row := place_of(one.ours).row] != default[row])
+        ]
+        lines, reasons, verdicts = _lines(own, runs, _command(plan, given), notes)
+        notes.insert(0, ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS))
+        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {notes[0]}."]
         parts.append("\n".join([f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *lines]))
-        parts += ["**Not seen: the most likely reasons**", "\n".join(reasons)] if reasons else []
-    out.parent.mkdir(parents=True, exist_ok=True)
+        if reasons and not encoder:
+            parts += ["**Not seen: the most likely reasons**", "\n".join(reasons)]
+    if strange := [str(run) for run in said if run.name not in used]:
+        notes.append(
+            f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
+            f"{plan.name}, not used: {first_of(strange)}"
+        )
     write_atomically(out, "\n\n".join(parts) + "\n")
-    return [*counts, *notes]
+    return list(dict.fromkeys(notes))
+
+
+def _command(plan: Path, options: Options) -> str:
+    """Return the command that makes the runs of a row, with a blank for the rows."""
+    name = plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan
+    after = "".join(f" --{option}={value}" for option, value in options.items())
+    return f"python -m sweeps.run {name}{{}}{f' --{after}' if after else ''}"
+
+
+def _lines(
+    findings: Sequence[Finding], runs: Runs, how: str, notes: list[str]
+) -> tuple[list[str], list[str], Counter[str]]:
+    """Return the lines of a table of findings, the reasons of those that are not seen, and the counts of verdicts."""
+    lines, reasons, verdicts = list[str](), list[str](), Counter[str]()
+    for one in findings:
+        ours, limit, verdict, why = None, None, CANNOT, one.cannot
+        places = [place for place in (one.ours, one.minus, one.seen[2:]) if place and not _is_number(place)]
+        if one.ours:
+            try:
+                ours, limit, verdict = judge(one, runs)
+                why = "the number is undefined"
+            except UserError as error:
+                verdict = MISSING
+                notes.append(f"{one.paper}, {one.item}: {error}")
+        verdicts[verdict] += 1
+        if verdict == NOT_SEEN:
+            reasons.append(f"- {one.paper}, {one.item}: {one.why}")
+        ours = ours or Estimate(math.nan, unit="count")
+        ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
+        numbers = [number(end, ours.unit, missing=DASH) for end in ends]
+        beside = f", compared with {score_cell(limit)}" if limit and not _is_number(one.seen[2:]) else ""
+        published = one.published if isinstance(one.published, str) else f"{one.published:g}"
+        rows = dict.fromkeys(place_of(place, one.ours).row for place in places)
+        asked = f"`{how.format(''.join(f' --row {row!r}' for row in rows))}`" if rows else DASH
+        shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
+        cells = f"[{one.paper}]({one.paper}.md)", one.item + beside, f"{published} ({one.of}; {one.source})"
+        lines.append(f"| {' | '.join((*cells, *numbers, shown, asked))} |")
+    return lines, reasons, verdicts
 
 
 def main(args: Sequence[str]) -> int:
@@ -369,16 +357,20 @@ def main(args: Sequence[str]) -> int:
     Raises:
         UserError: The page cannot be written.
     """
+    place = list(args).index("--") if "--" in args else len(args)
     parser = argparse.ArgumentParser(
-        prog="python -m reports.paper", description="Write the table of published findings with our numbers."
+        prog="python -m reports.paper",
+        description="Write the table of published findings with our numbers.",
+        epilog="Options after -- are those that all runs were given, as in sweeps.run.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the sweeps (default: runs)")
     parser.add_argument("--published", type=Path, default=PUBLISHED, help="file of the published findings")
     parser.add_argument("--out", type=Path, default=PUBLISHED.with_name("index.md"), help="file of the page")
-    given = parser.parse_args(args)
+    given = parser.parse_args(list(args[:place]))
     if not given.runs.is_dir():
         raise UserError(f"{given.runs}: there is no such folder. Make the runs with `make paper`, or name their folder")
-    for message in [*write_page(given.published, given.runs, given.out), f"Written to {given.out}"]:
+    notes = write_page(given.published, given.runs, given.out, options_of(args[place + 1 :]))
+    for message in [*notes, f"Written to {given.out}"]:
         Console().print(Text(message), soft_wrap=True)
     return 0
 

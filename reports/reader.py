@@ -151,7 +151,8 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, with its standard deviation over them.
 
     The interval of one run is that of the run. With several runs it is the bootstrap over items, with the
-    counts of all runs added per item; it is nan if a run has no counts.
+    counts of all runs added per item. Without counts, its ends are the means of the ends of the runs'
+    intervals; it is nan if a run has none.
 
     Args:
         records: The runs, each with this score.
@@ -162,13 +163,13 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     """
     own = records[0].scores[score]
     mean, sd = mean_and_sd([one.scores[score].value for one in records])
-    low, high = own.low, own.high
-    if len(records) > 1 or low is None:
-        low = high = NAN
-        if all(score in one.content["ratios"] and one.items is not None for one in records):
-            counts = pd.concat([one.counts(score) for one in records])
-            pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
-            low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
+    ends = ([getattr(one.scores[score], end) for one in records] for end in ("low", "high"))
+    low, high = (float(np.mean([NAN if end is None else end for end in side])) for side in ends)
+    counted_all = all(score in one.content["ratios"] and one.items is not None for one in records)
+    if counted_all and (len(records) > 1 or own.low is None):
+        counts = pd.concat([one.counts(score) for one in records])
+        pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
+        low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
     return Estimate(mean, low, high, unit=own.unit, sd=sd)
 
 

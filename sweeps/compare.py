@@ -1,4 +1,4 @@
-"""Comparison of runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME …] [--common] [--json FILE]`.
+"""Comparison of runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] … [--common] [--json FILE]`.
 
 RUN is the folder of a run, its `results.json`, or `DIR:ROW` for all seeds of a row of the sweep in DIR. Seeds are
 pooled and tests are paired; see docs/sweeps.md.
@@ -301,9 +301,9 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")
     parser.add_argument(
         "--score",
-        nargs="+",
+        action="append",
         metavar="NAME",
-        help="compared score, or one for each RUN (default: the first with counts)",
+        help="compared score (default: the first with counts); given once for all runs, or once for each",
     )
     parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
@@ -316,6 +316,8 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     runs = read_runs(options.runs[0], wanted[0] if wanted else None)
     rest_of = wanted[1:] or [runs[0].name] * (len(options.runs) - 1)
     runs += [run for name, score in zip(options.runs[1:], rest_of, strict=True) for run in read_runs(name, score)]
+    if len({run.record.scores[run.name].unit for run in runs}) > 1:
+        raise RecordError("the scores have different units, so they have no difference. Compare scores of one unit")
     known = [(run.folder.resolve(), run.name) for run in runs]
     if twice := [run.folder for run, one in zip(runs, known, strict=True) if known.count(one) > 1]:
         raise RecordError(f"{twice[-1]} is named twice. Name each run once, or give each its own --score")

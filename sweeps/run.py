@@ -26,7 +26,7 @@ from rich.text import Text
 
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from processes.progress import Progress
-from reports.paper import read_published, write_page
+from reports.paper import ENCODER, read_published, write_page
 from reports.reader import Record, RecordError, read_record
 from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
@@ -36,8 +36,6 @@ from sweeps.plan import Row, Run, Sweep, options_of, read_sweep
 from sweeps.table import collect
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
-
-PAPER_PAGE = "index.md"
 
 TAIL = 20
 """Number of lines shown of a log."""
@@ -76,13 +74,29 @@ class Sweeper:
         self._going: dict[str, tuple[str, float]] = {}  # id and start time of the job of each run that is going
         self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of failed runs, by error message
         self._given_up: set[str] = set()  # names of rows
+        self._chosen = set(self.runs)
 
     @property
     def waiting(self) -> list[str]:
         """Keys of the runs that have not begun, without runs that are given up after failures of others."""
-        return [
-            key for key in self.runs if not any(key in of for of in (self.records, self.failed, self.left, self._going))
-        ]
+        known = (self.records, self.failed, self.left, self._going)
+        return [key for key in self.runs if key in self._chosen and not any(key in of for of in known)]
+
+    def restrict(self, rows: Sequence[str]) -> None:
+        """Leave out the waiting runs that none of some rows needs; their rows stay in the table.
+
+        Args:
+            rows: Names of the rows; empty for all.
+
+        Raises:
+            UserError: There is no such row.
+        """
+        known = {name: row for by_name in self.rows.values() for name, row in by_name.items()}
+        if strange := [name for name in rows if name not in known]:
+            there = f"{near(strange[0], known)}; it has {', '.join(known)}"
+            raise UserError(f"--row: the plan has no row {strange[0]!r}{there}")
+        of_rows = (row for name, row in known.items() if not rows or name in rows)
+        self._chosen = {needed.key for row in of_rows for run in row.all_runs() for needed in run.needed()}
 
     def read(self) -> None:
         """Read the results of all finished runs of the sweep from their folders."""
@@ -130,8 +144,8 @@ class Sweeper:
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
         if hours := self.expected_hours():
-            said = f"{counted(len(self.waiting), 'run')} of {len(self.runs)} to make, about {hours:.1f} h on 2 cores"
-            self.console.print(Text(f"{said}, as measured by the author of the plan."), soft_wrap=True)
+            said = f"{counted(len(self.waiting), 'run')} to start. They take about {hours:.1f} h on 2 cores"
+            self.console.print(Text(f"{said}, by the times in the plan."), soft_wrap=True)
         for folder in self.folders.values():
             folder.mkdir(parents=True, exist_ok=True)  # other sweeps find the runs there
         try:
@@ -169,9 +183,7 @@ class Sweeper:
                 self._say(key, f"job {job} is running it")
             elif self._is_ready(key) and len(self._going) + len(ready) < self.jobs.limit:
                 ready.append(key)
-        for fault, keys in self.check(key for key in ready if self.runs[key].trained).items():
-            for key in keys:
-                self._fail(key, f"invalid command line: {fault}")
+        self._check_readers(ready)
         ready = [key for key in ready if key not in self.failed]
         names = self.jobs.submit([self._attempt(key) for key in ready]) if ready else []
         for key, name in zip(ready, names, strict=True):
@@ -179,18 +191,29 @@ class Sweeper:
             self._going[key] = name, time.monotonic()
             self._say(key, f"begun{f' as job {name}' if self.jobs.slurm else ''}")
 
+    def _check_readers(self, keys: Sequence[str]) -> None:
+        """Check runs that read trained models: export the encoders that they read, and check their command lines."""
+        for key in keys:
+            if self.runs[key].reads == "encoder" and (fault := export(self._trained(key)[0])):
+                self._fail(key, f"its encoder cannot be exported: {fault}")
+        for fault, faulty in self.check(k for k in keys if self.runs[k].trained and k not in self.failed).items():
+            for key in faulty:
+                self._fail(key, f"invalid command line: {fault}")
+
+    def _trained(self, key: str) -> list[Path]:
+        """Return the folders of the runs whose trained models a run reads."""
+        return [self.records[one.key].path.parent for one in self.runs[key].trained]
+
     def _arguments(self, key: str) -> list[str]:
-        run = self.runs[key]
-        folders = [self.records[one.key].path.parent for one in run.trained]
+        run, folders = self.runs[key], self._trained(key)
         if not folders:
             return run.arguments
         if run.reads == "checkpoints":
             trained = [f"{folder}/checkpoints" for folder in folders]
             return [*run.arguments, f"--model.init_args.checkpoints={json.dumps(trained)}"]
-        best = next((folders[0] / "checkpoints").glob("*.ckpt"))
         if run.reads == "checkpoint":
-            return [*run.arguments, f"--model.init_args.checkpoint={best}"]
-        return [*run.arguments, f"--data.init_args.encoder.name={exported(best, folders[0] / 'exported')}"]
+            return [*run.arguments, f"--model.init_args.checkpoint={checkpoint_of(folders[0])}"]
+        return [*run.arguments, f"--data.init_args.encoder.name={folders[0] / 'exported'}"]
 
     def _attempt(self, key: str) -> Attempt:
         run, folder = self.runs[key], self.folders[key]
@@ -285,19 +308,19 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterat
             )
 
 
-def exported(checkpoint: Path, folder: Path) -> Path:
-    """Write a fine-tuned transformer as plain files of transformers, unless the folder exists; return the folder.
+def export(run: Path) -> str | None:
+    """Write the transformer of a finished run to its folder `exported`, unless it exists; return an error message."""
+    if (run / "exported").is_dir():
+        return None
+    words = [sys.executable, "-m", "models.export", str(checkpoint_of(run)), str(run / "exported")]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(words, cwd=root, capture_output=True, encoding="utf-8", check=False)
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else None
 
-    Raises:
-        UserError: The checkpoint cannot be exported.
-    """
-    if not folder.is_dir():
-        words = [sys.executable, "-m", "models.export", str(checkpoint), str(folder)]
-        root = Path(__file__).parent.parent
-        done = subprocess.run(words, cwd=root, capture_output=True, encoding="utf-8", check=False)
-        if done.returncode:
-            raise UserError(f"{checkpoint} cannot be exported: {done.stderr.strip().rpartition(chr(10))[2]}")
-    return folder
+
+def checkpoint_of(run: Path) -> Path:
+    """Return the path of the best checkpoint in the folder of a finished run."""
+    return next((run / "checkpoints").glob("*.ckpt"), run / "checkpoints")
 
 
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
@@ -329,19 +352,6 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def only(sweep: Sweep, rows: Sequence[str]) -> Sweep:
-    """Return a sweep with some of its rows; with all of them if none is named.
-
-    Raises:
-        UserError: The sweep has no such row.
-    """
-    names = [row.name for row in sweep.rows]
-    for name in rows:
-        if name not in names:
-            raise UserError(f"--rows: the plan has no row {name!r}{near(name, names)}; it has {', '.join(names)}")
-    return replace(sweep, rows=tuple(row for row in sweep.rows if not rows or row.name in rows))
-
-
 def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
     """Run `python -m sweeps.run` with some arguments.
 
@@ -360,12 +370,15 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     parser.add_argument(
         "--jobs", type=PositiveInt, default=1, help="number of parallel runs on this machine, which share the cores"
     )
-    parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these rows of the plan")
+    parser.add_argument(
+        "--row", action="append", default=[], metavar="ROW", help="start only the runs of this row; may be repeated"
+    )
     parser.add_argument("--table", action="store_true", help="start no run; make the table of the finished runs")
     parser.add_class_arguments(Slurm, "slurm")
     parser.epilog = "Options after -- apply to every run, for example --data.init_args.cache=DIR."
     options = parser.parse_args(list(args[:place]))
-    sweep = only(read_sweep(options.plan, options_of(args[place + 1 :])), options.rows)
+    extra = options_of(args[place + 1 :])
+    sweep = read_sweep(options.plan, extra)
     if sweep.published is not None:
         read_published(sweep.published)  # its faults are found before hours of runs
     # Absolute, because the runs receive it. Sweeps without --out share runs.
@@ -376,6 +389,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
         jobs = Jobs(out / "jobs", options.jobs, slurm)
         sweeper = Sweeper(sweep, out, jobs, program, console, beside)
         sweeper.read()
+        sweeper.restrict(options.row)
         if not options.table:
             sweeper.run()
     except KeyboardInterrupt:
@@ -385,11 +399,16 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     except RuntimeError as error:  # of submitit
         raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
     shutil.copyfile(options.plan, out / "config.yaml")
-    return _report(sweep, sweeper, out, out if options.out else out.parent)
+    faults = _report(sweep, sweeper, out)
+    if sweep.published is not None:
+        given = {name: value for name, value in extra.items() if name != ENCODER}
+        for message in write_page(sweep.published, out if options.out else out.parent, out / "index.md", given):
+            console.print(Text(message), soft_wrap=True)
+    return 1 if faults else 0
 
 
-def _report(sweep: Sweep, sweeper: Sweeper, out: Path, runs: Path) -> int:
-    """Write and print the table, and the table of published findings with the runs below the folder `runs`."""
+def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> list[str]:
+    """Write and print the table, and return its faults."""
     console, known = sweeper.console, sweeper.records
     result, provenance = collect(sweep, known, out)
     audit = cast(Mapping[str, list[str]], result.audit)
@@ -405,18 +424,10 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, runs: Path) -> int:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
-    if sweep.published is not None:
-        try:
-            said = write_page(sweep.published, runs, out / PAPER_PAGE)
-        except UserError as error:  # the table of the sweep is written already
-            faults.append(str(error))
-            said = [f"{PAPER_PAGE} is not written: {error}"]
-        for message in said:
-            console.print(Text(message), soft_wrap=True)
     done = f"{len(known)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
     console.print(Text(f"{counted(len(sweeper.runs), 'run')}: {done}"))
     console.print(Text(f"Written to {out}"), soft_wrap=True)
-    return 1 if faults else 0
+    return faults
 
 
 if __name__ == "__main__":

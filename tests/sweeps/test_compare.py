@@ -398,7 +398,10 @@ def test_two_scores_of_one_run_are_compared(tmp_path: Path) -> None:
     ratios = {"uas": ("correct", "scored"), "tree.uas": ("other", "scored")}
     run, said = make_run(tmp_path / "a", frame, config(), ratios=ratios), tmp_path / "x.json"
     assert (
-        main([str(run), str(run), "--score", "uas", "tree.uas", "--json", str(said)], console=Console(file=StringIO()))
+        main(
+            [str(run), str(run), "--score", "uas", "--score", "tree.uas", "--json", str(said)],
+            console=Console(file=StringIO()),
+        )
         == 0
     )
     first, second = json.loads(said.read_text())["lines"]
@@ -408,6 +411,6 @@ def test_two_scores_of_one_run_are_compared(tmp_path: Path) -> None:
     assert second["difference"] == pytest.approx(expected.value)
     assert [second["difference.low"], second["difference.high"]] == pytest.approx(list(expected.interval))
     with pytest.raises(UserError, match=r"--score has 2 names for 3 runs\. Give one name, or one for each"):
-        main([str(run)] * 3 + ["--score", "uas", "tree.uas"])
+        main([str(run)] * 3 + ["--score", "uas", "--score", "tree.uas"])
     with pytest.raises(UserError, match=r"is named twice\. Name each run once, or give each its own --score"):
-        main([str(run), str(run), "--score", "uas", "uas"])
+        main([str(run), str(run), "--score", "uas", "--score", "uas"])

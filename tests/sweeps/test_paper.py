@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
-from reports.paper import COLUMNS, PUBLISHED, find_runs, judged, main, read_published, write_page
+from reports.paper import COLUMNS, PUBLISHED, Finding, judge, main, read_published, write_page
 from reports.reader import read_record
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
@@ -58,41 +59,44 @@ def table(page: Path, number: int = 0) -> pd.DataFrame:
 def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swept(tmp_path) == 0
     said = capsys.readouterr().out
-    assert "3 runs of 3 to make, about 0.5 h on 2 cores" in said
-    assert "1 seen, 2 not seen, 1 cannot be seen here, 0 not run" in said
+    assert "3 runs to start. They take about 0.5 h on 2 cores, by the times in the plan." in said
+    assert "2 seen, 1 not seen, 1 cannot be seen here, 0 not run" in said
     found = table(tmp_path / "out" / "index.md")
     assert tuple(found) == COLUMNS
     assert found["ours"].tolist() == ["55.0", "55.0", "50.0", "–"]
-    assert found["verdict"].tolist() == ["not seen", "seen", "not seen", "cannot be seen here (the corpus is lost)"]
+    assert found["verdict"].tolist() == ["seen", "seen", "not seen", "cannot be seen here (the corpus is lost)"]
     assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
-    assert found["command"][0].endswith("plan.yaml --rows 'probe'`")
+    assert found["command"][0].endswith("plan.yaml --row 'probe'`")
+    assert found["item"][0] == "better, compared with 25.0"
     assert "- a, far: no words" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
-    # Two runs without counts for each item: Student's interval over the seeds, .55 ± 12.7 · .0707 / √2, is too wide.
-    assert (found["low"][0], found["high"][0]) == ("-8.5", "118.5")
 
 
-def test_a_table_that_cannot_be_written_does_not_cost_that_of_the_sweep(
+def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_of(tmp_path)
+    text = (tmp_path / "published.yaml").read_text(encoding="utf-8")
+    changes = {"other": text.replace("words@uas", "words@uaz"), "wrong": text.replace("words@uas", "wrods@uas")}
+    for name, changed in changes.items():
+        (tmp_path / f"{name}.yaml").write_text(changed, encoding="utf-8")
+        (tmp_path / f"of_{name}.yaml").write_text(ROWS.replace("published", name).replace(f"{name}: ", "published: "))
+    out = ["--out", str(tmp_path / "out")]
+    assert sweep.main([str(tmp_path / "of_other.yaml"), *out], program=write_program(tmp_path)) == 0
+    assert "a, far: " in (said := capsys.readouterr().out)
+    assert "has no `uaz` (did you mean `uas`?)" in said
+    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["seen", "seen", "not run"]
+    with pytest.raises(UserError, match=r"plan\.yaml has no row 'wrods' \(did you mean `words`\?\), which 'wrods@uas'"):
+        sweep.main([str(tmp_path / "of_wrong.yaml"), *out], program=write_program(tmp_path))
+
+
+def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan_of(tmp_path)
-    text = (tmp_path / "published.yaml").read_text(encoding="utf-8").replace("probe@uas", "probe@uaz")
-    (tmp_path / "other.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "plan2.yaml").write_text(ROWS.replace("published.yaml", "other.yaml"), encoding="utf-8")
-    words = [str(tmp_path / "plan2.yaml"), "--out", str(tmp_path / "out")]
-    assert sweep.main(words, program=write_program(tmp_path)) == 1
-    assert "index.md is not written: " in capsys.readouterr().out
-    assert (tmp_path / "out" / "p.csv").is_file()
-    (tmp_path / "other.yaml").unlink()
-    with pytest.raises(UserError, match=r"other\.yaml cannot be read"):
-        sweep.main(words, program=write_program(tmp_path))
-
-
-def test_rows_can_be_chosen_and_the_others_are_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert swept(tmp_path, "--rows", "words") == 0
+    assert swept(tmp_path, "--row", "words") == 0
     assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen"]
+    assert swept(tmp_path, "--row", "probe") == 0
+    assert pd.read_csv(tmp_path / "out" / "p.csv")["uas"].tolist() == [0.55, 0.5]
     capsys.readouterr()
-    with pytest.raises(UserError, match=r"--rows: the plan has no row 'wrods' \(did you mean `words`\?\)"):
-        swept(tmp_path, "--rows", "wrods")
+    with pytest.raises(UserError, match=r"--row: the plan has no row 'wrods' \(did you mean `words`\?\)"):
+        swept(tmp_path, "--row", "wrods")
 
 
 def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> None:
@@ -100,8 +104,9 @@ def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> No
     assert swept(tmp_path, "--", "--data.init_args.encoder.name=bert") == 0
     page = tmp_path / "out" / "index.md"
     own, other = table(page), table(page, 1)
-    assert own["verdict"].tolist()[:3] == ["not seen", "seen", "not seen"]
-    assert other["item"].tolist() == ["better", "close"]  # rows without an encoder are not run again
+    assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen"]
+    assert other["item"].tolist() == ["better, compared with 25.0", "close"]  # words needs no encoder
+    assert other["command"][0].endswith("plan.yaml --row 'probe' -- --data.init_args.encoder.name=bert`")
     assert "## bert\n" in page.read_text(encoding="utf-8")
     calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
     assert len(calls) == 5
@@ -109,10 +114,19 @@ def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> No
 
 def test_runs_of_another_corpus_are_not_taken_for_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swept(tmp_path, "--", "--data.init_args.corpus=other") == 0
+    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == [
+        "seen",
+        "seen",
+        "not seen",
+    ]  # the sweep's own
+    assert (
+        main(["--runs", str(tmp_path), "--published", str(tmp_path / "published.yaml"), "--out", str(tmp_path / "x")])
+        == 0
+    )
     said = " ".join(capsys.readouterr().out.split())
     assert "3 runs below" in said
     assert "of another config, corpus or option than the rows of plan.yaml, not used" in said
-    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run"] * 3
+    assert table(tmp_path / "x")["verdict"].tolist()[:3] == ["not run"] * 3
 
 
 def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
@@ -124,7 +138,7 @@ def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
         path.write_text(json.dumps(content), encoding="utf-8")
         os.utime(path, (2e9, 2e9))
     notes = write_page(tmp_path / "published.yaml", tmp_path, tmp_path / "index.md")
-    assert sum("was run twice" in note and "second" in note for note in notes) == 3
+    assert sum("is used, it is later than" in note and "second" in note for note in notes) == 3
     assert table(tmp_path / "index.md")["ours"].tolist()[0] == "75.0"
 
 
@@ -137,8 +151,10 @@ def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         main(["--runs", str(tmp_path), "--published", str(tmp_path / "published.yaml"), "--out", str(tmp_path / "x")])
         == 0
     )
-    assert "is damaged: it is not valid JSON" in capsys.readouterr().out
-    assert table(tmp_path / "x")["ours"].tolist()[0] == "50.0"
+    said = capsys.readouterr().out
+    assert "is damaged: it is not valid JSON" in said
+    assert "row `probe` is not used: 1 of its 2 runs are finished" in said
+    assert table(tmp_path / "x")["verdict"].tolist()[0] == "not run"
 
 
 @pytest.mark.parametrize(
@@ -161,20 +177,6 @@ def test_a_published_value_must_be_complete(change: dict[str, object], message: 
         read_published(path)
 
 
-def test_a_place_without_a_number_names_the_near_ones(tmp_path: Path) -> None:
-    swept(tmp_path)
-    _, (first, *_) = read_published(tmp_path / "published.yaml")
-    found, _ = find_runs(tmp_path / "plan.yaml", tmp_path / "out")
-    runs = {"probe": [one.record for one in found if one.row == "probe"]}
-    for ours, message in {
-        "probe@uaz": r"results.json has no `uaz` \(did you mean `uas`\?\), which probe@uaz names",
-        "probe@heads:test[relation=det]": "has no `heads:test`",
-        "probe@@": "is no place of a number",
-    }.items():
-        with pytest.raises(UserError, match=message):
-            judged(type(first)(**{**vars(first), "ours": ours}), runs)
-
-
 def test_cells_and_paired_differences(tmp_path: Path) -> None:
     frame = pd.DataFrame({"layer": [1, 2], "test": [0.25, 0.5], "low": [0.2, 0.4], "high": [0.3, 0.6]})
     items = pd.DataFrame({"id": ["x", "y", "z"], "a": [1, 2, 3], "b": [0, 1, 2], "n": [3, 3, 3]})
@@ -183,32 +185,35 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     result = Result("t", scores, tables, items=items, ratios={"a": ("a", "n"), "b": ("b", "n")})
     write(tmp_path, result, Provenance({}, {}, {}))
     runs = {"row": [read_record(tmp_path / "results.json")]}
-    plan_of(tmp_path)
-    finding = read_published(tmp_path / "published.yaml")[1][0]
+    finding = Finding("a", "b", "Table 1", 61, "BERT")
 
-    def judge(**change: object) -> tuple[Estimate | None, str]:
-        return judged(type(finding)(**{**vars(finding), **change}), runs)
+    def judged(**change: str) -> tuple[Estimate | None, str]:
+        ours, _, verdict = judge(replace(finding, **change), runs)
+        return ours, verdict
 
-    for where, value in {"layer=1": 0.25, "layer=last": 0.5, "max": 0.5}.items():
-        ours, verdict = judge(ours=f"row@heads:test[{where}]", seen="> a")
+    for where, value in {
+        "layer=1": 0.25,
+        "layer=last": 0.5,
+        "layer=last-1": 0.25,
+        "layer=middle": 0.25,
+        "max": 0.5,
+    }.items():
+        ours, verdict = judged(ours=f"row@heads:test[{where}]", seen="> a")
         assert ours == Estimate(value, *((0.2, 0.3) if value == 0.25 else (0.4, 0.6)), unit="fraction")
         assert verdict == "not seen"
-    assert judge(ours="row@heads:test[layer=2]", seen="> .39")[1] == "seen"
-    assert judge(ours="row@heads:test[layer=2]", seen="< .61")[1] == "seen"
-    ours, verdict = judge(ours="row@a", minus="b", seen="> 0")
+    assert judged(ours="row@heads:test[layer=2]", seen="> .39")[1] == "seen"
+    assert judged(ours="row@heads:test[layer=2]", seen="< .61")[1] == "seen"
+    ours, verdict = judged(ours="row@a", minus="b", seen="> 0")
     assert ours is not None
     assert [ours.value, ours.low, ours.high] == pytest.approx([1 / 3] * 3)
     assert verdict == "seen"
-    with pytest.raises(UserError, match=r"heads\.csv has not one row with a number `test` where layer=7"):
-        judge(ours="row@heads:test[layer=7]", seen="> 0")
+    with pytest.raises(UserError, match=r"heads\.csv has not one row with a number in `test` where layer=7: 0 rows"):
+        judged(ours="row@heads:test[layer=7]", seen="> 0")
 
 
 def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
-    published, findings = read_published(PUBLISHED)
-    rows = read_sweep(PUBLISHED.parent / published.plan, options_of(["--data.init_args.encoder.name=bert"])).rows
-    names = {row.name for row in rows}
-    places = [place for one in findings for place in (one.ours, one.minus, one.seen[2:])]
-    assert {place.partition("@")[0] for place in places if "@" in place} <= names
+    plan, _, findings = read_published(PUBLISHED)  # which reads the plan
+    assert read_sweep(plan, options_of(["--data.init_args.encoder.name=bert"])).rows
     assert len(findings) >= 60
     assert {one.paper for one in findings} <= {path.stem for path in PUBLISHED.parent.glob("*.md")}
 
@@ -235,7 +240,7 @@ rows:
         'folder.mkdir(parents=True)\n(folder / "checkpoints").mkdir()\n(folder / "checkpoints" / "best.ckpt").touch()'
     )
     Path(program[1]).write_text(text.replace("folder.mkdir(parents=True)", made), encoding="utf-8")
-    monkeypatch.setattr(sweep, "exported", lambda checkpoint, folder: folder)
+    monkeypatch.setattr(sweep, "export", lambda run: None)
     assert sweep.main([str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "out")], program=program) == 0
     calls = [json.loads(line) for line in (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()]
     given = {key: call[key] for call in calls for key in call if "checkpoint" in key or "encoder" in key}
