@@ -303,7 +303,8 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {notes[0]}."]
         parts.append("\n".join([f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *lines]))
         if reasons and not encoder:
-            parts += ["**Not seen: the most likely reasons**", "\n".join(reasons)]
+            because = [f"- {why}: {'; '.join(items)}" for why, items in reasons.items()]
+            parts += ["**Not seen: the most likely reasons**", "\n".join(because)]
     if strange := [str(run) for run in said if run.name not in used]:
         notes.append(
             f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
@@ -322,9 +323,10 @@ def _command(plan: Path, options: Options) -> str:
 
 def _lines(
     findings: Sequence[Finding], runs: Runs, how: str, notes: list[str]
-) -> tuple[list[str], list[str], Counter[str]]:
-    """Return the lines of a table of findings, the reasons of those that are not seen, and the counts of verdicts."""
-    lines, reasons, verdicts = list[str](), list[str](), Counter[str]()
+) -> tuple[list[str], dict[str, list[str]], Counter[str]]:
+    """Return the lines of a table of findings, those that are not seen by reason, and the counts of verdicts."""
+    lines, verdicts = list[str](), Counter[str]()
+    reasons: dict[str, list[str]] = {}
     for one in findings:
         ours, limit, verdict, why = None, None, CANNOT, one.cannot
         places = [place for place in (one.ours, one.minus, one.seen[2:]) if place and not _is_number(place)]
@@ -337,7 +339,7 @@ def _lines(
                 notes.append(f"{one.paper}, {one.item}: {error}")
         verdicts[verdict] += 1
         if verdict == NOT_SEEN:
-            reasons.append(f"- {one.paper}, {one.item}: {one.why}")
+            reasons.setdefault(one.why, []).append(f"{one.paper}, {one.item}")
         ours = ours or Estimate(math.nan, unit="count")
         ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
         numbers = [number(end, ours.unit, missing=DASH) for end in ends]

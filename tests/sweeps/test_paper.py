@@ -68,7 +68,7 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
     assert found["command"][0].endswith("plan.yaml --row 'probe'`")
     assert found["item"][0] == "better, compared with 25.0"
-    assert "- a, far: no words" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+    assert "- no words: a, far" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
 
 
 def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
