@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -283,6 +283,7 @@ class Recipe:
     max_epochs: int
     patience: int
     seed: int
+    _outputs: "dict[str, SplitOutputs]" = field(default_factory=dict, init=False)
 
     @cached_property
     def training_seed(self) -> int:
@@ -362,11 +363,13 @@ class Recipe:
         data = [train, lengths, dict(self.data.identity), vectors, self.own_data.batch_size]
         return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
 
-    @cached_property
-    def outputs(self) -> "Mapping[str, SplitOutputs]":
-        """Outputs of the checkpoint for all texts of `train` and `dev`, by split."""
-        model = self.checkpoint.model.to(self.device)
-        return {split: collect_outputs(model, self.data, self.device, split) for split in ("train", "dev")}
+    def outputs(self, *splits: Stop) -> "Mapping[str, SplitOutputs]":
+        """Return the outputs of the checkpoint for all texts of some splits, by split; each is computed once."""
+        for split in splits:
+            if split not in self._outputs:
+                model = self.checkpoint.model.to(self.device)
+                self._outputs[split] = collect_outputs(model, self.data, self.device, split)
+        return self._outputs
 
 
 class SplitOutputs(NamedTuple):
@@ -509,10 +512,10 @@ def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") ->
     def train() -> Best:
         fresh = recipe.checkpoint.untrained(recipe.own_data, recipe.training_seed).train()
         texts = {"train_dataloaders": recipe.own_data.train_dataloader()}
-        kind = AdversarialTraining
+        kind, base = AdversarialTraining, recipe.outputs("train", stop)
         if stop == "dev":
             kind, texts["val_dataloaders"] = ValidatedTraining, recipe.own_data.val_dataloader()
-        found = recipe.fit(kind(fresh, recipe.outputs, strength), f"{stop}_loss", "min", **texts)
+        found = recipe.fit(kind(fresh, base, strength), f"{stop}_loss", "min", **texts)
         return found._replace(state={name.removeprefix("model."): value for name, value in found.state.items()})
 
     options = ["adversary", strength, *(["dev"] if stop == "dev" else [])]

@@ -232,7 +232,7 @@ class SingleToken(FidelityTest):
     ) -> None:
         split = data.splits["test"]
         fitting = np.flatnonzero((split.lengths >= 8) & (split.lengths <= 15))
-        self._alone = {}
+        self._shown, self._alone = None, {}
         if len(fitting):
             self._shown = int(fitting[0]), split.forms(int(fitting[0]))
             self._gold = data.labels[split.labels[int(fitting[0])]]

@@ -120,7 +120,7 @@ class Sweeper:
         asked: dict[object, str] = {}
         for key, run in ((key, self.runs[key]) for key in keys):
             # One check for all seeds of a row.
-            asked.setdefault((run.command, run.digest, run.options, run.trained), key)
+            asked.setdefault((run.command, run.digest, run.options, run.trained, run.reads), key)
         if not asked:
             return {}
         faults: dict[str, list[str]] = defaultdict(list)
@@ -144,8 +144,11 @@ class Sweeper:
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
         if hours := self.expected_hours():
-            said = f"{counted(len(self.waiting), 'run')} to start. They take about {hours:.1f} h on 2 cores"
-            self.console.print(Text(f"{said}, by the times in the plan."), soft_wrap=True)
+            time_of = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+            said = (
+                f"{counted(len(self.waiting), 'run')} to start: about {time_of} on 2 cores, by the times in the plan."
+            )
+            self.console.print(Text(said), soft_wrap=True)
         for folder in self.folders.values():
             folder.mkdir(parents=True, exist_ok=True)  # other sweeps find the runs there
         try:

@@ -213,6 +213,20 @@ def test_a_row_names_the_trainings_of_others(tmp_path: Path) -> None:
     assert run.key != everything.all_runs()[0].key
 
 
+def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> None:
+    rows = """rows:
+  probe: {config: a.yaml}
+  tuned: {config: a.yaml, rename: {data.encoder: data.tokenizer}}
+  rules: {config: a.yaml, rename: {data.encoder: null}}
+"""
+    found = read_sweep(write_spec(tmp_path, HEAD + rows, a=""), {"data.encoder": "bert", "x": "1"}).rows
+    assert [run.options for row in found for run in row.all_runs()] == [
+        (("data.encoder", "bert"), ("x", "1")),
+        (("data.tokenizer", "bert"), ("x", "1")),
+        (("x", "1"),),
+    ]
+
+
 @pytest.mark.parametrize(
     ("own", "typed", "fault"),
     [
