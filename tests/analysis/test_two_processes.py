@@ -11,7 +11,18 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_sum
 
-from analysis import Analysis, Change, Clusters, Linguistic, Patterns, RawMaps, Relations, RepeatedSequences, Surface
+from analysis import (
+    Analysis,
+    Bags,
+    Change,
+    Clusters,
+    Linguistic,
+    Patterns,
+    RawMaps,
+    Relations,
+    RepeatedSequences,
+    Surface,
+)
 from interventions import Importance
 from metrics.rows import ExactMetric
 from processes.ranks import Ranks
@@ -21,7 +32,7 @@ from tests.analysis.trees import TREES
 from tests.interventions.test_importance import language_model
 
 SUMMED: list[Callable[[], Analysis]] = [
-    *(Surface, Clusters, Patterns, Linguistic, Change, Importance),
+    *(Surface, Bags, Clusters, Patterns, Linguistic, Change, Importance),
     *(partial(Relations, None), partial(RepeatedSequences, sequences=25, length=5)),
 ]
 
