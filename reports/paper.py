@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
 from metrics.bootstrap import paired_bootstrap
 from processes.jobs import results_of
-from reports.reader import Record, RecordError, first_of, over_seeds, read_record
+from reports.reader import Record, RecordError, averaged, first_of, over_seeds, read_record, read_table
 from reports.tables import DASH, number, score_cell
 from results import Estimate, Unit, UserError, command
 from results.errors import counted, near
@@ -139,20 +138,19 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"-?[\d.]+", text) is not None
 
 
-def find_runs(rows: Sequence[Row], folders: Mapping[str, Sequence[Path]], notes: list[str]) -> Runs:
+def find_runs(rows: Sequence[Row], results: Mapping[str, Sequence[Path]], notes: list[str]) -> Runs:
     """Return the results of all seeds of each row, for the rows whose runs are all finished.
 
     Args:
         rows: Rows of the plan.
-        folders: Folders of runs by the key of the run.
+        results: Paths of `results.json` by the key of the run.
         notes: Receives messages about rows that are not used, and about runs that are there twice.
     """
     found: dict[str, list[Record]] = {}
     for row in rows:
         records = []
         for run in row.all_runs():
-            paths = [path for folder in folders.get(run.key, ()) if (path := results_of(folder)) is not None]
-            paths.sort(key=lambda path: path.stat().st_mtime)
+            paths = sorted(results.get(run.key, ()), key=lambda path: path.stat().st_mtime)
             if len(paths) > 1:
                 notes.append(f"row `{row.name}`, seed {run.seed}: {paths[-1]} is used, it is later than {paths[-2]}")
             try:
@@ -182,16 +180,12 @@ def number_at(place: Place, runs: Runs) -> Estimate | None:
         return None
     if not column:
         return over_seeds(records, place.name)
-    cells = [_cell(record, table, column, place.where) for record in records]
-    ends = [[getattr(cell, end) for cell in cells] for end in ("low", "high")]
-    interval = (None, None) if None in (*ends[0], *ends[1]) else (sum(end) / len(cells) for end in ends)
-    return Estimate(sum(cell.value for cell in cells) / len(cells), *interval, unit=cells[0].unit)
+    return averaged([_cell(record, table, column, place.where) for record in records])
 
 
 def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
     """Return the number in one cell of a table of a run, with its interval."""
-    path = record.path.with_name(record.content["tables"][table])
-    frame, of_table = pd.read_csv(path, dtype=str), record.content["columns"][table]
+    frame, of_table = read_table(record, table, str), record.content["columns"][table]
     ends = ("low", "high") if of_table["interval"] == column else (f"{column}.low", f"{column}.high")
     try:
         if where == "max":
@@ -208,7 +202,9 @@ def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
         interval = [float(line[end]) if end in line else None for end in ends]
         return Estimate(float(line[column]), *interval, unit=unit)
     except (KeyError, ValueError) as error:
-        raise UserError(f"{path} has not one row with a number in `{column}` where {where}: {error}") from None
+        raise UserError(
+            f"{record.path}: table `{table}` has not one row with a number in `{column}` where {where}: {error}"
+        ) from None
 
 
 def difference_at(place: Place, other: Place, runs: Runs) -> Estimate | None:
@@ -261,10 +257,10 @@ def judge(finding: Finding, runs: Runs) -> tuple[Estimate | None, Estimate | Non
     return ours, limit, SEEN if seen else NOT_SEEN
 
 
-def _end(number: Estimate, end: str) -> float:
+def _end(one: Estimate, end: str) -> float:
     """Return an end of the interval of a number, or the number itself if it has no interval."""
-    value = getattr(number, end)
-    return number.value if value is None or math.isnan(value) else float(value)
+    value = getattr(one, end)
+    return one.value if value is None or math.isnan(value) else float(value)
 
 
 def write_page(path: Path, folder: Path, out: Path, options: Options | None = None) -> list[str]:
@@ -283,18 +279,21 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         UserError: The published findings or the plan cannot be read.
     """
     plan, about, findings = read_published(path)
-    said = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("run.json"))}
-    folders: dict[str, list[Path]] = {}
-    for run in said:
-        folders.setdefault(run.name, []).append(run)
-    encoders = sorted({name for one in said.values() if (name := dict(one["options"]).get(ENCODER))})
+    finished = {
+        file: done for file in sorted(folder.rglob("run.json")) if (done := results_of(file.parent)) is not None
+    }
+    results: dict[str, list[Path]] = {}
+    for file, done in finished.items():
+        results.setdefault(file.parent.name, []).append(done)
+    options_of_runs = (dict(json.loads(file.read_text(encoding="utf-8"))["options"]) for file in finished)
+    encoders = sorted({name for one in options_of_runs if (name := one.get(ENCODER))})
     default = {row.name: row for row in read_sweep(plan, options).rows}
     parts, notes, used = [about], list[str](), set[str]()
     for encoder in ("", *encoders):
         given = {**(options or {}), **({ENCODER: encoder} if encoder else {})}
         rows = {row.name: row for row in read_sweep(plan, given).rows}
         used |= {run.key for row in rows.values() for one in row.all_runs() for run in one.needed()}
-        runs = find_runs(list(rows.values()), folders, notes)
+        runs = find_runs(list(rows.values()), results, notes)
         own = [
             one for one in findings if not encoder or (one.ours and rows[row := place_of(one.ours).row] != default[row])
         ]
@@ -305,7 +304,7 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         if reasons and not encoder:
             because = [f"- {why}: {'; '.join(items)}" for why, items in reasons.items()]
             parts += ["**Not seen: the most likely reasons**", "\n".join(because)]
-    if strange := [str(run) for run in said if run.name not in used]:
+    if strange := [str(file.parent) for file in finished if file.parent.name not in used]:
         notes.append(
             f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
             f"{plan.name}, not used: {first_of(strange)}"

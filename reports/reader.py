@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -161,16 +161,27 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     Raises:
         RecordError: The counts of a run cannot be read.
     """
-    own = records[0].scores[score]
-    mean, sd = mean_and_sd([one.scores[score].value for one in records])
-    ends = ([getattr(one.scores[score], end) for one in records] for end in ("low", "high"))
-    low, high = (float(np.mean([NAN if end is None else end for end in side])) for side in ends)
+    found = averaged([one.scores[score] for one in records])
     counted_all = all(score in one.content["ratios"] and one.items is not None for one in records)
-    if counted_all and (len(records) > 1 or own.low is None):
+    if counted_all and (len(records) > 1 or records[0].scores[score].low is None):
         counts = pd.concat([one.counts(score) for one in records])
         pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
         low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
-    return Estimate(mean, low, high, unit=own.unit, sd=sd)
+        found = replace(found, low=low, high=high)
+    return found
+
+
+def averaged(seeds: Sequence[Estimate]) -> Estimate:
+    """Return the mean of a number over runs with different seeds, with its standard deviation over them.
+
+    The ends of the interval are the means of the ends; they are nan if a run has no interval.
+    """
+    mean, sd = mean_and_sd([one.value for one in seeds])
+    ends = (
+        [NAN if end is None else end for end in side] for side in zip(*((s.low, s.high) for s in seeds), strict=True)
+    )
+    low, high = (float(np.mean(side)) for side in ends)
+    return Estimate(mean, low, high, unit=seeds[0].unit, sd=sd)
 
 
 def find_record(run: Path) -> Record:
@@ -336,16 +347,30 @@ def _shared(record: Record) -> dict[str, object]:
     return {"run": str(record.path.parent), "seed": record.content["seed"], **encoder}
 
 
+def read_table(record: Record, table: str, dtype: type[str] | None = None) -> pd.DataFrame:
+    """Return a table of a run, which must have it; an empty cell is nan.
+
+    Args:
+        record: Results of the run.
+        table: Name of the table.
+        dtype: Type of all columns; None takes numbers as numbers.
+
+    Raises:
+        RecordError: The file cannot be read.
+    """
+    path = record.path.with_name(Path(record.content["tables"][table]).name)
+    try:
+        return pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=dtype)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
+
+
 def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
     """Return the rows of a table of a run."""
     if table not in record.content["tables"]:
         return []
-    path = record.path.with_name(Path(record.content["tables"][table]).name)
-    try:
-        rows = pd.read_csv(path, keep_default_na=False, na_values=[""]).to_dict("records")
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
+    rows = read_table(record, table).to_dict("records")
     return [{**_shared(record), **{str(name): value for name, value in row.items()}} for row in rows]
 
 

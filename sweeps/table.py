@@ -2,20 +2,22 @@
 
 The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). With one seed, the interval is the
 interval of the run. With several seeds, it is a bootstrap over items, with the counts of all seeds added per item: it
-describes the variation over items, not over seeds. Scores without counts then have no interval.
+describes the variation over items, not over seeds. For scores without counts the ends
+are the means of the ends of the runs' intervals.
 """
 
 import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from metrics.bootstrap import mean_and_sd
-from reports.reader import NAN, Record, RecordError, first_of, over_seeds
+from reports.reader import NAN, Record, RecordError, averaged, first_of, over_seeds
 from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
 from sweeps.plan import RUN_COLUMNS, STATISTICS, Row, Sweep
@@ -94,8 +96,7 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
         return over_seeds(givers, score)
     except RecordError as error:
         faults.append(f"row `{row.name}` has no interval: {error}")
-        mean, sd = mean_and_sd([one.scores[score].value for one in givers])
-        return Estimate(mean, NAN, NAN, unit=givers[0].scores[score].unit, sd=sd)
+        return replace(averaged([one.scores[score] for one in givers]), low=NAN, high=NAN)
 
 
 def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Path) -> pd.DataFrame:

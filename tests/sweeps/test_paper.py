@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from reports.paper import COLUMNS, PUBLISHED, Finding, judge, main, read_published, write_page
-from reports.reader import read_record
+from reports.reader import over_seeds, read_record
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
@@ -142,6 +142,25 @@ def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
     assert table(tmp_path / "index.md")["ours"].tolist()[0] == "75.0"
 
 
+def test_a_run_that_is_not_finished_is_not_read(tmp_path: Path) -> None:
+    swept(tmp_path)
+    (tmp_path / "out" / "runs" / "begun").mkdir()
+    (tmp_path / "out" / "runs" / "begun" / "run.json").write_text("{", encoding="utf-8")
+    notes = write_page(tmp_path / "published.yaml", tmp_path / "out", tmp_path / "index.md")
+    assert notes == ["2 seen, 1 not seen, 1 cannot be seen here, 0 not run"]
+
+
+def test_without_counts_the_ends_are_means_over_the_seeds(tmp_path: Path) -> None:
+    records = []
+    for seed, low in enumerate((0.2, 0.4)):
+        result = Result("t", {"mcc": Estimate(low + 0.1, low, low + 0.3, unit="fraction")})
+        write(tmp_path / str(seed), result, Provenance({}, {}, {}))
+        records.append(read_record(tmp_path / str(seed) / "results.json"))
+    found = over_seeds(records, "mcc")
+    assert [found.value, found.low, found.high] == pytest.approx([0.4, 0.3, 0.6])
+    assert found.sd == pytest.approx(0.2 / 2**0.5)
+
+
 def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     swept(tmp_path)
     (one,) = [path for path in (tmp_path / "out").rglob("version_0/results.json") if '"seed": 1' in path.read_text()]
@@ -187,6 +206,8 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     runs = {"row": [read_record(tmp_path / "results.json")]}
     finding = Finding("a", "b", "Table 1", 61, "BERT")
 
+    ends = {0.25: (0.2, 0.3), 0.5: (0.4, 0.6)}
+
     def judged(**change: str) -> tuple[Estimate | None, str]:
         ours, _, verdict = judge(replace(finding, **change), runs)
         return ours, verdict
@@ -199,7 +220,8 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
         "max": 0.5,
     }.items():
         ours, verdict = judged(ours=f"row@heads:test[{where}]", seen="> a")
-        assert ours == Estimate(value, *((0.2, 0.3) if value == 0.25 else (0.4, 0.6)), unit="fraction")
+        assert ours is not None
+        assert (ours.value, ours.low, ours.high, ours.unit) == (value, *ends[value], "fraction")
         assert verdict == "not seen"
     assert judged(ours="row@heads:test[layer=2]", seen="> .39")[1] == "seen"
     assert judged(ours="row@heads:test[layer=2]", seen="< .61")[1] == "seen"
@@ -207,8 +229,11 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     assert ours is not None
     assert [ours.value, ours.low, ours.high] == pytest.approx([1 / 3] * 3)
     assert verdict == "seen"
-    with pytest.raises(UserError, match=r"heads\.csv has not one row with a number in `test` where layer=7: 0 rows"):
+    with pytest.raises(UserError, match="`heads` has not one row with a number in `test` where layer=7: 0 rows"):
         judged(ours="row@heads:test[layer=7]", seen="> 0")
+    (tmp_path / "heads.csv").unlink()
+    with pytest.raises(UserError, match=r"heads\.csv cannot be read"):
+        judged(ours="row@heads:test[layer=1]", seen="> 0")
 
 
 def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
