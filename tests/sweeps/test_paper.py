@@ -223,6 +223,8 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
         assert ours is not None
         assert (ours.value, ours.low, ours.high, ours.unit) == (value, *ends[value], "fraction")
         assert verdict == "not seen"
+    for bound in ("> .45", "< .55"):  # the number is on that side, its interval is not
+        assert judged(ours="row@heads:test[layer=2]", seen=bound)[1] == "not seen"
     assert judged(ours="row@heads:test[layer=2]", seen="> .39")[1] == "seen"
     assert judged(ours="row@heads:test[layer=2]", seen="< .61")[1] == "seen"
     ours, verdict = judged(ours="row@a", minus="b", seen="> 0")
