@@ -133,7 +133,7 @@ def _warnings(rows: Sequence[Row], records: Records) -> list[str]:
 def _other_data(rows: Sequence[Row], records: Records) -> list[str]:
     """Return warnings about corpus files that differ between rows."""
     files = [
-        (str(said.get("file")), str(said.get("sha256")), row.name)
+        (_file_of(said), str(said.get("sha256")), row.name)
         for row in rows
         for record in row.finished(records)
         for _, said in record.splits
@@ -145,6 +145,12 @@ def _other_data(rows: Sequence[Row], records: Records) -> list[str]:
             names = kinds.groupby("sha256", sort=False)["row"].agg(", ".join)
             found.append(f"{file} differs between rows: {' | '.join(names)}")
     return found
+
+
+def _file_of(said: Mapping[str, object]) -> str:
+    """Return the name of a file, with the name of its corpus if that is a public one."""
+    corpus, file = str(said.get("corpus", "")), str(said.get("file"))
+    return f"{corpus} {file}" if corpus.isidentifier() else file
 
 
 def _other_items(rows: Sequence[Row], records: Records) -> list[str]:

@@ -57,7 +57,8 @@ def record(
         else Estimate(score, unit="bits" if name == "codelength" else "fraction")
         for name, score in scores.items()
     }
-    splits = {"test": {"file": "t.conllu", "sha256": data.get("sha", "1")}}
+    corpus = {"corpus": data["corpus"]} if "corpus" in data else {}
+    splits = {"test": {"file": "t.conllu", "sha256": data.get("sha", "1"), **corpus}}
     audit = {} if np.isnan(epochs) else {"epochs": epochs}
     ratios = {} if items is None else {"uas": ("correct", "scored")}
     result = Result("probe", estimates, items=items, ratios=ratios, audit=audit)
@@ -177,6 +178,23 @@ def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
     assert told(alike, "warnings") == []
     assert provenance.encoder == {"name": "tiny"}
     assert provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("corpora", "said"),
+    [
+        ("trec sst2", []),
+        ("trec trec", ["trec t.conllu differs between rows: a | b"]),
+        ("mine/{split}.tsv yours/{split}.tsv", ["t.conllu differs between rows: a | b"]),
+    ],
+)
+def test_files_of_two_public_corpora_are_not_compared(tmp_path: Path, corpora: str, said: list[str]) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
+    records = {
+        run(0, name).key: record(tmp_path, name, {"uas": 0.5}, sha=name, corpus=corpus)
+        for name, corpus in zip("ab", corpora.split(), strict=True)
+    }
+    assert told(made(tmp_path, rows, records)[0], "warnings") == said
 
 
 def test_files_of_data_in_parts_are_named_by_their_part(tmp_path: Path) -> None:
