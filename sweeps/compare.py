@@ -1,4 +1,4 @@
-"""Comparison of runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] … [--common] [--json FILE]`.
+"""Comparison of runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
 RUN is the folder of a run, its `results.json`, or `DIR:ROW` for all seeds of a row of the sweep in DIR. Seeds are
 pooled and tests are paired; see docs/sweeps.md.
@@ -63,9 +63,9 @@ class Scored:
         return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
 
     def alike(self, other: "Scored") -> bool:
-        """Return True if this run and another are compared by the same score and differ only in their seeds."""
+        """Return True if this run and another differ only in their seeds."""
         known = self.config is not None and other.config is not None and not self.other_data(other)
-        same = known and self.name == other.name and settings(self.config) == settings(other.config)
+        same = known and settings(self.config) == settings(other.config)
         return same and seeds(self.config) != seeds(other.config)
 
 
@@ -182,16 +182,14 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
         - `run` and `seeds`: name of the group, and number of its runs;
         - `<score>`, `<score>.low`, `<score>.high` and `sd`: mean of the score over the runs, its 95 %
-            bootstrap interval over items, and the standard deviation over the runs, nan for one run; if the
-            groups have different scores, the columns are called `score`;
+            bootstrap interval over items, and the standard deviation over the runs, nan for one run;
         - for two or more groups, `difference`, `difference.low` and `difference.high`: score of the
             group minus score of the first group, with its 95 % interval; nan for the first group;
         - for two or more groups, `permutation.p` and `bootstrap.p`: two-sided p-values of the
             difference, from a paired permutation test and a paired bootstrap; nan for the first group;
         - for three or more groups, `holm.p`: `permutation.p` after Holm's correction.
     """
-    first, names = groups[0][0], {group[0].name for group in groups}
-    score, unit = first.name if len(names) == 1 else "score", first.record.scores[first.name].unit
+    score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
     pooled = [np.mean([run.counts.to_numpy() for run in group], axis=0).T for group in groups]  # [2, items] each
     folders = [group[0].folder.resolve() for group in groups]
     parent = os.path.commonpath([folder.parent for folder in folders])
@@ -200,7 +198,6 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
         mean, sd = mean_and_sd([run.value for run in group])
         estimate = replace(bootstrap_ratio(counts[0], counts[1], unit), value=mean)
         name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
-        name += f" {group[0].name}" if len(names) > 1 else ""
         line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
         if counts is not pooled[0]:
             found = paired_bootstrap(*counts, *pooled[0], draws=DRAWS)
@@ -299,28 +296,15 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console = console or Console()
     parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")
-    parser.add_argument(
-        "--score",
-        action="append",
-        metavar="NAME",
-        help="compared score (default: the first with counts); given once for all runs, or once for each",
-    )
+    parser.add_argument("--score", help="compared score (default: the first with counts, such as uas or accuracy)")
     parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
     options = parser.parse_args(args)
-    wanted: list[str] = options.score or []
-    if len(wanted) not in (0, 1, len(options.runs)):
-        raise RecordError(
-            f"--score has {len(wanted)} names for {len(options.runs)} runs. Give one name, or one for each"
-        )
-    runs = read_runs(options.runs[0], wanted[0] if wanted else None)
-    rest_of = wanted[1:] or [runs[0].name] * (len(options.runs) - 1)
-    runs += [run for name, score in zip(options.runs[1:], rest_of, strict=True) for run in read_runs(name, score)]
-    if len({run.record.scores[run.name].unit for run in runs}) > 1:
-        raise RecordError("the scores have different units, so they have no difference. Compare scores of one unit")
-    known = [(run.folder.resolve(), run.name) for run in runs]
-    if twice := [run.folder for run, one in zip(runs, known, strict=True) if known.count(one) > 1]:
-        raise RecordError(f"{twice[-1]} is named twice. Name each run once, or give each its own --score")
+    runs = read_runs(options.runs[0], options.score)
+    runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name)]
+    folders = [run.folder.resolve() for run in runs]
+    if twice := [run.folder for run in runs if folders.count(run.folder.resolve()) > 1]:
+        raise RecordError(f"{twice[-1]} is named twice. Name each run once")
     groups = grouped(runs)
     runs, cautions = on_same_items([run for group in groups for run in group], options.common)
     cautions += warnings(runs)
@@ -328,7 +312,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     groups = [[next(rest) for _ in group] for group in groups]
     table = compare(groups)
     score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
-    console.print(data_table(f"{table.interval}, against the first", table, "the output of --json", console.width))
+    console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
     console.print()
     console.print(Text(LEGEND))
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)

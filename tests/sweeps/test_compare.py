@@ -391,26 +391,3 @@ def test_names_scores_differences_and_p_values_are_printed_at_any_width(tmp_path
         assert line["run"][:8] in table
     assert width < 200 or runs == 1 or "sd" in said
     assert rest.startswith("Fractions are ×100")
-
-
-def test_two_scores_of_one_run_are_compared(tmp_path: Path) -> None:
-    frame = items(1).assign(other=items(2)["correct"])
-    ratios = {"uas": ("correct", "scored"), "tree.uas": ("other", "scored")}
-    run, said = make_run(tmp_path / "a", frame, config(), ratios=ratios), tmp_path / "x.json"
-    assert (
-        main(
-            [str(run), str(run), "--score", "uas", "--score", "tree.uas", "--json", str(said)],
-            console=Console(file=StringIO()),
-        )
-        == 0
-    )
-    first, second = json.loads(said.read_text())["lines"]
-    assert (first["run"].split()[-1], second["run"].split()[-1]) == ("uas", "tree.uas")
-    assert first["score"] == pytest.approx(frame["correct"].sum() / frame["scored"].sum())
-    expected = paired_bootstrap(frame["other"], frame["scored"], frame["correct"], frame["scored"])
-    assert second["difference"] == pytest.approx(expected.value)
-    assert [second["difference.low"], second["difference.high"]] == pytest.approx(list(expected.interval))
-    with pytest.raises(UserError, match=r"--score has 2 names for 3 runs\. Give one name, or one for each"):
-        main([str(run)] * 3 + ["--score", "uas", "--score", "tree.uas"])
-    with pytest.raises(UserError, match=r"is named twice\. Name each run once, or give each its own --score"):
-        main([str(run), str(run), "--score", "uas", "--score", "uas"])
