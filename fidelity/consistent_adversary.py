@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -283,7 +283,6 @@ class Recipe:
     max_epochs: int
     patience: int
     seed: int
-    _outputs: "dict[str, SplitOutputs]" = field(default_factory=dict, init=False)
 
     @cached_property
     def training_seed(self) -> int:
@@ -362,14 +361,6 @@ class Recipe:
         vectors = None if self.data.vectors is None else dict(self.data.vectors.identity)
         data = [train, lengths, dict(self.data.identity), vectors, self.own_data.batch_size]
         return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
-
-    def outputs(self, *splits: Stop) -> "Mapping[str, SplitOutputs]":
-        """Return the outputs of the checkpoint for all texts of some splits, by split; each is computed once."""
-        for split in splits:
-            if split not in self._outputs:
-                model = self.checkpoint.model.to(self.device)
-                self._outputs[split] = collect_outputs(model, self.data, self.device, split)
-        return self._outputs
 
 
 class SplitOutputs(NamedTuple):
@@ -512,7 +503,10 @@ def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") ->
     def train() -> Best:
         fresh = recipe.checkpoint.untrained(recipe.own_data, recipe.training_seed).train()
         texts = {"train_dataloaders": recipe.own_data.train_dataloader()}
-        kind, base = AdversarialTraining, recipe.outputs("train", stop)
+        model = recipe.checkpoint.model.to(recipe.device)
+        splits: set[Stop] = {"train", stop}
+        base = {str(split): collect_outputs(model, recipe.data, recipe.device, split) for split in splits}
+        kind = AdversarialTraining
         if stop == "dev":
             kind, texts["val_dataloaders"] = ValidatedTraining, recipe.own_data.val_dataloader()
         found = recipe.fit(kind(fresh, base, strength), f"{stop}_loss", "min", **texts)

@@ -13,7 +13,7 @@ from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Ranking, Saliency
-from results import Figure, HeatMap, Spreads, Table
+from results import Figure, HeatMap, Integers, Spreads, Table
 from results.errors import UserError, check_numbers, check_values
 from training import gathered
 from training.experiment import check_names
@@ -221,21 +221,15 @@ class SingleToken(FidelityTest):
 
     name = "single_token"
     headline = ("spread", "agree")
-
-    def __init__(self) -> None:
-        self._shown: tuple[int, list[str | None]] | None = None  # index of the shown text, and the words of its tokens
-        self._gold = ""
-        self._alone: dict[str, list[tuple[str, float]]] = {}  # by checkpoint, each word and P(gold label)
+    _shown: Integers = np.empty(0, np.int64)  # index of the shown text, if there is one
 
     def begin(
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        split = data.splits["test"]
-        fitting = np.flatnonzero((split.lengths >= 8) & (split.lengths <= 15))
-        self._shown, self._alone = None, {}
-        if len(fitting):
-            self._shown = int(fitting[0]), split.forms(int(fitting[0]))
-            self._gold = data.labels[split.labels[int(fitting[0])]]
+        self._data = data
+        lengths = data.splits["test"].lengths
+        self._shown = np.flatnonzero((lengths >= 8) & (lengths <= 15))[:1]
+        self._alone: dict[str, list[tuple[str, float]]] = {}  # by checkpoint, each word and P(gold label)
 
     def columns(self, classes: int) -> Sequence[str]:
         return ("full", "mean", "spread", "min", "max", "agree")
@@ -280,7 +274,8 @@ class SingleToken(FidelityTest):
         if rows:
             words = [word for word, _ in next(iter(rows.values()))]
             values = np.array([[probability for _, probability in row] for row in rows.values()])
-            axes = "classifier", "word", f"P({self._gold})"
+            gold = self._data.labels[self._data.splits["test"].labels[self._shown[0]]]
+            axes = "classifier", "word", f"P({gold})"
             found["single_token.text"] = HeatMap(
                 "Each word of a text alone", values, list(rows), words, *axes, unit="fraction", limits=(0, 1)
             )
@@ -293,12 +288,11 @@ class SingleToken(FidelityTest):
             classified: The texts.
             alone: Probabilities given the word at each position alone, `[positions, batch, classes]`.
         """
-        if self._shown is None or self._shown[0] not in classified.batch.index.tolist():
-            return
-        if classified.words.size(1) != classified.batch.tokens.size(1):
+        batch = classified.batch
+        if classified.words.size(1) != batch.tokens.size(1):
             return  # positions are sentences
-        index, forms = self._shown
-        place = classified.batch.index.tolist().index(index)
-        gold = alone[:, place, classified.batch.labels[place]].tolist()
-        words = classified.words[place].nonzero().flatten().tolist()
-        self._alone[classified.checkpoint.name] = [(forms[at] or "?", gold[at]) for at in words]
+        for place in np.flatnonzero(np.isin(batch.index.cpu(), self._shown)):
+            forms = self._data.splits["test"].forms(int(self._shown[0]))
+            gold = alone[:, place, batch.labels[place]].tolist()
+            words = classified.words[place].nonzero().flatten().tolist()
+            self._alone[classified.checkpoint.name] = [(forms[at] or "?", gold[at]) for at in words]
