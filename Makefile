@@ -31,9 +31,9 @@ check: $(INSTALLED)
 docs: $(INSTALLED)
 	$(MKDOCS)
 
-# Every experiment of the seed papers, and the table of their findings. A repeated command goes on.
+# Every experiment of the seed papers, two runs at a time, and the table of their findings. A repeated command goes on.
 paper: $(INSTALLED)
-	$(BIN)/python -m sweeps.run configs/paper.yaml; code=$$?; $(BIN)/python -m reports.paper && exit $$code
+	$(BIN)/python -m sweeps.run configs/paper.yaml --jobs 2; code=$$?; $(BIN)/python -m reports.paper && exit $$code
 
 # $(call debian,program,packages): install Debian packages if the program is missing.
 debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \

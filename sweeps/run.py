@@ -74,6 +74,7 @@ class Sweeper:
         self._going: dict[str, tuple[str, float]] = {}  # id and start time of the job of each run that is going
         self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of failed runs, by error message
         self._given_up: set[str] = set()  # names of rows
+        self._named = {row.name: row for row in sweep.rows}
         self._chosen = set(self.runs)
 
     @property
@@ -91,12 +92,11 @@ class Sweeper:
         Raises:
             UserError: There is no such row.
         """
-        known = {name: row for by_name in self.rows.values() for name, row in by_name.items()}
-        if strange := [name for name in rows if name not in known]:
-            there = f"{near(strange[0], known)}; it has {', '.join(known)}"
+        if strange := [name for name in rows if name not in self._named]:
+            there = f"{near(strange[0], self._named)}; it has {', '.join(self._named)}"
             raise UserError(f"--row: the plan has no row {strange[0]!r}{there}")
-        of_rows = (row for name, row in known.items() if not rows or name in rows)
-        self._chosen = {needed.key for row in of_rows for run in row.all_runs() for needed in run.needed()}
+        chosen = (run for name in rows or self._named for run in self._named[name].all_runs())
+        self._chosen = {needed.key for run in chosen for needed in run.needed()}
 
     def read(self) -> None:
         """Read the results of all finished runs of the sweep from their folders."""
@@ -145,9 +145,7 @@ class Sweeper:
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
         if hours := self.expected_hours():
             time_of = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-            said = (
-                f"{counted(len(self.waiting), 'run')} to start: about {time_of} on 2 cores, by the times in the plan."
-            )
+            said = f"{counted(len(self.waiting), 'run')} to start: about {time_of} on 2 cores, by the plan."
             self.console.print(Text(said), soft_wrap=True)
         for folder in self.folders.values():
             folder.mkdir(parents=True, exist_ok=True)  # other sweeps find the runs there
@@ -163,10 +161,9 @@ class Sweeper:
 
     def expected_hours(self) -> float:
         """Return the time of the unfinished runs on 2 cores, from the `minutes` of the rows of the plan."""
-        waiting = set(self.waiting)
-        rows = {row.name: row for of_run in self.rows.values() for row in of_run.values()}.values()
-        left = (sum(run.key in waiting for run in row.all_runs()) / len(row.all_runs()) for row in rows)
-        return sum(row.minutes * share for row, share in zip(rows, left, strict=True)) / 60
+        left = set(self.waiting)
+        rows = ((row.minutes, row.all_runs()) for row in self._named.values())
+        return sum(minutes * sum(run.key in left for run in runs) / len(runs) for minutes, runs in rows) / 60
 
     def _is_ready(self, key: str) -> bool:
         return all(run.key in self.records for run in self.runs[key].trained)

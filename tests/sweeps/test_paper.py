@@ -59,7 +59,7 @@ def table(page: Path, number: int = 0) -> pd.DataFrame:
 def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swept(tmp_path) == 0
     said = capsys.readouterr().out
-    assert "3 runs to start: about 30 minutes on 2 cores, by the times in the plan." in said
+    assert "3 runs to start: about 30 minutes on 2 cores, by the plan." in said
     assert "2 seen, 1 not seen, 1 cannot be seen here, 0 not run" in said
     found = table(tmp_path / "out" / "index.md")
     assert tuple(found) == COLUMNS
