@@ -1,7 +1,8 @@
 """Table of published findings with our numbers: `python -m reports.paper [--runs DIR] [--out FILE]`.
 
 docs/papers/published.yaml has the published numbers, and says how each finding is judged. The plan that it names has
-the runs. docs/papers/index.md is written from the two and from the results of the runs.
+the runs. docs/papers/index.md is written from the two and from the results of the runs; docs/papers/index.json has our
+numbers, so that the page keeps those whose runs are elsewhere.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -22,6 +23,7 @@ from processes.jobs import results_of
 from reports.reader import Record, RecordError, averaged, first_of, over_seeds, read_record, read_table
 from reports.tables import DASH, number, score_cell
 from results import Estimate, Unit, UserError, command
+from results.digests import digest
 from results.errors import counted, near
 from results.files import write_atomically
 from sweeps.plan import Options, Row, options_of, read_sweep
@@ -94,6 +96,9 @@ class Place(NamedTuple):
     name: str
     where: str
 
+    def __str__(self) -> str:
+        return f"{self.row}@{self.name}" + (f"[{self.where}]" if ":" in self.name else "")
+
 
 Runs = Mapping[str, Sequence[Record]]  # runs with all seeds, by row of the plan
 
@@ -164,20 +169,64 @@ def find_runs(rows: Sequence[Row], results: Mapping[str, Sequence[Path]], notes:
     return found
 
 
-def number_at(place: Place, runs: Runs) -> Estimate | None:
-    """Return the number at a place of the results, as a mean over the seeds; None if the row was not run.
+@dataclass(frozen=True)
+class Numbers:
+    """Our numbers with one encoder: those of finished runs, and those that the page had before.
+
+    Attributes:
+        runs: Runs with all seeds, by row of the plan, for the rows whose runs are all finished.
+        keys: Digest of the keys of all runs of a row, by row of the plan.
+        before: Numbers of the former page by place: value, low and high end, unit, and `keys` of the rows.
+        now: Receives the numbers of the page, in the form of `before`.
+        kept: Receives the rows of the numbers that are taken from `before`.
+    """
+
+    runs: Runs
+    keys: Mapping[str, str]
+    before: Mapping[str, list[Any]] = field(default_factory=dict)
+    now: dict[str, list[Any]] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+
+    def at(self, place: Place, minus: Place | None = None) -> Estimate | None:
+        """Return the number at a place, as a mean over the seeds, or the difference of two.
+
+        If the runs are not all there, it is the number that the former page had from runs with the same
+        keys; None if there is none.
+
+        Args:
+            place: Place of the number.
+            minus: Place of a number that is subtracted; both need counts for each item.
+
+        Raises:
+            UserError: The results have no such number, or no such counts.
+        """
+        places = [place, *([minus] if minus else [])]
+        name = " − ".join(map(str, places))
+        keys = " ".join(self.keys.get(one.row, "") for one in places)
+        if all(one.row in self.runs for one in places):
+            records = self.runs[place.row]
+            found = difference(place, minus, self.runs) if minus else number_in(place, records)
+            self.now[name] = [found.value, found.low, found.high, found.unit, keys]
+            return found
+        value, low, high, unit, of = self.before.get(name, [None] * 5)
+        if of != keys:
+            return None
+        self.now[name] = self.before[name]
+        self.kept.update(one.row for one in places)
+        return Estimate(value, low, high, unit=unit)
+
+
+def number_in(place: Place, records: Sequence[Record]) -> Estimate:
+    """Return the number at a place of the results of all seeds of a row, as a mean over them.
 
     Raises:
         UserError: There is no such number in the results.
     """
-    records = runs.get(place.row, ())
     table, _, column = place.name.partition(":")
     for record in records:
         known = record.content["tables"] if column else record.scores
         if (table if column else place.name) not in known:
             raise UserError(f"{record.path} has no `{place.name}`{near(place.name, known)}")
-    if not records:
-        return None
     if not column:
         return over_seeds(records, place.name)
     return averaged([_cell(record, table, column, place.where) for record in records])
@@ -207,43 +256,37 @@ def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
         ) from None
 
 
-def difference_at(place: Place, other: Place, runs: Runs) -> Estimate | None:
+def difference(place: Place, other: Place, runs: Runs) -> Estimate:
     """Return the difference of two scores with counts for each item, with the interval of the paired bootstrap.
 
-    It is the difference of the means over seeds; None if a row was not run.
+    It is the difference of the means over seeds.
 
     Raises:
         UserError: The scores have no counts, or are over different items.
     """
-    counts = []
-    for row, name, _ in (place, other):
-        frames = [record.counts(name, by_id=True) for record in runs.get(row, ())]
-        if not frames:
-            return None
-        counts.append(sum(frames[1:], start=frames[0]) / len(frames))
-    if not counts[0].index.sort_values().equals(counts[1].index.sort_values()):
+    frames = [[record.counts(name, by_id=True) for record in runs[row]] for row, name, _ in (place, other)]
+    ours, theirs = (sum(seeds[1:], start=seeds[0]) / len(seeds) for seeds in frames)
+    if not ours.index.sort_values().equals(theirs.index.sort_values()):
         raise UserError(f"{place} and {other} are not over the same items, so their difference has no paired test")
-    ours, theirs = (frame.loc[counts[0].index].to_numpy().T for frame in counts)
-    return paired_bootstrap(*ours, *theirs)
+    return paired_bootstrap(*ours.to_numpy().T, *theirs.loc[ours.index].to_numpy().T)
 
 
-def judge(finding: Finding, runs: Runs) -> tuple[Estimate | None, Estimate | None, str]:
+def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate | None, str]:
     """Return our number for a finding, the number that it is compared with, and the verdict.
 
     Args:
         finding: The finding, which has a place `ours`.
-        runs: Runs of one encoder, by row of the plan.
+        numbers: Numbers of one encoder.
 
     Raises:
         UserError: The results have no such number.
     """
     sign, _, bound = finding.seen.partition(" ")
-    place, minus = place_of(finding.ours), place_of(finding.minus or finding.ours, finding.ours)
-    ours = difference_at(place, minus, runs) if finding.minus else number_at(place, runs)
+    ours = numbers.at(place_of(finding.ours), place_of(finding.minus, finding.ours) if finding.minus else None)
     if _is_number(bound):
         limit: Estimate | None = Estimate(float(bound), unit="ratio")
     else:
-        limit = number_at(place_of(bound, finding.ours), runs)
+        limit = numbers.at(place_of(bound, finding.ours))
     if ours is None or limit is None:
         return ours, limit, MISSING
     if math.isnan(ours.value) or math.isnan(limit.value):
@@ -269,16 +312,18 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     Args:
         path: File of the published findings.
         folder: Folder of one or several sweeps with the runs.
-        out: File of the page, in Markdown.
+        out: File of the page, in Markdown. Our numbers are written beside it, with the suffix `.json`. Numbers
+            that are there already are kept if their runs are not below `folder` and the plan still has them.
         options: Options of train.py that all runs were given, without the encoder.
 
     Returns:
-        Messages: how many findings are seen, and which runs are not used.
+        Messages: how many findings are seen, which runs are not used, and which numbers are kept.
 
     Raises:
-        UserError: The published findings or the plan cannot be read.
+        UserError: The published findings, the plan or the numbers of the former page cannot be read.
     """
     plan, about, findings = read_published(path)
+    before, now = read_numbers(out.with_suffix(".json")), dict[str, dict[str, list[Any]]]()
     finished = {
         file: done for file in sorted(folder.rglob("run.json")) if (done := results_of(file.parent)) is not None
     }
@@ -286,31 +331,65 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     for file, done in finished.items():
         results.setdefault(file.parent.name, []).append(done)
     options_of_runs = (dict(json.loads(file.read_text(encoding="utf-8"))["options"]) for file in finished)
-    encoders = sorted({name for one in options_of_runs if (name := one.get(ENCODER))})
+    encoders = sorted({name for one in options_of_runs if (name := one.get(ENCODER))} | set(before) - {""})
     default = {row.name: row for row in read_sweep(plan, options).rows}
     parts, notes, used = [about], list[str](), set[str]()
     for encoder in ("", *encoders):
         given = {**(options or {}), **({ENCODER: encoder} if encoder else {})}
         rows = {row.name: row for row in read_sweep(plan, given).rows}
         used |= {run.key for row in rows.values() for one in row.all_runs() for run in one.needed()}
-        runs = find_runs(list(rows.values()), results, notes)
+        keys = {name: digest(" ".join(run.key for run in row.all_runs()).encode())[:16] for name, row in rows.items()}
+        numbers = Numbers(find_runs(list(rows.values()), results, notes), keys, before.get(encoder, {}))
         own = [
             one for one in findings if not encoder or (one.ours and rows[row := place_of(one.ours).row] != default[row])
         ]
-        lines, reasons, verdicts = _lines(own, runs, _command(plan, given), notes)
+        lines, reasons, verdicts = _lines(own, numbers, _command(plan, given), notes)
+        now |= {encoder: numbers.now} if numbers.now else {}
+        if numbers.kept:
+            notes.append(
+                f"kept from {out.with_suffix('.json')}, because their runs are not below {folder}: the numbers "
+                f"of {counted(len(numbers.kept), 'row')}: {first_of(sorted(numbers.kept))}"
+            )
         notes.insert(0, ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS))
-        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {notes[0]}."]
-        parts.append("\n".join([f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *lines]))
+        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {notes[0]}.", _table(COLUMNS, lines)]
         if reasons and not encoder:
-            because = [f"- {why}: {'; '.join(items)}" for why, items in reasons.items()]
-            parts += ["**Not seen: the most likely reasons**", "\n".join(because)]
+            because = [f"| {'; '.join(items)} | {why} |" for why, items in reasons.items()]
+            parts += ["**Not seen: the most likely reasons**", _table(("not seen", "reason"), because)]
     if strange := [str(file.parent) for file in finished if file.parent.name not in used]:
         notes.append(
             f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
             f"{plan.name}, not used: {first_of(strange)}"
         )
+    sealed = {"sha256": _seal(now), "numbers": now}
+    write_atomically(out.with_suffix(".json"), json.dumps(sealed, indent=1, ensure_ascii=False) + "\n")
     write_atomically(out, "\n\n".join(parts) + "\n")
     return list(dict.fromkeys(notes))
+
+
+def read_numbers(path: Path) -> dict[str, dict[str, list[Any]]]:
+    """Return the numbers beside a page by encoder and place; empty if there is no file.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"numbers": {}}
+        numbers: dict[str, dict[str, list[Any]]] = content["numbers"]
+        if numbers and content["sha256"] != _seal(numbers):
+            raise ValueError("its numbers do not have its checksum")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}). Restore it; if you delete it, only numbers whose runs are there remain"
+        ) from None
+    return numbers
+
+
+def _seal(numbers: Mapping[str, Mapping[str, Any]]) -> str:
+    return digest(json.dumps(numbers, sort_keys=True).encode())
+
+
+def _table(columns: Sequence[str], lines: Sequence[str]) -> str:
+    return "\n".join([f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines])
 
 
 def _command(plan: Path, options: Options) -> str:
@@ -321,7 +400,7 @@ def _command(plan: Path, options: Options) -> str:
 
 
 def _lines(
-    findings: Sequence[Finding], runs: Runs, how: str, notes: list[str]
+    findings: Sequence[Finding], numbers: Numbers, how: str, notes: list[str]
 ) -> tuple[list[str], dict[str, list[str]], Counter[str]]:
     """Return the lines of a table of findings, those that are not seen by reason, and the counts of verdicts."""
     lines, verdicts = list[str](), Counter[str]()
@@ -331,7 +410,7 @@ def _lines(
         places = [place for place in (one.ours, one.minus, one.seen[2:]) if place and not _is_number(place)]
         if one.ours:
             try:
-                ours, limit, verdict = judge(one, runs)
+                ours, limit, verdict = judge(one, numbers)
                 why = "the number is undefined"
             except UserError as error:
                 verdict = MISSING
@@ -341,14 +420,14 @@ def _lines(
             reasons.setdefault(one.why, []).append(f"{one.paper}, {one.item}")
         ours = ours or Estimate(math.nan, unit="count")
         ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
-        numbers = [number(end, ours.unit, missing=DASH) for end in ends]
+        cells = [number(end, ours.unit, missing=DASH) for end in ends]
         beside = f", compared with {score_cell(limit)}" if limit and not _is_number(one.seen[2:]) else ""
         published = one.published if isinstance(one.published, str) else f"{one.published:g}"
         rows = dict.fromkeys(place_of(place, one.ours).row for place in places)
         asked = f"`{how.format(''.join(f' --row {row!r}' for row in rows))}`" if rows else DASH
         shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
-        cells = f"[{one.paper}]({one.paper}.md)", one.item + beside, f"{published} ({one.of}; {one.source})"
-        lines.append(f"| {' | '.join((*cells, *numbers, shown, asked))} |")
+        names = f"[{one.paper}]({one.paper}.md)", one.item + beside, f"{published} ({one.of}; {one.source})"
+        lines.append(f"| {' | '.join((*names, *cells, shown, asked))} |")
     return lines, reasons, verdicts
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from reports.paper import COLUMNS, PUBLISHED, Finding, judge, main, read_published, write_page
+from reports.paper import COLUMNS, PUBLISHED, Finding, Numbers, judge, main, read_published, write_page
 from reports.reader import over_seeds, read_record
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
@@ -68,7 +68,7 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
     assert found["command"][0].endswith("plan.yaml --row 'probe'`")
     assert found["item"][0] == "better, compared with 25.0"
-    assert "- no words: a, far" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+    assert "| a, far | no words |" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
 
 
 def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +142,39 @@ def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
     assert table(tmp_path / "index.md")["ours"].tolist()[0] == "75.0"
 
 
+def test_numbers_whose_runs_are_gone_are_kept_while_the_plan_has_these_runs(tmp_path: Path) -> None:
+    swept(tmp_path)
+    swept(tmp_path, "--", "--data.init_args.encoder.name=bert")
+    published, page, runs = tmp_path / "published.yaml", tmp_path / "index.md", tmp_path / "out"
+    write_page(published, runs, page)
+    whole = page.read_text(encoding="utf-8")
+    shutil.move(runs, tmp_path / "moved")
+    runs.mkdir()
+    notes = write_page(published, runs, page)
+    assert page.read_text(encoding="utf-8") == whole
+    assert any(note.endswith("the numbers of 2 rows: probe, words") for note in notes)
+    (tmp_path / "b.yaml").write_text("another config", encoding="utf-8")
+    write_page(published, runs, page)
+    assert table(page)["verdict"].tolist()[:3] == ["seen", "seen", "not run"]
+    write_page(published, runs, page)  # what is not used is not kept
+    (tmp_path / "b.yaml").write_text("b", encoding="utf-8")
+    write_page(published, runs, page)
+    assert table(page)["verdict"].tolist()[:3] == ["seen", "seen", "not run"]
+    write_page(published, tmp_path / "moved", page)
+    assert page.read_text(encoding="utf-8") == whole
+
+
+def test_numbers_that_were_changed_are_refused(tmp_path: Path) -> None:
+    swept(tmp_path)
+    page = tmp_path / "out" / "index.md"
+    numbers = page.with_suffix(".json")
+    text = numbers.read_text(encoding="utf-8")
+    for wrong in (text.replace("0.55", "0.95"), text[:99], "[]", '{"numbers": {"": {}}}'):
+        numbers.write_text(wrong, encoding="utf-8")
+        with pytest.raises(UserError, match=r"index\.json is damaged \(.*\)\. Restore it"):
+            write_page(tmp_path / "published.yaml", tmp_path / "out", page)
+
+
 def test_a_run_that_is_not_finished_is_not_read(tmp_path: Path) -> None:
     swept(tmp_path)
     (tmp_path / "out" / "runs" / "begun").mkdir()
@@ -203,7 +236,7 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     tables = {"heads": Table(frame, {"test": "fraction"}, interval="test")}
     result = Result("t", scores, tables, items=items, ratios={"a": ("a", "n"), "b": ("b", "n")})
     write(tmp_path, result, Provenance({}, {}, {}))
-    runs = {"row": [read_record(tmp_path / "results.json")]}
+    runs = Numbers({"row": [read_record(tmp_path / "results.json")]}, {"row": "key"})
     finding = Finding("a", "b", "Table 1", 61, "BERT")
 
     ends = {0.25: (0.2, 0.3), 0.5: (0.4, 0.6)}
