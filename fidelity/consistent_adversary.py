@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -362,6 +362,12 @@ class Recipe:
         data = [train, lengths, dict(self.data.identity), vectors, self.own_data.batch_size]
         return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
 
+    @cached_property
+    def outputs(self) -> "Mapping[str, SplitOutputs]":
+        """Outputs of the checkpoint for all texts of train and dev, by split."""
+        model, splits = self.checkpoint.model.to(self.device), get_args(Stop)
+        return {split: collect_outputs(model, self.data, self.device, split) for split in splits}
+
 
 class SplitOutputs(NamedTuple):
     """Outputs of a classifier for all texts of a split.
@@ -503,16 +509,16 @@ def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") ->
     def train() -> Best:
         fresh = recipe.checkpoint.untrained(recipe.own_data, recipe.training_seed).train()
         texts = {"train_dataloaders": recipe.own_data.train_dataloader()}
-        model = recipe.checkpoint.model.to(recipe.device)
-        splits: set[Stop] = {"train", stop}
-        base = {str(split): collect_outputs(model, recipe.data, recipe.device, split) for split in splits}
         kind = AdversarialTraining
         if stop == "dev":
             kind, texts["val_dataloaders"] = ValidatedTraining, recipe.own_data.val_dataloader()
-        found = recipe.fit(kind(fresh, base, strength), f"{stop}_loss", "min", **texts)
+        found = recipe.fit(kind(fresh, recipe.outputs, strength), f"{stop}_loss", "min", **texts)
         return found._replace(state={name.removeprefix("model."): value for name, value in found.state.items()})
 
-    options = ["adversary", strength, *(["dev"] if stop == "dev" else [])]
+    options: list[object] = ["adversary", strength]
+    if stop == "dev":
+        lengths = digest(recipe.data.splits["dev"].lengths.tobytes())
+        options += ["dev", Digests(recipe.data.cache).one(recipe.data.files()["dev"]), lengths]
     return recipe.training("adversaries", options, f"Adversary λ = {strength:g}", train)
 
 

@@ -33,6 +33,7 @@ from results import ColouredText, ColouredTexts, Table, Unit, command
 from results.errors import UserError, counted
 from results.estimates import ENDS
 from results.files import write_atomically
+from training.checkpoints import checkpoints_in
 from training.config import leaves, read_yaml
 
 PAGE = "page.html"
@@ -523,9 +524,7 @@ class RunPage:
             return [f"python -m sweeps.run {plan} --out {shlex.quote(str(shown))}"]
         if not self.source.content["config"]:
             return []
-        checkpoints = sorted(
-            (self.source.folder / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name)
-        )
+        checkpoints = checkpoints_in(self.source.folder)
         if not checkpoints:
             return [f"python train.py test --config {config}"]
         checkpoint = shlex.quote(str(shown / "checkpoints" / checkpoints[0].name))

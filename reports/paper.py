@@ -9,8 +9,9 @@ import argparse
 import json
 import math
 import re
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,10 +33,13 @@ from training.config import read_yaml, typed
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "docs" / "papers" / "published.yaml"
 ENCODER = "data.init_args.encoder.name"
+_ENCODERS = (ENCODER, "data.init_args.tokenizer.name", "data.init_args.before.name")
+"""Options of runs that name the encoder of a table."""
 COLUMNS = ("paper", "item", "published", "ours", "low", "high", "verdict", "command")
 SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
 _PLACE = re.compile(r"(?:([^@]+)@)?([^\[@]+)(?:\[([^\]]+)\])?")
-_RULE = re.compile(r"([<>±]) (.+)")
+_NUMBER = r"-?\d*\.?\d+"
+_RULE = re.compile(rf"± {_NUMBER}|[<>] .+")
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,16 @@ class Finding:
     seen: str = ""
     why: str = "no reason is known"
     cannot: str = ""
+
+    def places(self) -> list["Place"]:
+        """Return the places of our number, of a number that is subtracted from it, and of the bound."""
+        texts = (self.ours, self.minus, "" if self.has_fixed_bound else self.seen[2:])
+        return [place_of(text, self.ours) for text in texts if text]
+
+    @property
+    def has_fixed_bound(self) -> bool:
+        """True if the rule `seen` has a number, not a place."""
+        return re.fullmatch(_NUMBER, self.seen[2:]) is not None
 
 
 @dataclass(frozen=True)
@@ -116,17 +130,16 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
     for place, entry in enumerate(content.findings, 1):
         where = f"{path}: finding {place} ({entry.get('paper')}: {entry.get('item')})"
         one = typed(Finding, entry, where)
-        rule = _RULE.fullmatch(one.seen)
-        if bool(one.cannot) == bool(one.ours) or (
-            one.ours and (rule is None or (rule[1] == "±" and isinstance(one.published, str)))
-        ):
+        judged = _RULE.fullmatch(one.seen) and not (one.seen[0] == "±" and isinstance(one.published, str))
+        if bool(one.cannot) == bool(one.ours) or (one.ours and not judged):
             raise UserError(
                 f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', or '± X' for a number "
                 "as `published`"
             )
-        for text in (one.ours, one.minus, rule[2] if rule else ""):
-            if text and not _is_number(text) and (row := place_of(text, one.ours).row) not in rows:
-                raise UserError(f"{where}: {plan.name} has no row {row!r}{near(row, rows)}, which {text!r} names")
+        for named in one.places():
+            if named.row not in rows:
+                fault = f"{plan.name} has no row {named.row!r}{near(named.row, rows)}"
+                raise UserError(f"{where}: {fault}, which {str(named)!r} names")
         found.append(one)
     return plan, content.about.strip(), found
 
@@ -137,10 +150,6 @@ def place_of(text: str, ours: str = "") -> Place:
     if match is None:
         raise UserError(f"{text!r} is no place of a number: write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]")
     return Place(match[1] or (own[1] if own else None) or "", match[2], match[3] or "max")
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?[\d.]+", text) is not None
 
 
 def find_runs(rows: Sequence[Row], results: Mapping[str, Sequence[Path]], notes: list[str]) -> Runs:
@@ -281,19 +290,16 @@ def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate
     Raises:
         UserError: The results have no such number.
     """
-    sign, _, bound = finding.seen.partition(" ")
-    ours = numbers.at(place_of(finding.ours), place_of(finding.minus, finding.ours) if finding.minus else None)
-    if _is_number(bound):
-        limit: Estimate | None = Estimate(float(bound), unit="ratio")
-    else:
-        limit = numbers.at(place_of(bound, finding.ours))
+    place, *others = finding.places()
+    ours = numbers.at(place, others.pop(0) if finding.minus else None)
+    limit = numbers.at(others[0]) if others else Estimate(float(finding.seen[2:]), unit="ratio")
     if ours is None or limit is None:
         return ours, limit, MISSING
     if math.isnan(ours.value) or math.isnan(limit.value):
         return ours, limit, CANNOT
-    if sign == "±":
+    if finding.seen[0] == "±":
         seen = abs(ours.value * (100 if ours.unit == "fraction" else 1) - float(finding.published)) <= limit.value
-    elif sign == ">":
+    elif finding.seen[0] == ">":
         seen = _end(ours, "low") > _end(limit, "high")
     else:
         seen = _end(ours, "high") < _end(limit, "low")
@@ -330,8 +336,8 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     results: dict[str, list[Path]] = {}
     for file, done in finished.items():
         results.setdefault(file.parent.name, []).append(done)
-    options_of_runs = (dict(json.loads(file.read_text(encoding="utf-8"))["options"]) for file in finished)
-    encoders = sorted({name for one in options_of_runs if (name := one.get(ENCODER))} | set(before) - {""})
+    of_runs = (dict(json.loads(file.read_text(encoding="utf-8"))["options"]) for file in finished)
+    encoders = sorted({one[name] for one in of_runs for name in _ENCODERS if name in one} | set(before) - {""})
     default = {row.name: row for row in read_sweep(plan, options).rows}
     parts, notes, used = [about], list[str](), set[str]()
     for encoder in ("", *encoders):
@@ -341,10 +347,17 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         keys = {name: digest(" ".join(run.key for run in row.all_runs()).encode())[:16] for name, row in rows.items()}
         numbers = Numbers(find_runs(list(rows.values()), results, notes), keys, before.get(encoder, {}))
         own = [
-            one for one in findings if not encoder or (one.ours and rows[row := place_of(one.ours).row] != default[row])
+            one
+            for one in findings
+            if not encoder or any(rows[place.row] != default[place.row] for place in one.places())
         ]
-        lines, reasons, verdicts = _lines(own, numbers, _command(plan, given), notes)
+        lines, reasons, verdicts = _lines(own, numbers, plan, given, notes)
         now |= {encoder: numbers.now} if numbers.now else {}
+        if lost := sorted(numbers.before.keys() - numbers.now.keys()):
+            notes.append(
+                f"no longer in {out.with_suffix('.json')}: {counted(len(lost), 'number')} of rows whose runs the plan "
+                f"has changed, or that no finding names: {first_of(lost)}"
+            )
         if numbers.kept:
             notes.append(
                 f"kept from {out.with_suffix('.json')}, because their runs are not below {folder}: the numbers "
@@ -392,28 +405,27 @@ def _table(columns: Sequence[str], lines: Sequence[str]) -> str:
     return "\n".join([f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines])
 
 
-def _command(plan: Path, options: Options) -> str:
-    """Return the command that makes the runs of a row, with a blank for the rows."""
-    name = plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan
-    after = "".join(f" --{option}={value}" for option, value in options.items())
-    return f"python -m sweeps.run {name}{{}}{f' --{after}' if after else ''}"
+def _command(plan: Path, rows: Iterable[str], options: Options) -> str:
+    """Return the command that makes the runs of some rows."""
+    words = ["python", "-m", "sweeps.run", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
+    words += [word for row in rows for word in ("--row", row)]
+    return shlex.join([*words, *(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())])
 
 
 def _lines(
-    findings: Sequence[Finding], numbers: Numbers, how: str, notes: list[str]
+    findings: Sequence[Finding], numbers: Numbers, plan: Path, options: Options, notes: list[str]
 ) -> tuple[list[str], dict[str, list[str]], Counter[str]]:
     """Return the lines of a table of findings, those that are not seen by reason, and the counts of verdicts."""
     lines, verdicts = list[str](), Counter[str]()
     reasons: dict[str, list[str]] = {}
     for one in findings:
         ours, limit, verdict, why = None, None, CANNOT, one.cannot
-        places = [place for place in (one.ours, one.minus, one.seen[2:]) if place and not _is_number(place)]
         if one.ours:
             try:
                 ours, limit, verdict = judge(one, numbers)
                 why = "the number is undefined"
             except UserError as error:
-                verdict = MISSING
+                why = "the results have no such number"
                 notes.append(f"{one.paper}, {one.item}: {error}")
         verdicts[verdict] += 1
         if verdict == NOT_SEEN:
@@ -421,10 +433,10 @@ def _lines(
         ours = ours or Estimate(math.nan, unit="count")
         ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
         cells = [number(end, ours.unit, missing=DASH) for end in ends]
-        beside = f", compared with {score_cell(limit)}" if limit and not _is_number(one.seen[2:]) else ""
+        beside = f", compared with {score_cell(limit)}" if limit and not one.has_fixed_bound else ""
         published = one.published if isinstance(one.published, str) else f"{one.published:g}"
-        rows = dict.fromkeys(place_of(place, one.ours).row for place in places)
-        asked = f"`{how.format(''.join(f' --row {row!r}' for row in rows))}`" if rows else DASH
+        rows = dict.fromkeys(place.row for place in one.places())
+        asked = f"`{_command(plan, rows, options)}`" if rows else DASH
         shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
         names = f"[{one.paper}]({one.paper}.md)", one.item + beside, f"{published} ({one.of}; {one.source})"
         lines.append(f"| {' | '.join((*names, *cells, shown, asked))} |")

@@ -34,6 +34,7 @@ from results import UserError, command
 from results.errors import counted, near
 from sweeps.plan import Row, Run, Sweep, options_of, read_sweep
 from sweeps.table import collect
+from training.checkpoints import checkpoints_in
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
 
@@ -319,8 +320,8 @@ def export(run: Path) -> str | None:
 
 
 def checkpoint_of(run: Path) -> Path:
-    """Return the path of the best checkpoint in the folder of a finished run."""
-    return next((run / "checkpoints").glob("*.ckpt"), run / "checkpoints")
+    """Return the path of the best checkpoint of a finished run, or of the folder of its checkpoints if it is empty."""
+    return next(iter(checkpoints_in(run)), run / "checkpoints")
 
 
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:

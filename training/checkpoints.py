@@ -38,6 +38,11 @@ def checkpoint_file(path: str | Path) -> Path:
     return file
 
 
+def checkpoints_in(run: Path) -> list[Path]:
+    """Return the checkpoints of a run, best first: `last.ckpt`, if there is one, comes at the end."""
+    return sorted((run / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name))
+
+
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Return the content of a checkpoint file; its tensors are memory-mapped.
 

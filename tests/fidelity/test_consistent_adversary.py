@@ -322,6 +322,11 @@ def test_the_loss_on_dev_can_end_a_training(
     monkeypatch.setattr(data, "cache", tmp_path)
     on_train, on_dev = (adversary_training(recipe, 0.01, stop) for stop in ("train", "dev"))
     assert on_train.file != on_dev.file
+    files = data.files()
+    with monkeypatch.context() as patched:
+        patched.setattr(data, "files", lambda: {**files, "dev": files["test"]})
+        on_others = [adversary_training(recipe, 0.01, stop).file for stop in ("train", "dev")]
+    assert [on_others[0] == on_train.file, on_others[1] == on_dev.file] == [True, False]
     (best,) = share([on_dev], Ranks())
     model = trained_adversary(recipe, best).model
     base = collect_outputs(checkpoints[0].model, data, CPU, "dev")

@@ -66,7 +66,7 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert found["ours"].tolist() == ["55.0", "55.0", "50.0", "–"]
     assert found["verdict"].tolist() == ["seen", "seen", "not seen", "cannot be seen here (the corpus is lost)"]
     assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
-    assert found["command"][0].endswith("plan.yaml --row 'probe'`")
+    assert found["command"][0].endswith("plan.yaml --row probe`")
     assert found["item"][0] == "better, compared with 25.0"
     assert "| a, far | no words |" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
 
@@ -82,7 +82,8 @@ def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsy
     assert sweep.main([str(tmp_path / "of_other.yaml"), *out], program=write_program(tmp_path)) == 0
     assert "a, far: " in (said := capsys.readouterr().out)
     assert "has no `uaz` (did you mean `uas`?)" in said
-    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["seen", "seen", "not run"]
+    missing = "cannot be seen here (the results have no such number)"
+    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["seen", "seen", missing]
     with pytest.raises(UserError, match=r"plan\.yaml has no row 'wrods' \(did you mean `words`\?\), which 'wrods@uas'"):
         sweep.main([str(tmp_path / "of_wrong.yaml"), *out], program=write_program(tmp_path))
 
@@ -106,10 +107,25 @@ def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> No
     own, other = table(page), table(page, 1)
     assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen"]
     assert other["item"].tolist() == ["better, compared with 25.0", "close"]  # words needs no encoder
-    assert other["command"][0].endswith("plan.yaml --row 'probe' -- --data.init_args.encoder.name=bert`")
+    assert other["command"][0].endswith("plan.yaml --row probe -- --data.init_args.encoder.name=bert`")
     assert "## bert\n" in page.read_text(encoding="utf-8")
     calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
     assert len(calls) == 5
+
+
+def test_an_encoder_under_another_name_has_a_table(tmp_path: Path) -> None:
+    plan, published = plan_of(tmp_path), tmp_path / "published.yaml"
+    renamed = "probe: {rename: {data.init_args.encoder.name: data.init_args.tokenizer.name}, "
+    plan.write_text(ROWS.replace("probe: {", renamed), encoding="utf-8")
+    words = [str(plan), "--out", str(tmp_path / "out"), "--row", "probe", "--", "--data.init_args.encoder.name=bert"]
+    words.append("--data.init_args.corpora=[{corpus: c}]")
+    assert sweep.main(words, program=write_program(tmp_path)) == 0
+    other = table(tmp_path / "out" / "index.md", 1)
+    assert other["verdict"].tolist() == ["seen", "seen"]  # words needs no encoder
+    given = "--data.init_args.corpora=[{corpus: c}]' --data.init_args.encoder.name=bert`"
+    assert other["command"][0].endswith(f"plan.yaml --row probe -- '{given}")
+    notes = write_page(published, tmp_path / "out", tmp_path / "index.md")
+    assert any("of another config, corpus or option than the rows of plan.yaml" in note for note in notes)
 
 
 def test_runs_of_another_corpus_are_not_taken_for_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +170,12 @@ def test_numbers_whose_runs_are_gone_are_kept_while_the_plan_has_these_runs(tmp_
     assert page.read_text(encoding="utf-8") == whole
     assert any(note.endswith("the numbers of 2 rows: probe, words") for note in notes)
     (tmp_path / "b.yaml").write_text("another config", encoding="utf-8")
-    write_page(published, runs, page)
+    notes = write_page(published, runs, page)
+    assert any(
+        "no longer in" in note
+        and note.endswith("1 number of rows whose runs the plan has changed, or that no finding names: words@uas")
+        for note in notes
+    )
     assert table(page)["verdict"].tolist()[:3] == ["seen", "seen", "not run"]
     write_page(published, runs, page)  # what is not used is not kept
     (tmp_path / "b.yaml").write_text("b", encoding="utf-8")
@@ -218,6 +239,7 @@ def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"seen": "above 7"}, "give either `cannot`, or `ours` and `seen`"),
         ({"cannot": "x"}, "give either `cannot`, or `ours` and `seen`"),
         ({"published": "61 UAS"}, "'± X' for a number as `published`"),
+        ({"seen": "± probe@uas"}, "give either `cannot`, or `ours` and `seen`"),
     ],
 )
 def test_a_published_value_must_be_complete(change: dict[str, object], message: str, tmp_path: Path) -> None:
