@@ -1,10 +1,12 @@
 """Classifiers over word embeddings: the flat classifier, and the hierarchical attention network (HAN)."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from datamodules import TextBatch
@@ -14,6 +16,8 @@ from models.text_classifier import TextClassifier
 from models.text_model import SENTENCE, WORD, Level, Output, TextSizes, checked_levels
 from results.errors import UserError, check_numbers
 from training import Mean
+
+log = logging.getLogger(__name__)
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64  # sentences that are encoded together
@@ -164,6 +168,17 @@ class HierarchicalClassifier(TextClassifier):
         self.sentence_encoder.build(self.encoder.size)
         self.sentence_attention.build(self.sentence_encoder.size)
         self.decision = nn.Linear(self.sentence_encoder.size, sizes.classes)
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        train = self.trainer.datamodule.splits["train"]  # type: ignore[attr-defined]
+        single = sum(max(train.sentences(item)) == 0 for item in range(len(train)))
+        if 2 * single > len(train):
+            rank_zero_only(log.warning)(
+                f"train: {single} of {len(train)} texts have one sentence, so the attention over sentences has no "
+                "choice. If the texts have more, separate marks such as . from words (--data.init_args.punctuation "
+                "apart), or name the word between sentences (--data.init_args.sentence_separator)."
+            )
 
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
