@@ -2,8 +2,8 @@
 
 The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). With one seed, the interval is the
 interval of the run. With several seeds, it is a bootstrap over items, with the counts of all seeds added per item: it
-describes the variation over items, not over seeds. For scores without counts the ends
-are the means of the ends of the runs' intervals.
+describes the variation over items, not over seeds. For scores without counts, its ends are the means of the ends of the
+runs' intervals.
 """
 
 import math
