@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -339,7 +339,7 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     of_runs = (dict(json.loads(file.read_text(encoding="utf-8"))["options"]) for file in finished)
     encoders = sorted({one[name] for one in of_runs for name in _ENCODERS if name in one} | set(before) - {""})
     default = {row.name: row for row in read_sweep(plan, options).rows}
-    parts, notes, used = [about], list[str](), set[str]()
+    parts, counts, notes, used = [about], list[str](), list[str](), set[str]()
     for encoder in ("", *encoders):
         given = {**(options or {}), **({ENCODER: encoder} if encoder else {})}
         rows = {row.name: row for row in read_sweep(plan, given).rows}
@@ -363,8 +363,9 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
                 f"kept from {out.with_suffix('.json')}, because their runs are not below {folder}: the numbers "
                 f"of {counted(len(numbers.kept), 'row')}: {first_of(sorted(numbers.kept))}"
             )
-        notes.insert(0, ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS))
-        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {notes[0]}.", _table(COLUMNS, lines)]
+        found = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
+        counts.append(f"{encoder or 'Default encoder'}: {found}")
+        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {found}.", _table(COLUMNS, lines)]
         if reasons and not encoder:
             because = [f"| {'; '.join(items)} | {why} |" for why, items in reasons.items()]
             parts += ["**Not seen: the most likely reasons**", _table(("not seen", "reason"), because)]
@@ -376,7 +377,7 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     sealed = {"sha256": _seal(now), "numbers": now}
     write_atomically(out.with_suffix(".json"), json.dumps(sealed, indent=1, ensure_ascii=False) + "\n")
     write_atomically(out, "\n\n".join(parts) + "\n")
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys([*counts, *notes]))
 
 
 def read_numbers(path: Path) -> dict[str, dict[str, list[Any]]]:
@@ -433,7 +434,11 @@ def _lines(
         ours = ours or Estimate(math.nan, unit="count")
         ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
         cells = [number(end, ours.unit, missing=DASH) for end in ends]
-        beside = f", compared with {score_cell(limit)}" if limit and not one.has_fixed_bound else ""
+        beside = ""
+        if one.seen and limit and one.seen[0] in "<>":
+            side = "above" if one.seen[0] == ">" else "below"
+            bound = replace(limit, unit=ours.unit) if one.has_fixed_bound else limit
+            beside = f"; seen if {side} {score_cell(bound)}"
         published = one.published if isinstance(one.published, str) else f"{one.published:g}"
         rows = dict.fromkeys(place.row for place in one.places())
         asked = f"`{_command(plan, rows, options)}`" if rows else DASH
@@ -456,13 +461,16 @@ def main(args: Sequence[str]) -> int:
         epilog="Options after -- are those that all runs were given, as in sweeps.run.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the sweeps (default: runs)")
-    parser.add_argument("--published", type=Path, default=PUBLISHED, help="file of the published findings")
-    parser.add_argument("--out", type=Path, default=PUBLISHED.with_name("index.md"), help="file of the page")
+    parser.add_argument(
+        "--published", type=Path, default=PUBLISHED, help="published findings (default: docs/papers/published.yaml)"
+    )
+    parser.add_argument("--out", type=Path, help="file of the page (default: index.md beside the published findings)")
     given = parser.parse_args(list(args[:place]))
     if not given.runs.is_dir():
         raise UserError(f"{given.runs}: there is no such folder. Make the runs with `make paper`, or name their folder")
-    notes = write_page(given.published, given.runs, given.out, options_of(args[place + 1 :]))
-    for message in [*notes, f"Written to {given.out}"]:
+    out = given.out or given.published.with_name("index.md")
+    notes = write_page(given.published, given.runs, out, options_of(args[place + 1 :]))
+    for message in [*notes, f"Written to {out}"]:
         Console().print(Text(message), soft_wrap=True)
     return 0
 

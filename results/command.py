@@ -21,7 +21,8 @@ def print_fault(fault: BaseException) -> None:
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a command with the arguments of the program, and exit with its exit code.
 
-    The exit code is 1, after a message, if the user's input is wrong or a file cannot be read or written.
+    The exit code is 1, after a message, if the user's input is wrong or a file cannot be read or written, and
+    130 after Ctrl-C.
 
     Args:
         main: The command, a function from arguments to the exit code.
@@ -33,6 +34,9 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     except BrokenPipeError:  # `| head` has read enough; Python must not flush again as it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped.")
+        sys.exit(130)
     except (UserError, OSError) as error:
         print_fault(error)
         sys.exit(1)

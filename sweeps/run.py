@@ -94,14 +94,14 @@ class Sweeper:
             UserError: There is no such row.
         """
         if strange := [name for name in rows if name not in self._named]:
-            there = f"{near(strange[0], self._named)}; it has {', '.join(self._named)}"
+            there = near(strange[0], self._named) or f"; it has {', '.join(self._named)}"
             raise UserError(f"--row: the plan has no row {strange[0]!r}{there}")
         chosen = (run for name in rows or self._named for run in self._named[name].all_runs())
         self._chosen = {needed.key for run in chosen for needed in run.needed()}
 
     def read(self) -> None:
         """Read the results of all finished runs of the sweep from their folders."""
-        for key in self.waiting:
+        for key in self.runs:
             if results_of(self.folders[key]) is not None:
                 self._finish(key, "done before")
 
@@ -267,7 +267,8 @@ class Sweeper:
         names = dict.fromkeys(name for row in self.rows[key].values() for name in row.scores.values())
         scores = {name: record.scores[name] for name in names if name in record.scores}
         shown = [f"{name} {number(one.value, one.unit, missing=DASH)}" for name, one in scores.items()]
-        self._say(key, "; ".join([how, *shown]))
+        if key in self._chosen:
+            self._say(key, "; ".join([how, *shown]))
 
     def _fail(self, key: str, why: str) -> None:
         self.failed.append(key)
@@ -389,8 +390,8 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     try:
         jobs = Jobs(out / "jobs", options.jobs, slurm)
         sweeper = Sweeper(sweep, out, jobs, program, console, beside)
-        sweeper.read()
         sweeper.restrict(options.row)
+        sweeper.read()
         if not options.table:
             sweeper.run()
     except KeyboardInterrupt:
@@ -400,16 +401,17 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     except RuntimeError as error:  # of submitit
         raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
     shutil.copyfile(options.plan, out / "config.yaml")
-    faults = _report(sweep, sweeper, out)
+    faults = _report(sweep, sweeper, out, options.row)
     if sweep.published is not None:
         given = {name: value for name, value in extra.items() if name != ENCODER}
-        for message in write_page(sweep.published, out if options.out else out.parent, out / "index.md", given):
+        messages = write_page(sweep.published, out if options.out else out.parent, out / "index.md", given)
+        for message in (f"Findings, written to {out / 'index.md'}:", *messages):
             console.print(Text(message), soft_wrap=True)
     return 1 if faults else 0
 
 
-def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> list[str]:
-    """Write and print the table, and return its faults."""
+def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> list[str]:
+    """Write the table, print all of it or some rows, and return its faults."""
     console, known = sweeper.console, sweeper.records
     result, provenance = collect(sweep, known, out)
     audit = cast(Mapping[str, list[str]], result.audit)
@@ -418,7 +420,9 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> list[str]:
     counts = {"runs": len(sweeper.runs), "done": len(known), **result.audit, "faults": faults}
     unwritten = write(out, replace(result, audit=counts), provenance)
     console.print()
-    console.print(data_table(sweep.name, result.tables[sweep.name], f"{sweep.name}.csv", console.width))
+    chosen = replace(sweep, rows=tuple(row for row in sweep.rows if not rows or row.name in rows))
+    shown = (collect(chosen, known, out)[0] if rows else result).tables[sweep.name]
+    console.print(data_table(sweep.name, shown, f"{sweep.name}.csv", console.width))
     console.print()
     console.print(Text(LEGEND))
     for warning in (*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())):

@@ -67,7 +67,7 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert found["verdict"].tolist() == ["seen", "seen", "not seen", "cannot be seen here (the corpus is lost)"]
     assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
     assert found["command"][0].endswith("plan.yaml --row probe`")
-    assert found["item"][0] == "better, compared with 25.0"
+    assert found["item"][0] == "better; seen if above 25.0"
     assert "| a, far | no words |" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
 
 
@@ -92,6 +92,9 @@ def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert swept(tmp_path, "--row", "words") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith(("words ", "probe "))] == ["words"]
+    assert any(line.startswith("Findings, written to ") and line.endswith("index.md:") for line in lines)
     assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen"]
     assert swept(tmp_path, "--row", "probe") == 0
     assert pd.read_csv(tmp_path / "out" / "p.csv")["uas"].tolist() == [0.55, 0.5]
@@ -106,7 +109,7 @@ def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> No
     page = tmp_path / "out" / "index.md"
     own, other = table(page), table(page, 1)
     assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen"]
-    assert other["item"].tolist() == ["better, compared with 25.0", "close"]  # words needs no encoder
+    assert other["item"].tolist() == ["better; seen if above 25.0", "close"]  # words needs no encoder
     assert other["command"][0].endswith("plan.yaml --row probe -- --data.init_args.encoder.name=bert`")
     assert "## bert\n" in page.read_text(encoding="utf-8")
     calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
@@ -135,14 +138,11 @@ def test_runs_of_another_corpus_are_not_taken_for_ours(tmp_path: Path, capsys: p
         "seen",
         "not seen",
     ]  # the sweep's own
-    assert (
-        main(["--runs", str(tmp_path), "--published", str(tmp_path / "published.yaml"), "--out", str(tmp_path / "x")])
-        == 0
-    )
+    assert main(["--runs", str(tmp_path), "--published", str(tmp_path / "published.yaml")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "3 runs below" in said
     assert "of another config, corpus or option than the rows of plan.yaml, not used" in said
-    assert table(tmp_path / "x")["verdict"].tolist()[:3] == ["not run"] * 3
+    assert table(tmp_path / "index.md")["verdict"].tolist()[:3] == ["not run"] * 3  # beside published.yaml
 
 
 def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_run_that_is_not_finished_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "out" / "runs" / "begun").mkdir()
     (tmp_path / "out" / "runs" / "begun" / "run.json").write_text("{", encoding="utf-8")
     notes = write_page(tmp_path / "published.yaml", tmp_path / "out", tmp_path / "index.md")
-    assert notes == ["2 seen, 1 not seen, 1 cannot be seen here, 0 not run"]
+    assert notes == ["Default encoder: 2 seen, 1 not seen, 1 cannot be seen here, 0 not run"]
 
 
 def test_without_counts_the_ends_are_means_over_the_seeds(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""How commands end."""
+
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from results import UserError, command
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [(KeyboardInterrupt(), 130, "Stopped."), (UserError("no such row"), 1, "Error: no such row"), (None, 3, "")],
+)
+def test_a_command_ends_with_a_code_and_one_line(
+    fault: BaseException | None,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def main(args: Sequence[str]) -> int:
+        if fault is not None:
+            raise fault
+        return 3
+
+    monkeypatch.setattr(sys, "argv", ["x"])
+    with pytest.raises(SystemExit) as ended:
+        command.run(main)
+    assert ended.value.code == code
+    assert capsys.readouterr().err.strip() == said
