@@ -255,6 +255,19 @@ class TextSplit(Dataset[TextBatch]):
                 f"cannot distinguish them. Check that language, case and tokenization are as in the training."
             )
 
+    def warn_of_untrained(self, where: str) -> None:
+        """Log a warning if more than the fraction `UNKNOWN_SHARE` of the tokens is unknown, while none of train is.
+
+        Args:
+            where: Description of the texts, for the message.
+        """
+        unknown, tokens = self.counts["unknown_tokens"], self.counts["tokens"]
+        if unknown > UNKNOWN_SHARE * tokens:
+            rank_zero_only(log.warning)(
+                f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so "
+                "the embedding of unknown words is not trained. --data.init_args.min_count 2 trains it on rare words."
+            )
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -532,6 +545,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))
+        train = self.splits.get("train")
+        if self._pieces is None and train is not None and not train.counts["unknown_tokens"]:
+            data.warn_of_untrained(str(files[split]))
         if self.regression:
             described = {"lowest": float(labels.min()), "mean": float(labels.mean()), "highest": float(labels.max())}
         else:
