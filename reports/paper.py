@@ -435,7 +435,7 @@ def _lines(
         ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
         cells = [number(end, ours.unit, missing=DASH) for end in ends]
         beside = ""
-        if one.seen and limit and one.seen[0] in "<>":
+        if limit and not math.isnan(ours.value) and one.seen[0] in "<>":
             side = "above" if one.seen[0] == ">" else "below"
             bound = replace(limit, unit=ours.unit) if one.has_fixed_bound else limit
             beside = f"; seen if {side} {score_cell(bound)}"
