@@ -10,12 +10,12 @@ import json
 import math
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
@@ -36,10 +36,12 @@ ENCODER = "data.init_args.encoder.name"
 _ENCODERS = (ENCODER, "data.init_args.tokenizer.name", "data.init_args.before.name")
 """Options of runs that name the encoder of a table."""
 COLUMNS = ("paper", "item", "published", "ours", "low", "high", "verdict", "command")
+_BESIDE = ("judged", "not seen", "reason")  # columns for the counts and for the reasons
 SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
-_PLACE = re.compile(r"(?:([^@]+)@)?([^\[@]+)(?:\[([^\]]+)\])?")
 _NUMBER = r"-?\d*\.?\d+"
+_MINUS = " − "
 _RULE = re.compile(rf"± {_NUMBER}|[<>] .+")
+_SIDES = {">": "above", "<": "below"}
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,11 @@ class Finding:
     why: str = "no reason is known"
     cannot: str = ""
 
-    def places(self) -> list["Place"]:
-        """Return the places of our number, of a number that is subtracted from it, and of the bound."""
-        texts = (self.ours, self.minus, "" if self.has_fixed_bound else self.seen[2:])
-        return [place_of(text, self.ours) for text in texts if text]
-
-    @property
-    def has_fixed_bound(self) -> bool:
-        """True if the rule `seen` has a number, not a place."""
-        return re.fullmatch(_NUMBER, self.seen[2:]) is not None
+    def places(self) -> list[str]:
+        """Return the places of our number, of a number that is subtracted, and of a bound that is no number."""
+        bound = "" if re.fullmatch(_NUMBER, self.seen[2:]) else self.seen[2:]
+        texts = (text for text in (self.ours, self.minus, bound) if text)
+        return [text if "@" in text else f"{row_of(self.ours)}@{text}" for text in texts]
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,8 @@ class Published:
     findings: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
 
 
-class Place(NamedTuple):
-    """Place of a number in the results: row of the plan, score or `table:column`, and condition of the cell."""
-
-    row: str
-    name: str
-    where: str
-
-    def __str__(self) -> str:
-        return f"{self.row}@{self.name}" + (f"[{self.where}]" if ":" in self.name else "")
-
-
 Runs = Mapping[str, Sequence[Record]]  # runs with all seeds, by row of the plan
+Kept = dict[str, list[Any]]  # by place, a number: value, low and high end, unit, and keys of the rows
 
 
 def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
@@ -127,8 +115,8 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
     content = typed(Published, read_yaml(path), str(path))
     plan, found = (path.parent / content.plan).resolve(), list[Finding]()
     rows = [row.name for row in read_sweep(plan).rows]
-    for place, entry in enumerate(content.findings, 1):
-        where = f"{path}: finding {place} ({entry.get('paper')}: {entry.get('item')})"
+    for position, entry in enumerate(content.findings, 1):
+        where = f"{path}: finding {position} ({entry.get('paper')}: {entry.get('item')})"
         one = typed(Finding, entry, where)
         judged = _RULE.fullmatch(one.seen) and not (one.seen[0] == "±" and isinstance(one.published, str))
         if bool(one.cannot) == bool(one.ours) or (one.ours and not judged):
@@ -136,46 +124,43 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
                 f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', or '± X' for a number "
                 "as `published`"
             )
-        for named in one.places():
-            if named.row not in rows:
-                fault = f"{plan.name} has no row {named.row!r}{near(named.row, rows)}"
-                raise UserError(f"{where}: {fault}, which {str(named)!r} names")
+        for row, place in ((row_of(place), place) for place in one.places()):
+            if row not in rows:
+                raise UserError(f"{where}: {plan.name} has no row {row!r}{near(row, rows)}, which {place!r} names")
         found.append(one)
     return plan, content.about.strip(), found
 
 
-def place_of(text: str, ours: str = "") -> Place:
-    """Parse the place of a number; without a row it is in the row of the place `ours`."""
-    match, own = _PLACE.fullmatch(text), _PLACE.fullmatch(ours)
-    if match is None:
-        raise UserError(f"{text!r} is no place of a number: write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]")
-    return Place(match[1] or (own[1] if own else None) or "", match[2], match[3] or "max")
+def row_of(place: str) -> str:
+    """Return the row of the plan in the place of a number."""
+    return place.partition("@")[0]
 
 
-def find_runs(rows: Sequence[Row], results: Mapping[str, Sequence[Path]], notes: list[str]) -> Runs:
-    """Return the results of all seeds of each row, for the rows whose runs are all finished.
+def finished_runs(folder: Path, notes: list[str]) -> dict[str, Record]:
+    """Return the results of all finished runs below a folder by the key of the run; of equal runs, those of the latest.
 
     Args:
-        rows: Rows of the plan.
-        results: Paths of `results.json` by the key of the run.
-        notes: Receives messages about rows that are not used, and about runs that are there twice.
+        folder: Folder of one or several sweeps.
+        notes: Receives messages about results that cannot be read, and about runs that are there twice.
     """
-    found: dict[str, list[Record]] = {}
-    for row in rows:
-        records = []
-        for run in row.all_runs():
-            paths = sorted(results.get(run.key, ()), key=lambda path: path.stat().st_mtime)
-            if len(paths) > 1:
-                notes.append(f"row `{row.name}`, seed {run.seed}: {paths[-1]} is used, it is later than {paths[-2]}")
-            try:
-                records += [read_record(path) for path in paths[-1:]]
-            except RecordError as error:
-                notes.append(str(error))
-        if len(records) == len(row.all_runs()):
-            found[row.name] = records
-        elif records:
-            notes.append(f"row `{row.name}` is not used: {len(records)} of its {len(row.all_runs())} runs are finished")
+    done = (results_of(file.parent) for file in folder.rglob("run.json"))
+    found: dict[str, Record] = {}
+    for path in sorted((path for path in done if path is not None), key=lambda path: path.stat().st_mtime):
+        key = path.parents[2].name
+        try:
+            record = read_record(path)
+            notes += [f"{path} is used, it is later than {found[key].path}"] if key in found else []
+            found[key] = record
+        except RecordError as error:
+            notes.append(str(error))
     return found
+
+
+def encoders_of(runs: Iterable[Record]) -> set[str]:
+    """Return the names of the encoders that runs of sweeps were given as an option."""
+    files = (record.path.parents[2] / "run.json" for record in runs)
+    options = (json.loads(file.read_text(encoding="utf-8"))["options"] for file in files)
+    return {value for given in options for name, value in given if name in _ENCODERS}
 
 
 @dataclass(frozen=True)
@@ -185,87 +170,126 @@ class Numbers:
     Attributes:
         runs: Runs with all seeds, by row of the plan, for the rows whose runs are all finished.
         keys: Digest of the keys of all runs of a row, by row of the plan.
-        before: Numbers of the former page by place: value, low and high end, unit, and `keys` of the rows.
-        now: Receives the numbers of the page, in the form of `before`.
-        kept: Receives the rows of the numbers that are taken from `before`.
+        before: Numbers of the former page.
+        now: Receives the numbers of the page.
     """
 
     runs: Runs
     keys: Mapping[str, str]
-    before: Mapping[str, list[Any]] = field(default_factory=dict)
-    now: dict[str, list[Any]] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
+    before: Kept = field(default_factory=dict)
+    now: Kept = field(default_factory=dict)
 
-    def at(self, place: Place, minus: Place | None = None) -> Estimate | None:
-        """Return the number at a place, as a mean over the seeds, or the difference of two.
+    def at(self, *places: str) -> Estimate | None:
+        """Return the number at a place, as a mean over the seeds, or the difference of the numbers at two places.
 
         If the runs are not all there, it is the number that the former page had from runs with the same
         keys; None if there is none.
 
-        Args:
-            place: Place of the number.
-            minus: Place of a number that is subtracted; both need counts for each item.
-
         Raises:
-            UserError: The results have no such number, or no such counts.
+            UserError: The results have no such number, or for a difference no counts for each item.
         """
-        places = [place, *([minus] if minus else [])]
-        name = " − ".join(map(str, places))
-        keys = " ".join(self.keys.get(one.row, "") for one in places)
-        if all(one.row in self.runs for one in places):
-            records = self.runs[place.row]
-            found = difference(place, minus, self.runs) if minus else number_in(place, records)
+        name = _MINUS.join(places)
+        keys = " ".join(self.keys[row_of(place)] for place in places)
+        if all(row_of(place) in self.runs for place in places):
+            found = difference(places, self.runs) if places[1:] else number_in(name, self.runs)
             self.now[name] = [found.value, found.low, found.high, found.unit, keys]
-            return found
-        value, low, high, unit, of = self.before.get(name, [None] * 5)
-        if of != keys:
+        elif self.before.get(name, [None])[-1] == keys:
+            self.now[name] = self.before[name]
+        else:
             return None
-        self.now[name] = self.before[name]
-        self.kept.update(one.row for one in places)
+        value, low, high, unit, _ = self.now[name]
         return Estimate(value, low, high, unit=unit)
 
+    def notes(self, file: Path, folder: Path) -> list[str]:
+        """Return messages about numbers of the former page: those that are kept, and those that are lost.
 
-def number_in(place: Place, records: Sequence[Record]) -> Estimate:
+        Args:
+            file: File of the numbers.
+            folder: Folder of the runs.
+        """
+        found = []
+        if lost := sorted(self.before.keys() - self.now.keys()):
+            found.append(
+                f"no longer in {file}: {counted(len(lost), 'number')} of rows whose runs the plan has changed, or that "
+                f"no finding names: {first_of(lost)}"
+            )
+        if kept := {row_of(place) for name in self.now for place in name.split(_MINUS)} - self.runs.keys():
+            found.append(
+                f"kept from {file}, because their runs are not below {folder}: the numbers of "
+                f"{counted(len(kept), 'row')}: {first_of(sorted(kept))}"
+            )
+        return found
+
+
+def numbers_of(rows: Sequence[Row], runs: Mapping[str, Record], before: Kept, notes: list[str]) -> Numbers:
+    """Return the numbers of the rows of the plan.
+
+    Args:
+        rows: The rows, with one encoder.
+        runs: Results of finished runs, by key.
+        before: Numbers of the former page with this encoder.
+        notes: Receives messages about rows of which only some runs are finished.
+    """
+    keys = {row.name: digest(" ".join(run.key for run in row.all_runs()).encode())[:16] for row in rows}
+    whole = {}
+    for row in rows:
+        records, wanted = row.finished(runs), len(row.all_runs())
+        if len(records) == wanted:
+            whole[row.name] = records
+        elif records:
+            notes.append(f"row `{row.name}` is not used: {len(records)} of its {wanted} runs are finished")
+    return Numbers(whole, keys, before)
+
+
+def number_in(place: str, runs: Runs) -> Estimate:
     """Return the number at a place of the results of all seeds of a row, as a mean over them.
 
     Raises:
         UserError: There is no such number in the results.
     """
-    table, _, column = place.name.partition(":")
-    for record in records:
+    row, _, cell = place.partition("@")
+    named, _, where = cell.removesuffix("]").partition("[")
+    name, _, column = named.partition(":")
+    for record in runs[row]:
         known = record.content["tables"] if column else record.scores
-        if (table if column else place.name) not in known:
-            raise UserError(f"{record.path} has no `{place.name}`{near(place.name, known)}")
-    if not column:
-        return over_seeds(records, place.name)
-    return averaged([_cell(record, table, column, place.where) for record in records])
+        if name not in known:
+            raise UserError(f"{record.path} has no `{name}`{near(name, known)}")
+    if column:
+        return averaged([_cell(record, name, column, where) for record in runs[row]])
+    return over_seeds(runs[row], name)
 
 
 def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
     """Return the number in one cell of a table of a run, with its interval."""
     frame, of_table = read_table(record, table, str), record.content["columns"][table]
-    ends = ("low", "high") if of_table["interval"] == column else (f"{column}.low", f"{column}.high")
     try:
-        if where == "max":
-            frame = frame.loc[[frame[column].astype(float).idxmax()]]
-        for key, _, value in (pair.partition("=") for pair in where.split(";") if where != "max"):
-            if re.fullmatch(r"middle|last(-\d+)?", value):
-                last = frame[key].astype(int).max()
-                value = str(math.ceil(last / 2) if value == "middle" else last - int(value.partition("-")[2] or 0))
-            frame = frame[frame[key] == value]
-        if len(frame) != 1:
-            raise ValueError(counted(len(frame), "row"))
-        line, units = frame.iloc[0], of_table["units"].get(column, "count")
-        unit: Unit = units if isinstance(units, str) else units[frame.index[0]]  # type: ignore[assignment]
-        interval = [float(line[end]) if end in line else None for end in ends]
-        return Estimate(float(line[column]), *interval, unit=unit)
+        rows = _rows_where(frame, column, where)
+        if len(rows) != 1:
+            raise ValueError(counted(len(rows), "row"))
+        units = of_table["units"].get(column, "count")
+        unit: Unit = units if isinstance(units, str) else units[rows.index[0]]  # type: ignore[assignment]
+        ends = ("low", "high") if of_table["interval"] == column else (f"{column}.low", f"{column}.high")
+        value, *interval = (float(one) for one in rows.reindex(columns=[column, *ends]).iloc[0])
+        return Estimate(value, *interval, unit=unit)
     except (KeyError, ValueError) as error:
         raise UserError(
             f"{record.path}: table `{table}` has not one row with a number in `{column}` where {where}: {error}"
         ) from None
 
 
-def difference(place: Place, other: Place, runs: Runs) -> Estimate:
+def _rows_where(frame: pd.DataFrame, column: str, where: str) -> pd.DataFrame:
+    """Return the rows that fulfil the condition of a place; see `Finding`."""
+    if where == "max":
+        return frame.loc[[frame[column].astype(float).idxmax()]]
+    for key, _, value in (pair.partition("=") for pair in where.split(";")):
+        if re.fullmatch(r"middle|last(-\d+)?", value):
+            last = frame[key].astype(int).max()
+            value = str(math.ceil(last / 2) if value == "middle" else last - int(value.partition("-")[2] or 0))
+        frame = frame[frame[key] == value]
+    return frame
+
+
+def difference(places: Sequence[str], runs: Runs) -> Estimate:
     """Return the difference of two scores with counts for each item, with the interval of the paired bootstrap.
 
     It is the difference of the means over seeds.
@@ -273,10 +297,11 @@ def difference(place: Place, other: Place, runs: Runs) -> Estimate:
     Raises:
         UserError: The scores have no counts, or are over different items.
     """
-    frames = [[record.counts(name, by_id=True) for record in runs[row]] for row, name, _ in (place, other)]
+    named = (place.partition("@") for place in places)
+    frames = [[record.counts(score, by_id=True) for record in runs[row]] for row, _, score in named]
     ours, theirs = (sum(seeds[1:], start=seeds[0]) / len(seeds) for seeds in frames)
     if not ours.index.sort_values().equals(theirs.index.sort_values()):
-        raise UserError(f"{place} and {other} are not over the same items, so their difference has no paired test")
+        raise UserError(f"{' and '.join(places)} are not over the same items, so their difference has no paired test")
     return paired_bootstrap(*ours.to_numpy().T, *theirs.loc[ours.index].to_numpy().T)
 
 
@@ -290,26 +315,26 @@ def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate
     Raises:
         UserError: The results have no such number.
     """
-    place, *others = finding.places()
-    ours = numbers.at(place, others.pop(0) if finding.minus else None)
-    limit = numbers.at(others[0]) if others else Estimate(float(finding.seen[2:]), unit="ratio")
+    places, own = finding.places(), 2 if finding.minus else 1
+    ours = numbers.at(*places[:own])
+    fixed = None if places[own:] else Estimate(float(finding.seen[2:]), unit=ours.unit if ours else "ratio")
+    limit = fixed or numbers.at(*places[own:])
     if ours is None or limit is None:
         return ours, limit, MISSING
     if math.isnan(ours.value) or math.isnan(limit.value):
         return ours, limit, CANNOT
+    (low, high), (least, most) = map(_interval, (ours, limit))
     if finding.seen[0] == "±":
         seen = abs(ours.value * (100 if ours.unit == "fraction" else 1) - float(finding.published)) <= limit.value
-    elif finding.seen[0] == ">":
-        seen = _end(ours, "low") > _end(limit, "high")
     else:
-        seen = _end(ours, "high") < _end(limit, "low")
+        seen = low > most if finding.seen[0] == ">" else high < least
     return ours, limit, SEEN if seen else NOT_SEEN
 
 
-def _end(one: Estimate, end: str) -> float:
-    """Return an end of the interval of a number, or the number itself if it has no interval."""
-    value = getattr(one, end)
-    return one.value if value is None or math.isnan(value) else float(value)
+def _interval(one: Estimate) -> tuple[float, float]:
+    """Return the interval of a number; a number without an interval is exact."""
+    low, high = (one.value if end is None or math.isnan(end) else end for end in (one.low, one.high))
+    return low, high
 
 
 def write_page(path: Path, folder: Path, out: Path, options: Options | None = None) -> list[str]:
@@ -329,67 +354,46 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         UserError: The published findings, the plan or the numbers of the former page cannot be read.
     """
     plan, about, findings = read_published(path)
-    before, now = read_numbers(out.with_suffix(".json")), dict[str, dict[str, list[Any]]]()
-    finished = {
-        file: done for file in sorted(folder.rglob("run.json")) if (done := results_of(file.parent)) is not None
-    }
-    results: dict[str, list[Path]] = {}
-    for file, done in finished.items():
-        results.setdefault(file.parent.name, []).append(done)
-    of_runs = (dict(json.loads(file.read_text(encoding="utf-8"))["options"]) for file in finished)
-    encoders = sorted({one[name] for one in of_runs for name in _ENCODERS if name in one} | set(before) - {""})
-    default = {row.name: row for row in read_sweep(plan, options).rows}
-    parts, counts, notes, used = [about], list[str](), list[str](), set[str]()
-    for encoder in ("", *encoders):
+    file, notes, counts, parts = out.with_suffix(".json"), list[str](), list[str](), [about]
+    runs, before = finished_runs(folder, notes), read_numbers(file)
+    now, default, used = dict[str, Kept](), dict[str, str](), set[str]()
+    for encoder in ("", *sorted(encoders_of(runs.values()) | before.keys() - {""})):
         given = {**(options or {}), **({ENCODER: encoder} if encoder else {})}
-        rows = {row.name: row for row in read_sweep(plan, given).rows}
-        used |= {run.key for row in rows.values() for one in row.all_runs() for run in one.needed()}
-        keys = {name: digest(" ".join(run.key for run in row.all_runs()).encode())[:16] for name, row in rows.items()}
-        numbers = Numbers(find_runs(list(rows.values()), results, notes), keys, before.get(encoder, {}))
-        own = [
-            one
-            for one in findings
-            if not encoder or any(rows[place.row] != default[place.row] for place in one.places())
-        ]
-        lines, reasons, verdicts = _lines(own, numbers, plan, given, notes)
+        rows = read_sweep(plan, given).rows
+        used |= {run.key for row in rows for one in row.all_runs() for run in one.needed()}
+        numbers = numbers_of(rows, runs, before.get(encoder, {}), notes)
+        default = default or dict(numbers.keys)
+        changed = {row for row, key in numbers.keys.items() if key != default[row]}
+        own = [one for one in findings if not encoder or any(row_of(place) in changed for place in one.places())]
+        lines = [_line(one, numbers, _command(plan, one, given), notes) for one in own]
+        found, section = _section(encoder, pd.DataFrame(lines, columns=[*COLUMNS, *_BESIDE]))
+        counts.append(found)
+        parts += section
+        notes += numbers.notes(file, folder)
         now |= {encoder: numbers.now} if numbers.now else {}
-        if lost := sorted(numbers.before.keys() - numbers.now.keys()):
-            notes.append(
-                f"no longer in {out.with_suffix('.json')}: {counted(len(lost), 'number')} of rows whose runs the plan "
-                f"has changed, or that no finding names: {first_of(lost)}"
-            )
-        if numbers.kept:
-            notes.append(
-                f"kept from {out.with_suffix('.json')}, because their runs are not below {folder}: the numbers "
-                f"of {counted(len(numbers.kept), 'row')}: {first_of(sorted(numbers.kept))}"
-            )
-        found = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
-        counts.append(f"{encoder or 'Default encoder'}: {found}")
-        parts += [f"## {encoder or 'Default encoder'}", f"{len(lines)} findings: {found}.", _table(COLUMNS, lines)]
-        if reasons and not encoder:
-            because = [f"| {'; '.join(items)} | {why} |" for why, items in reasons.items()]
-            parts += ["**Not seen: the most likely reasons**", _table(("not seen", "reason"), because)]
-    if strange := [str(file.parent) for file in finished if file.parent.name not in used]:
+    if strange := [str(record.path.parents[2]) for key, record in runs.items() if key not in used]:
         notes.append(
             f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
             f"{plan.name}, not used: {first_of(strange)}"
         )
     sealed = {"sha256": _seal(now), "numbers": now}
-    write_atomically(out.with_suffix(".json"), json.dumps(sealed, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(file, json.dumps(sealed, indent=1, ensure_ascii=False) + "\n")
     write_atomically(out, "\n\n".join(parts) + "\n")
     return list(dict.fromkeys([*counts, *notes]))
 
 
-def read_numbers(path: Path) -> dict[str, dict[str, list[Any]]]:
+def read_numbers(path: Path) -> dict[str, Kept]:
     """Return the numbers beside a page by encoder and place; empty if there is no file.
 
     Raises:
         UserError: The file is damaged.
     """
+    if not path.exists():
+        return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"numbers": {}}
-        numbers: dict[str, dict[str, list[Any]]] = content["numbers"]
-        if numbers and content["sha256"] != _seal(numbers):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        numbers: dict[str, Kept] = content["numbers"]
+        if content["sha256"] != _seal(numbers):
             raise ValueError("its numbers do not have its checksum")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -398,54 +402,57 @@ def read_numbers(path: Path) -> dict[str, dict[str, list[Any]]]:
     return numbers
 
 
-def _seal(numbers: Mapping[str, Mapping[str, Any]]) -> str:
+def _seal(numbers: Mapping[str, Kept]) -> str:
     return digest(json.dumps(numbers, sort_keys=True).encode())
 
 
-def _table(columns: Sequence[str], lines: Sequence[str]) -> str:
-    return "\n".join([f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines])
-
-
-def _command(plan: Path, rows: Iterable[str], options: Options) -> str:
-    """Return the command that makes the runs of some rows."""
+def _command(plan: Path, finding: Finding, options: Options) -> str:
+    """Return the command that makes the runs of a finding, in Markdown."""
+    rows = dict.fromkeys(row_of(place) for place in finding.places())
     words = ["python", "-m", "sweeps.run", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
     words += [word for row in rows for word in ("--row", row)]
-    return shlex.join([*words, *(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())])
+    words += [*(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())]
+    return f"`{shlex.join(words)}`" if rows else DASH
 
 
-def _lines(
-    findings: Sequence[Finding], numbers: Numbers, plan: Path, options: Options, notes: list[str]
-) -> tuple[list[str], dict[str, list[str]], Counter[str]]:
-    """Return the lines of a table of findings, those that are not seen by reason, and the counts of verdicts."""
-    lines, verdicts = list[str](), Counter[str]()
-    reasons: dict[str, list[str]] = {}
-    for one in findings:
-        ours, limit, verdict, why = None, None, CANNOT, one.cannot
-        if one.ours:
-            try:
-                ours, limit, verdict = judge(one, numbers)
-                why = "the number is undefined"
-            except UserError as error:
-                why = "the results have no such number"
-                notes.append(f"{one.paper}, {one.item}: {error}")
-        verdicts[verdict] += 1
-        if verdict == NOT_SEEN:
-            reasons.setdefault(one.why, []).append(f"{one.paper}, {one.item}")
-        ours = ours or Estimate(math.nan, unit="count")
-        ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
-        cells = [number(end, ours.unit, missing=DASH) for end in ends]
-        beside = ""
-        if limit and not math.isnan(ours.value) and one.seen[0] in "<>":
-            side = "above" if one.seen[0] == ">" else "below"
-            bound = replace(limit, unit=ours.unit) if one.has_fixed_bound else limit
-            beside = f"; seen if {side} {score_cell(bound)}"
-        published = one.published if isinstance(one.published, str) else f"{one.published:g}"
-        rows = dict.fromkeys(place.row for place in one.places())
-        asked = f"`{_command(plan, rows, options)}`" if rows else DASH
-        shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
-        names = f"[{one.paper}]({one.paper}.md)", one.item + beside, f"{published} ({one.of}; {one.source})"
-        lines.append(f"| {' | '.join((*names, *cells, shown, asked))} |")
-    return lines, reasons, verdicts
+def _line(one: Finding, numbers: Numbers, asked: str, notes: list[str]) -> list[str]:
+    """Return the cells of a finding in the columns `COLUMNS` and `_BESIDE`."""
+    ours, limit, verdict, why = None, None, CANNOT, one.cannot or "the number is undefined"
+    if one.ours:
+        try:
+            ours, limit, verdict = judge(one, numbers)
+        except UserError as error:
+            why = "the results have no such number"
+            notes.append(f"{one.paper}, {one.item}: {error}")
+    ours = ours or Estimate(math.nan, unit="count")
+    ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
+    cells = [number(end, ours.unit, missing=DASH) for end in ends]
+    bound = ""
+    if limit and verdict in (SEEN, NOT_SEEN) and one.seen[0] in _SIDES:
+        bound = f"; seen if {_SIDES[one.seen[0]]} {score_cell(limit)}"
+    published = one.published if isinstance(one.published, str) else f"{one.published:g}"
+    names = [f"[{one.paper}]({one.paper}.md)", one.item + bound, f"{published} ({one.of}; {one.source})"]
+    shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
+    return [*names, *cells, shown, asked, verdict, f"{one.paper}, {one.item}", one.why]
+
+
+def _section(encoder: str, lines: pd.DataFrame) -> tuple[str, list[str]]:
+    """Return the counts of verdicts with one encoder, and the blocks of its part of the page."""
+    name, papers = encoder or "Default encoder", lines["paper"].unique()
+    by_paper = pd.crosstab(lines["paper"], lines["judged"]).reindex(papers, columns=VERDICTS, fill_value=0)
+    found = ", ".join(f"{count} {verdict}" for verdict, count in by_paper.sum().items())
+    blocks = [f"## {name}", f"{len(lines)} findings: {found}.", _markdown(by_paper.reset_index())]
+    blocks.append(_markdown(lines[list(COLUMNS)]))
+    missed = lines[lines["judged"] == NOT_SEEN].groupby("reason", sort=False)["not seen"].agg("; ".join)
+    if len(missed) and not encoder:
+        because = missed.reset_index()[["not seen", "reason"]]
+        blocks += ["**Not seen: the most likely reasons**", _markdown(because)]
+    return f"{name}: {found}", blocks
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    rows = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def main(args: Sequence[str]) -> int:
@@ -462,7 +469,7 @@ def main(args: Sequence[str]) -> int:
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the sweeps (default: runs)")
     parser.add_argument(
-        "--published", type=Path, default=PUBLISHED, help="published findings (default: docs/papers/published.yaml)"
+        "--published", type=Path, default=PUBLISHED, help="published findings (default: of docs/papers)"
     )
     parser.add_argument("--out", type=Path, help="file of the page (default: index.md beside the published findings)")
     given = parser.parse_args(list(args[:place]))

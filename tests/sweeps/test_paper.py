@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from reports.paper import COLUMNS, PUBLISHED, Finding, Numbers, judge, main, read_published, write_page
+from reports.paper import COLUMNS, PUBLISHED, VERDICTS, Finding, Numbers, judge, main, read_published, write_page
 from reports.reader import over_seeds, read_record
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
@@ -49,9 +49,9 @@ def swept(folder: Path, *options: str, out: str = "out") -> int:
     return sweep.main(words, program=write_program(folder))
 
 
-def table(page: Path, number: int = 0) -> pd.DataFrame:
-    """One of the tables of a page."""
-    blocks = [block for block in page.read_text(encoding="utf-8").split("\n\n") if block.startswith("| paper")]
+def table(page: Path, number: int = 0, head: str = "| paper | item |") -> pd.DataFrame:
+    """One of the tables of a page whose first columns are `head`."""
+    blocks = [block for block in page.read_text(encoding="utf-8").split("\n\n") if block.startswith(head)]
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in blocks[number].splitlines()]
     return pd.DataFrame(rows[2:], columns=rows[0])
 
@@ -69,6 +69,13 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert found["command"][0].endswith("plan.yaml --row probe`")
     assert found["item"][0] == "better; seen if above 25.0"
     assert "| a, far | no words |" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+
+
+def test_the_findings_of_each_paper_are_counted(tmp_path: Path) -> None:
+    swept(tmp_path, "--row", "words")
+    counts = table(tmp_path / "out" / "index.md", head="| paper | seen |")
+    assert tuple(counts) == ("paper", *VERDICTS)
+    assert counts.to_numpy().tolist() == [["[a](a.md)", "0", "1", "0", "2"], ["[b](b.md)", "0", "0", "1", "0"]]
 
 
 def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
