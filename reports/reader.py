@@ -177,10 +177,7 @@ def averaged(seeds: Sequence[Estimate]) -> Estimate:
     The ends of the interval are the means of the ends; they are nan if a run has no interval.
     """
     mean, sd = mean_and_sd([one.value for one in seeds])
-    ends = (
-        [NAN if end is None else end for end in side] for side in zip(*((s.low, s.high) for s in seeds), strict=True)
-    )
-    low, high = (float(np.mean(side)) for side in ends)
+    low, high = np.array([(one.low, one.high) for one in seeds], dtype=float).mean(axis=0).tolist()  # None becomes nan
     return Estimate(mean, low, high, unit=seeds[0].unit, sd=sd)
 
 

@@ -258,11 +258,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         sources = entry.checkpoints or [one for one in (entry.checkpoint, entry.encoder) if one]
         trained = [run for one in sources for run in _trained(one, path, where, reads, rows, extra, above)]
         parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)]
-        own = _renamed(extra or {}, entry.rename)
         runs = {
-            seed: tuple(
-                _run(part, seed, path, where, own, _read(trained, reads, seed, where)) for part in parts or [entry]
-            )
+            seed: tuple(_run(part, seed, path, where, extra or {}, trained, reads) for part in parts or [entry])
             for seed in entry.seeds or plan.seeds
         }
         scores = {score: entry.scores.get(score, score) or "" for score in plan.scores}
@@ -349,36 +346,24 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 
 
-def _renamed(extra: Options, names: Mapping[str, str | None]) -> Options:
-    """Return the options for all runs under the names that they have in a row, without those that it does not have."""
-    new = {name: names.get(name, name) for name in extra}
-    return {new_name: extra[name] for name, new_name in new.items() if new_name is not None}
-
-
-def _read(trained: Sequence[Run], reads: Reads, seed: int, where: str) -> tuple[tuple[Run, ...], Reads]:
-    """Return the trainings that a run with some seed reads, and how."""
-    if reads == "checkpoints":
-        return tuple(trained), reads
-    same = [run for run in trained if run.seed == seed]
-    if len(same) != 1:
-        raise UserError(
-            f"{where}: `{reads}` names {len(same)} trainings with seed {seed}, but must name one for each seed of the "
-            "row. Name a row that runs one `fit` with the same `seeds`"
-        )
-    return (same[0],), reads
-
-
-def _run(
-    entry: Entry, seed: int, path: Path, where: str, extra: Options, trained: tuple[tuple[Run, ...], Reads]
-) -> Run:
+def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, trained: Sequence[Run], reads: Reads) -> Run:
+    """Return a run of a row; of `trained` it reads the runs with its own seed, or all as `checkpoints`."""
+    if reads != "checkpoints":
+        trained = [run for run in trained if run.seed == seed]
+        if len(trained) != 1:
+            raise UserError(
+                f"{where}: `{reads}` names {len(trained)} trainings with seed {seed}, but must name one for each seed "
+                "of the row. Name a row that runs one `fit` with the same `seeds`"
+            )
     config = path.parent / entry.config
     if not entry.config:
         raise UserError(f"{where} has no `config`. Name a config of train.py")
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
-    _check_received(entry.set, extra, where)
-    options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **extra}.items())
-    return Run(entry.command, config, file_digest(config), tuple(options), seed, *trained)
+    own = {new: extra[name] for name in extra if (new := entry.rename.get(name, name)) is not None}
+    _check_received(entry.set, own, where)
+    options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **own}.items())
+    return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)
 
 
 def _check_received(own: Mapping[str, object], extra: Options, where: str) -> None:
