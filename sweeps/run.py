@@ -76,13 +76,13 @@ class Sweeper:
         self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of failed runs, by error message
         self._given_up: set[str] = set()  # names of rows
         self._named = {row.name: row for row in sweep.rows}
-        self._chosen = set(self.runs)
+        self._chosen = list(self.runs)
 
     @property
     def waiting(self) -> list[str]:
         """Keys of the runs that have not begun, without runs that are given up after failures of others."""
         known = (self.records, self.failed, self.left, self._going)
-        return [key for key in self.runs if key in self._chosen and not any(key in of for of in known)]
+        return [key for key in self._chosen if not any(key in of for of in known)]
 
     def restrict(self, rows: Sequence[str]) -> None:
         """Leave out the waiting runs that none of some rows needs; their rows stay in the table.
@@ -96,8 +96,7 @@ class Sweeper:
         if strange := [name for name in rows if name not in self._named]:
             there = near(strange[0], self._named) or f"; it has {', '.join(self._named)}"
             raise UserError(f"--row: the plan has no row {strange[0]!r}{there}")
-        chosen = (run for name in rows or self._named for run in self._named[name].all_runs())
-        self._chosen = {needed.key for run in chosen for needed in run.needed()}
+        self._chosen = [key for key, needing in self.rows.items() if not rows or needing.keys() & set(rows)]
 
     def read(self) -> None:
         """Read the results of all finished runs of the sweep from their folders."""
@@ -148,8 +147,8 @@ class Sweeper:
             time_of = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
             said = f"{counted(len(self.waiting), 'run')} to start: about {time_of} on 2 cores, by the plan."
             self.console.print(Text(said), soft_wrap=True)
-        for folder in self.folders.values():
-            folder.mkdir(parents=True, exist_ok=True)  # other sweeps find the runs there
+        for key in self._chosen:
+            self.folders[key].mkdir(parents=True, exist_ok=True)  # other sweeps find the runs there
         try:
             while self.waiting or self._going:
                 states = self.jobs.states()
@@ -420,8 +419,8 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     counts = {"runs": len(sweeper.runs), "done": len(known), **result.audit, "faults": faults}
     unwritten = write(out, replace(result, audit=counts), provenance)
     console.print()
-    chosen = replace(sweep, rows=tuple(row for row in sweep.rows if not rows or row.name in rows))
-    shown = (collect(chosen, known, out)[0] if rows else result).tables[sweep.name]
+    whole = result.tables[sweep.name]
+    shown = replace(whole, frame=whole.frame[[not rows or row.name in rows for row in sweep.rows]])
     console.print(data_table(sweep.name, shown, f"{sweep.name}.csv", console.width))
     console.print()
     console.print(Text(LEGEND))

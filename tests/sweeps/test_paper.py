@@ -102,6 +102,7 @@ def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("words ", "probe "))] == ["words"]
     assert any(line.startswith("Findings, written to ") and line.endswith("index.md:") for line in lines)
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1  # probe has no folders
     assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen"]
     assert swept(tmp_path, "--row", "probe") == 0
     assert pd.read_csv(tmp_path / "out" / "p.csv")["uas"].tolist() == [0.55, 0.5]
