@@ -354,12 +354,15 @@ class Recipe:
         path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
         return Training(f"{name} of {self.checkpoint.name}", path, train, before + self.max_epochs)
 
+    def texts(self, split: Stop) -> list[object]:
+        """Return digests that identify the texts of a split, which may have been cut."""
+        file, lengths = self.data.files()[split], self.data.splits[split].lengths
+        return [Digests(self.data.cache).one(file), digest(lengths.tobytes())]
+
     @cached_property
     def _identity(self) -> list[object]:
-        train = Digests(self.data.cache).one(self.data.files()["train"])
-        lengths = digest(self.data.splits["train"].lengths.tobytes())  # texts may have been cut
         vectors = None if self.data.vectors is None else dict(self.data.vectors.identity)
-        data = [train, lengths, dict(self.data.identity), vectors, self.own_data.batch_size]
+        data = [*self.texts("train"), dict(self.data.identity), vectors, self.own_data.batch_size]
         return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
 
     @cached_property
@@ -456,9 +459,6 @@ class AdversarialTraining(LightningModule):
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         """Return the adversarial loss of a batch, a scalar; it does not use the labels."""
-        return self._loss(batch)
-
-    def _loss(self, batch: TextBatch) -> Tensor:
         output: Output = self.model(batch)
         weights = attention_of(output)
         base = self.base[batch.split].padded(batch.index, weights.size(-1))
@@ -473,9 +473,9 @@ class AdversarialTraining(LightningModule):
 class ValidatedTraining(AdversarialTraining):
     """AdversarialTraining that also logs the loss on dev, as `dev_loss`."""
 
-    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        """Log the adversarial loss of a batch of dev."""
-        self._loss(batch)
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        """Return the adversarial loss of a batch of dev."""
+        return self.training_step(batch, batch_idx)
 
 
 class TrainedAdversary(NamedTuple):
@@ -508,17 +508,13 @@ def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") ->
 
     def train() -> Best:
         fresh = recipe.checkpoint.untrained(recipe.own_data, recipe.training_seed).train()
-        texts = {"train_dataloaders": recipe.own_data.train_dataloader()}
-        kind = AdversarialTraining
+        kind, texts = AdversarialTraining, {"train_dataloaders": recipe.own_data.train_dataloader()}
         if stop == "dev":
             kind, texts["val_dataloaders"] = ValidatedTraining, recipe.own_data.val_dataloader()
         found = recipe.fit(kind(fresh, recipe.outputs, strength), f"{stop}_loss", "min", **texts)
         return found._replace(state={name.removeprefix("model."): value for name, value in found.state.items()})
 
-    options: list[object] = ["adversary", strength]
-    if stop == "dev":
-        lengths = digest(recipe.data.splits["dev"].lengths.tobytes())
-        options += ["dev", Digests(recipe.data.cache).one(recipe.data.files()["dev"]), lengths]
+    options = ["adversary", strength, *(["dev", *recipe.texts("dev")] if stop == "dev" else [])]
     return recipe.training("adversaries", options, f"Adversary λ = {strength:g}", train)
 
 
