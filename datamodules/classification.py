@@ -321,6 +321,10 @@ class TextSplit(Dataset[TextBatch]):
         """
         return self._of(item, self._sentences)
 
+    def sentence_counts(self) -> NDArray[np.integer[Any]]:
+        """Return the number of sentences of each text, `[texts]`."""
+        return np.maximum.reduceat(self._sentences, self._offsets[:-1]) + 1
+
     def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
         numbers: list[int] = values[self._offsets[item] : self._offsets[item + 1]].tolist()
         return numbers

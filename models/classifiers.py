@@ -172,7 +172,7 @@ class HierarchicalClassifier(TextClassifier):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         train = self.trainer.datamodule.splits["train"]  # type: ignore[attr-defined]
-        single = sum(max(train.sentences(item)) == 0 for item in range(len(train)))
+        single = int((train.sentence_counts() == 1).sum())
         if 2 * single > len(train):
             rank_zero_only(log.warning)(
                 f"train: {single} of {len(train)} texts have one sentence, so the attention over sentences has no "
