@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, normalize
 
 from analysis.attention_analyses import Analysis
 from analysis.by_head import HeadMeans, head_rows
@@ -90,9 +90,9 @@ def bag_statistics(mixture: Mixture, real: Tensor) -> Tensor:
     rows = real[:, None, :].to(bags.dtype)
     allowed = mixture.allowed(real)
     # cos(v_j, bag_i) for all pairs, averaged over the values j that position i may attend to.
-    unit = [one / one.norm(dim=-1, keepdim=True).clamp_min(1e-12) for one in (mixture.values, bags)]
-    pairs = (unit[1] @ unit[0].transpose(2, 3)).masked_fill(~allowed, 0).sum(-1) / allowed.sum(-1).clamp_min(1)
-    of_rows = (cosine_similarity(mixture.outputs, bags, dim=-1), pairs, entropy(mixture.weights))
+    pairs = normalize(bags, dim=-1) @ normalize(mixture.values, dim=-1).transpose(2, 3)
+    single = pairs.masked_fill(~allowed, 0).sum(-1) / allowed.sum(-1).clamp_min(1)
+    of_rows = (cosine_similarity(mixture.outputs, bags, dim=-1), single, entropy(mixture.weights))
     return torch.stack([(one * rows).sum(-1) / rows.sum(-1) for one in of_rows], -1)
 
 
