@@ -41,6 +41,7 @@ SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be see
 _NUMBER = r"-?\d*\.?\d+"
 _MINUS = " − "
 _RULE = re.compile(rf"± {_NUMBER}|[<>] .+")
+_PLACE = re.compile(r"[^@]+@[^\[\]@]+(\[[^\[\]]+\])?")
 _SIDES = {">": "above", "<": "below"}
 
 
@@ -102,6 +103,7 @@ class Published:
 
 
 Runs = Mapping[str, Sequence[Record]]  # runs with all seeds, by row of the plan
+Keys = dict[str, str]  # digest of the keys of all runs of a row, by row of the plan
 Kept = dict[str, list[Any]]  # by place, a number: value, low and high end, unit, and keys of the rows
 
 
@@ -125,6 +127,9 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
                 "as `published`"
             )
         for row, place in ((row_of(place), place) for place in one.places()):
+            if not _PLACE.fullmatch(place):
+                form = "write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]"
+                raise UserError(f"{where}: {place!r} is no place of a number: {form}")
             if row not in rows:
                 raise UserError(f"{where}: {plan.name} has no row {row!r}{near(row, rows)}, which {place!r} names")
         found.append(one)
@@ -175,7 +180,7 @@ class Numbers:
     """
 
     runs: Runs
-    keys: Mapping[str, str]
+    keys: Keys
     before: Kept = field(default_factory=dict)
     now: Kept = field(default_factory=dict)
 
@@ -356,15 +361,14 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     plan, about, findings = read_published(path)
     file, notes, counts, parts = out.with_suffix(".json"), list[str](), list[str](), [about]
     runs, before = finished_runs(folder, notes), read_numbers(file)
-    now, default, used = dict[str, Kept](), dict[str, str](), set[str]()
+    now, default, used = dict[str, Kept](), Keys(), set[str]()
     for encoder in ("", *sorted(encoders_of(runs.values()) | before.keys() - {""})):
         given = {**(options or {}), **({ENCODER: encoder} if encoder else {})}
         rows = read_sweep(plan, given).rows
         used |= {run.key for row in rows for one in row.all_runs() for run in one.needed()}
         numbers = numbers_of(rows, runs, before.get(encoder, {}), notes)
-        default = default or dict(numbers.keys)
-        changed = {row for row, key in numbers.keys.items() if key != default[row]}
-        own = [one for one in findings if not encoder or any(row_of(place) in changed for place in one.places())]
+        default = default or numbers.keys
+        own = _changed(findings, numbers.keys, default) if encoder else findings
         lines = [_line(one, numbers, _command(plan, one, given), notes) for one in own]
         found, section = _section(encoder, pd.DataFrame(lines, columns=[*COLUMNS, *_BESIDE]))
         counts.append(found)
@@ -376,10 +380,15 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
             f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
             f"{plan.name}, not used: {first_of(strange)}"
         )
-    sealed = {"sha256": _seal(now), "numbers": now}
-    write_atomically(file, json.dumps(sealed, indent=1, ensure_ascii=False) + "\n")
+    _write_numbers(file, now)
     write_atomically(out, "\n\n".join(parts) + "\n")
     return list(dict.fromkeys([*counts, *notes]))
+
+
+def _changed(findings: Sequence[Finding], keys: Keys, default: Keys) -> list[Finding]:
+    """Return the findings of a row that has other runs than with the default encoder."""
+    changed = {row for row, key in keys.items() if key != default[row]}
+    return [one for one in findings if any(row_of(place) in changed for place in one.places())]
 
 
 def read_numbers(path: Path) -> dict[str, Kept]:
@@ -400,6 +409,11 @@ def read_numbers(path: Path) -> dict[str, Kept]:
             f"{path} is damaged ({error}). Restore it; if you delete it, only numbers whose runs are there remain"
         ) from None
     return numbers
+
+
+def _write_numbers(path: Path, numbers: Mapping[str, Kept]) -> None:
+    sealed = {"sha256": _seal(numbers), "numbers": numbers}
+    write_atomically(path, json.dumps(sealed, indent=1, ensure_ascii=False) + "\n")
 
 
 def _seal(numbers: Mapping[str, Kept]) -> str:

@@ -248,6 +248,7 @@ def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"cannot": "x"}, "give either `cannot`, or `ours` and `seen`"),
         ({"published": "61 UAS"}, "'± X' for a number as `published`"),
         ({"seen": "± probe@uas"}, "give either `cannot`, or `ours` and `seen`"),
+        ({"ours": "probe@heads:test[layer=1"}, r"'probe@heads:test\[layer=1' is no place of a number: write ROW@SCORE"),
     ],
 )
 def test_a_published_value_must_be_complete(change: dict[str, object], message: str, tmp_path: Path) -> None:
