@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,9 @@ NAME = "probing"
 _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
 Receive = Callable[[int, Tensor], None]
-"""Called with a 0-based layer and its weights `[batch, heads, from, to]`, float32, rows summing to one; or with the
-number of a hidden state, 0 for the embeddings and k for layer k, and the state `[batch, pieces, size]`."""
+"""Called with a 0-based layer and its maps `[batch, heads, from, to]`, by default the attention weights, float32, rows
+summing to one; or with the number of a hidden state, 0 for the embeddings and k for layer k, and the state
+`[batch, pieces, size]`."""
 
 Intervene = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Called with a 0-based layer, its weights `[batch, heads, from, to]` and its values `[batch, heads, to, dim]`. Returns
@@ -160,6 +161,45 @@ Replace = Callable[[int, nn.Module, Mixture], Tensor]
 """Called with a 0-based layer, its attention module and its mixture; returns the outputs to use instead."""
 
 
+@dataclass(frozen=True, eq=False)
+class LayerCall:
+    """Attention of one layer in a forward pass, and the arguments of the layer.
+
+    Attributes:
+        mixture: Weights, values and outputs of the heads.
+        args: Positional arguments of the layer; empty unless `remember_arguments` was called for it.
+        kwargs: Keyword arguments of the layer.
+    """
+
+    mixture: Mixture
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Tensor:
+        """Input of the layer, `[batch, pieces, size]`."""
+        return given_to(self.args, self.kwargs)
+
+    @property
+    def uncached(self) -> dict[str, Any]:
+        """Keyword arguments without the cache of keys and values, to run the layer once more."""
+        return {name: None if name.startswith("past_key_value") else value for name, value in self.kwargs.items()}
+
+
+def given_to(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """Return the first tensor among the arguments of a module, which is its input; an empty one if there is none."""
+    return next((one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)), torch.empty(0))
+
+
+Measure = Callable[[int, LayerCall], Tensor]
+"""Called with a 0-based layer and its call; returns maps `[batch, heads, from, to]`."""
+
+
+def weights_of(layer: int, call: LayerCall) -> Tensor:
+    """Return the attention weights of a layer, the default `Measure`."""
+    return call.mixture.weights
+
+
 class _Finished(Exception):
     """Ends a forward pass after the last wanted layer."""
 
@@ -169,12 +209,17 @@ class _Capture:
     receive: Receive
     layers: frozenset[int]
     last: int | None  # the pass ends after the attention of this layer; None for a whole pass
+    measure: Measure
+    lower: bool
     seen: int = 0
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})  # of the layer that runs
 
-    def weights(self, weights: Tensor) -> None:
+    def attention(self, mixture: Mixture) -> None:
         layer, self.seen = self.seen, self.seen + 1
+        if self.lower or layer in self.layers:
+            maps = self.measure(layer, LayerCall(mixture, *self.arguments))
         if layer in self.layers:
-            self.receive(layer, weights)
+            self.receive(layer, maps)
         if layer == self.last:
             raise _Finished
 
@@ -236,7 +281,7 @@ def attend(
     drop = partial(nn.functional.dropout, p=dropout, training=module.training)
     mixture = Mixture(scores, value, groups, attention_mask, drop)
     if (capture := _ACTIVE.get()) is not None:
-        capture.weights(mixture.weights)
+        capture.attention(mixture)
     return _OUTPUTS.get()(module, mixture).transpose(1, 2).contiguous(), None
 
 
@@ -252,6 +297,8 @@ def capture_attention(
     layers: frozenset[int],
     receive_state: Receive | None = None,
     states: frozenset[int] = frozenset(),
+    measure: Measure = weights_of,
+    lower: bool = False,
 ) -> int:
     """Run `model` once, and pass the wanted weights and hidden states to callbacks.
 
@@ -267,13 +314,15 @@ def capture_attention(
             state `[batch, pieces, size]`. The last state includes the final normalisation of the model,
             as in transformers.
         states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
+        measure: Function of each wanted layer, whose maps `receive` gets in place of the weights.
+        lower: True if `measure` is also called for the other layers below the last wanted one.
 
     Returns:
         Number of layers that called this module's attention function before the pass ended. If it is
         smaller than the number of layers up to and including the last wanted one, the architecture
         computes its attention elsewhere.
     """
-    capture = _Capture(receive, layers, None if states else max(layers, default=None))
+    capture = _Capture(receive, layers, None if states else max(layers, default=None), measure, lower)
     token = _ACTIVE.set(capture)
     try:
         output = model(**inputs, output_hidden_states=bool(states))
@@ -285,6 +334,17 @@ def capture_attention(
         for number in sorted(states):
             receive_state(number, output.hidden_states[number])
     return capture.seen
+
+
+def remember_arguments(layers: Iterable[nn.Module]) -> None:
+    """Keep, in every captured pass, the arguments of some layers for the `measure` of `capture_attention`."""
+
+    def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if (capture := _ACTIVE.get()) is not None:
+            capture.arguments = args, kwargs
+
+    for layer in set(layers):
+        layer.register_forward_pre_hook(remember, with_kwargs=True)
 
 
 @torch.inference_mode()

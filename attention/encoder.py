@@ -40,7 +40,18 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from attention import modeling_pruned
 from attention.alignment import split_words
-from attention.capture import NAME, AttentionMasks, Receive, allowed_by_layer, capture_attention, state_size
+from attention.capture import (
+    NAME,
+    AttentionMasks,
+    Measure,
+    Receive,
+    allowed_by_layer,
+    capture_attention,
+    remember_arguments,
+    state_size,
+    weights_of,
+)
+from attention.quantities import LayerParts, find_parts
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted
 
@@ -454,6 +465,8 @@ class LoadedEncoder:
         layers: frozenset[int],
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
+        measure: Measure = weights_of,
+        lower: bool = False,
     ) -> None:
         """Run the model once, and pass attention weights and hidden states of some layers to callbacks.
 
@@ -467,8 +480,22 @@ class LoadedEncoder:
                 normalisation of the model.
             states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k. If
                 empty, the pass stops after the attention of the last wanted layer.
+            measure: Function of each wanted layer, whose maps `receive` gets in place of the weights; see
+                `attention.quantities`.
+            lower: True if `measure` is also called for the other layers below the last wanted one.
         """
-        capture_attention(self.model, inputs, receive, layers, receive_state, states)
+        capture_attention(self.model, inputs, receive, layers, receive_state, states, measure, lower)
+
+    @cached_property
+    def parts(self) -> tuple[LayerParts, ...]:
+        """Modules around the attention of each layer, which some quantities need.
+
+        Raises:
+            UserError: No linear layer reads the output of the attention heads, or its weights are quantised.
+        """
+        found = find_parts(self.model, f"{self.source.spec.name} ({type(self.model).__name__})")
+        remember_arguments(part.block for part in found)
+        return found
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:

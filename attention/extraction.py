@@ -29,7 +29,7 @@ from rich.progress import Progress as Bar
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attention.alignment import AlignedPieces, most_central, reduce, reduction
+from attention.alignment import AlignedPieces, most_central, reduction
 from attention.encoder import LoadedEncoder
 from attention.specification import Extraction, Items, Options
 from attention.store import (
@@ -242,16 +242,20 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
     empty = partial(torch.empty, dtype=options.dtype, device=encoder.device)
     reduced = empty(batch, len(items.layers), len(items.heads), positions, positions)
     hidden = empty(batch, len(states.layers), positions - 2, states.size)
-    every = len(items.heads) == encoder.heads
+    every = len(items.heads) == (encoder.heads if options.measured.has_heads else 1)
     real, means = rows.sum(3), rows[:, 0, 1:-1]
     largest = torch.zeros(len(states.layers), device=encoder.device)
     rows = rows.expand(-1, len(items.heads), -1, -1).contiguous()
     worst = torch.zeros((), device=encoder.device)
+    inputs = pad(parts, encoder)
+    real_pieces = inputs["attention_mask"].bool()
+    quantity = options.measured(encoder.parts if options.measured.needs_parts else (), real_pieces, columns)
 
-    def receive(layer: int, weights: Tensor) -> None:
+    def receive(layer: int, maps: Tensor) -> None:
         nonlocal worst
-        words = reduce(weights if every else weights[:, list(items.heads)], rows, columns)
-        worst = torch.maximum(worst, (words.sum(3) - real).abs().max())
+        words = quantity.words(maps if every else maps[:, list(items.heads)], rows)
+        off = words.sum(3) - real if quantity.sums_to_one else words - words  # not 0 if it is not finite
+        worst = torch.maximum(worst, off.abs().max())
         reduced[:, items.layers.index(layer)] = pack_weights(words, options.dtype)
 
     def receive_state(number: int, state: Tensor) -> None:
@@ -259,11 +263,13 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
         largest[place] = words.abs().max()
         hidden[:, place] = words
 
-    encoder.capture(pad(parts, encoder), receive, frozenset(items.layers), receive_state, frozenset(states.layers))
+    wanted, wanted_states = frozenset(items.layers), frozenset(states.layers)
+    encoder.capture(inputs, receive, wanted, receive_state, wanted_states, quantity.maps, quantity.needs_lower)
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
-        fault = f"the attention weights of a word must sum to 1, but one sum is off by {float(worst):.1e}"
+        kind = "attention weights" if options.quantity == "attention" else f"numbers of {options.quantity}"
+        fault = f"the {kind} of a word must sum to 1, but one sum is off by {float(worst):.1e}"
         if worst.isnan():
-            fault = "the model computes attention weights that are nan"
+            fault = f"the model computes {kind} that are nan"
         raise UserError(f"{encoder.source.spec.name}: {fault}. Choose another encoder.")
     if states.layers:
         _check_range(largest, states.layers, encoder, options)

@@ -24,6 +24,7 @@ from attention.alignment import (
     split_words,
 )
 from attention.encoder import EncoderSource, LoadedEncoder
+from attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
@@ -56,6 +57,8 @@ class Options:
             with zeros for words outside this window. Coreference does not support `window`.
         from_pieces: The row of a word in several pieces is the `mean` of their rows (Clark et al. 2019, §4.1), or the
             row of the `first` piece (their released code).
+        quantity: What is measured between two words: raw `attention`, or another quantity of `attention.quantities`.
+            Those that are not within 0 and 1 are kept in single precision, whatever `precision` says.
 
     Raises:
         UserError: A value is not allowed, or layers or heads are not ascending numbers from 1.
@@ -66,6 +69,7 @@ class Options:
     precision: Precision = "float16"
     too_long: TooLong = "error"
     from_pieces: FromPieces = "mean"
+    quantity: QuantityName = "attention"
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
@@ -76,6 +80,18 @@ class Options:
                     f"--data.init_args.options.{name} is {list(chosen)}, but must be one or more distinct numbers from "
                     f"1 on in ascending order, such as [1, 3]. Leave it out for all {name}."
                 )
+        if self.heads is not None and not self.measured.has_heads:
+            raise UserError(
+                f"--data.init_args.options.heads is {list(self.heads)}, but {self.quantity} has one map for "
+                "each layer, not for each head. Leave the option out."
+            )
+        if self.measured.range != (0, 1):
+            object.__setattr__(self, "precision", "float32")
+
+    @property
+    def measured(self) -> type[Quantity]:
+        """Class of the quantity."""
+        return QUANTITIES[self.quantity]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -129,13 +145,15 @@ class Extraction:
             identity |= {
                 "encoder": self.encoder.identity(digests),
                 "alignment": ALIGNMENT_VERSION,
-                "options": asdict(self.options),
-                "quantities": ["attention"],
+                "options": {name: value for name, value in asdict(self.options).items() if name != "quantity"},
+                "quantities": [quantity := self.options.quantity],
             }
+            if quantity != "attention":  # stores of attention keep the keys that they had without other quantities
+                identity |= {"quantity": quantity, "measures": QUANTITIES_VERSION}
             if self.candidates is not None:
                 identity |= {"quantities": ["antecedent"], "candidates": self.candidates}
             elif self.hidden:
-                identity |= {"quantities": ["attention", "hidden"], "hidden": list(self.hidden)}
+                identity |= {"quantities": [quantity, "hidden"], "hidden": list(self.hidden)}
         return identity
 
     def chosen(self, encoder: LoadedEncoder | None) -> tuple[tuple[int, ...], tuple[int, ...], HiddenLayers]:
@@ -153,8 +171,10 @@ class Extraction:
         """
         if encoder is None:
             return (), (), NO_HIDDEN
+        if self.options.measured.needs_parts:
+            self._check_parts(encoder)
         layers = _chosen("layers", self.options.layers, encoder.layers)
-        heads = _chosen("heads", self.options.heads, encoder.heads)
+        heads = _chosen("heads", self.options.heads, encoder.heads if self.options.measured.has_heads else 1)
         if not self.hidden:
             return layers, heads, NO_HIDDEN
         if list(self.hidden) != sorted(set(self.hidden)) or self.hidden[0] < 0 or self.hidden[-1] > encoder.layers:
@@ -163,6 +183,14 @@ class Extraction:
                 f"0 (the embeddings) to {encoder.layers} (the last layer)."
             )
         return layers, heads, HiddenLayers(self.hidden, encoder.state_size)
+
+    def _check_parts(self, encoder: LoadedEncoder) -> None:
+        """Raise UserError if the quantity is not defined for the layers of an encoder."""
+        if why := next(filter(None, map(self.options.measured.undefined, encoder.parts)), ""):
+            raise UserError(
+                f"{encoder.source.spec.name} ({type(encoder.model).__name__}) has no {self.options.quantity}: {why}, "
+                "or another encoder."
+            )
 
 
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
@@ -241,7 +269,7 @@ class Items:
             between = len(self.head_words[item])
             all_words = self.extraction.candidates == "words"
             return {"antecedent": (2, *size, between, words) if all_words else (*size, between, between)}
-        shapes: dict[str, tuple[int, ...]] = {"attention": (*size, words + 2, words + 2)}
+        shapes: dict[str, tuple[int, ...]] = {self.extraction.options.quantity: (*size, words + 2, words + 2)}
         if self.hidden.layers:
             shapes["hidden"] = len(self.hidden.layers), words, self.hidden.size
         return shapes

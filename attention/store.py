@@ -112,6 +112,16 @@ class Manifest:
         return torch.float32 if isinstance(options, dict) and options["precision"] == "float32" else torch.float16
 
     @property
+    def quantity(self) -> str:
+        """Name of what is measured between two words, such as `attention` or `norms`."""
+        return str(self.identity.get("quantity", "attention"))
+
+    @property
+    def maps(self) -> str:
+        """Name of the tensors with the maps between words: the quantity, or `antecedent` in stores of coreference."""
+        return next(name for name in self.quantities if name != "hidden")
+
+    @property
     def quantities(self) -> tuple[str, ...]:
         """Names of the quantities that the store holds, such as `attention` and `hidden`; none without an encoder."""
         held = self.identity.get("quantities", ())
@@ -329,10 +339,11 @@ class Store:
     def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
         """Return a quantity of an item of the store, or only the part that the index `at` selects.
 
-        Attention weights are returned as a float32 copy, hidden states as a view of the memory-mapped file in the
+        Maps between words are returned as a float32 copy, hidden states as a view of the memory-mapped file in the
         precision of the store.
 
-        - `attention` of an item of n words is `[layers, heads, n+2, n+2]`, axes from and to.
+        - `attention`, or another quantity, of an item of n words is `[layers, heads, n+2, n+2]`, axes from and to;
+          heads is 1 for a quantity with one map for each layer.
         - `hidden` is `[layers, n, size]`, for the layers of `manifest.hidden`.
         - `antecedent` of an item with U distinct head words of mentions is `[layers, heads, U, U]`, axes from and to.
           With all words as candidates it is `[2, layers, heads, U, n]`: from head words to all words, and to head
@@ -351,12 +362,12 @@ class Store:
         stays zero. Attention weights are unpacked to float32.
 
         Args:
-            quantity: `attention`, `hidden` or `antecedent`, as for `read`.
+            quantity: `manifest.maps` or `hidden`, as for `read`.
             items: Index of the item for each row.
             batch: Zeros `[items, …]`, with the axes of `read` after the first; float32 unless
                 `hidden` is read. It receives the values. Every axis must be as long as that of the
                 largest item.
-            lowest: For `attention` and `hidden`: index of the first stored layer to read; all later ones
+            lowest: Except for coreference: index of the first stored layer to read; all later ones
                 are read too.
         """
         for row, item in zip(batch, items, strict=True):

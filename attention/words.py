@@ -13,6 +13,7 @@ from torch import Tensor
 from attention.alignment import AlignedPieces, AlignmentError
 from attention.encoder import LoadedEncoder
 from attention.extraction import extract
+from attention.quantities import QuantityName
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
@@ -205,8 +206,9 @@ class Encoder(LoadedEncoder):
         *,
         options: Options | None = None,
         over: Over = "words",
+        quantity: QuantityName | None = None,
     ) -> WordAttention:
-        """Return the attention of the encoder to a few sentences, held in memory.
+        """Return the attention of the encoder to a few sentences, or another quantity, held in memory.
 
         For a whole corpus use a datamodule.
 
@@ -216,10 +218,12 @@ class Encoder(LoadedEncoder):
                 default all layers and heads, in single precision.
             over: `words` reduces attention to words (see `attention.alignment`), `pieces` returns it
                 unchanged.
+            quantity: What is measured between two words, such as `norms`; see `attention.quantities`. It
+                overrides that of `options`.
 
         Returns:
             An `xarray.DataArray` `[layer, head, from, to]` for each sentence, without those that the
-            option `too_long: skip` leaves out.
+            option `too_long: skip` leaves out. Of a quantity with one map for each layer, `head` is 1.
 
         Raises:
             UserError: There is no sentence, one is empty, a layer or head does not exist, or `over` is
@@ -233,7 +237,10 @@ class Encoder(LoadedEncoder):
             Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
             for place, words in enumerate(given)
         )
-        extraction = Extraction(self.source.folder, {}, self.source, options or Options(precision="float32"))
+        options = options or Options(precision="float32")
+        extraction = Extraction(
+            self.source.folder, {}, self.source, replace(options, quantity=quantity) if quantity else options
+        )
         audit = {"sentences": len(rows), "words": sum(map(len, rows))}
         items = cut_sentences(extraction, Treebank(rows, audit), self)
         shown = items if over == "words" else _over_pieces(items)
@@ -296,4 +303,4 @@ def _labelled(block: Tensor, items: Items, tokens: tuple[list[str], list[int]]) 
         **{axis: names for axis in ("from", "to")},
         **{f"{axis}_word": (axis, words) for axis in ("from", "to")},
     }
-    return xr.DataArray(weights, coords, DIMS, "attention")
+    return xr.DataArray(weights, coords, DIMS, items.extraction.options.quantity)

@@ -126,20 +126,20 @@ class DependencySplit(Dataset[AttentionBatch]):
             heads=padded(self._heads, -1).long(),
             relations=padded(self._relations, -1),
             punctuation=padded(self._punctuation, False),
-            attention=self._stored("attention", indices, attention, torch.float32),
+            attention=self._stored(manifest.maps if cells else "", indices, attention, torch.float32),
             hidden=self._stored("hidden", indices, hidden, manifest.dtype),
             vectors=vectors,
             split=self.split,
             encoder=self.encoder,
         )
 
-    def _stored(self, quantity: Field, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _stored(self, quantity: str, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a quantity of each sentence, padded with zeros; read nothing if a size is 0."""
         lengths = self.lengths[indices]
         # Only padding needs zeros, and in most batches all sentences have one length.
         room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
         if room.numel():
-            self.store.read_batch(quantity, indices, room, self._lowest if quantity == "attention" else 0)
+            self.store.read_batch(quantity, indices, room, 0 if quantity == "hidden" else self._lowest)
         return room
 
 

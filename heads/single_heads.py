@@ -552,7 +552,7 @@ def _between(store: Store, arcs: Arcs, words: Flags, direction: int) -> Iterator
     for some in np.split(rows, np.flatnonzero(np.diff(arcs.sentence[rows])) + 1):
         word = torch.from_numpy(arcs.word[some])
         at = (..., word, slice(None)) if direction == 0 else (..., word)
-        weights = store.read("attention", int(arcs.sentence[some[0]]), at).flatten(0, 1)
+        weights = store.read(store.manifest.maps, int(arcs.sentence[some[0]]), at).flatten(0, 1)
         between = (weights if direction == 0 else weights.mT)[..., 1:-1].transpose(0, 1)
         between[torch.arange(len(word)), :, word - 1] = -torch.inf
         yield between, torch.from_numpy(arcs.head[some])
@@ -630,7 +630,7 @@ def draw_sentence(
     words = split.store.labels["words"][item].as_py()
     delimiters = split.store.manifest.delimiters
     first, last = 1 - delimiters["start"], len(words) + 1 + delimiters["end"]
-    weights = split.store.read("attention", item)[names.place(wanted.head)].numpy().astype(np.float64)
+    weights = split.store.read(split.store.manifest.maps, item)[names.place(wanted.head)].numpy().astype(np.float64)
     return AttentionLines(
         title=f"Head {wanted.head} (layer-head), {wanted.relation or 'all arcs'}, {wanted.direction}",
         words=tuple(["[start]", *words, "[end]"][first:last]),

@@ -263,7 +263,7 @@ def test_a_row_that_does_not_sum_to_one_is_an_error(
         words[1, 2, 3] = broken(words[1, 2, 3])
         return words
 
-    monkeypatch.setattr("attention.extraction.reduce", break_one)
+    monkeypatch.setattr("attention.quantities.reduce", break_one)
     items = items_of(tiny.treebank((4, 4, 4)), encoder, FLOAT32)
     with pytest.raises(UserError, match=named):
         forward(encoder, [parts[0] for parts in items.inputs], items)

@@ -1,0 +1,491 @@
+"""Quantities between two tokens: attention, and measures of what a head or a layer moves from one token to another.
+
+Weights alone do not say what a head does: values differ in size (Kobayashi et al. 2020, 2021), part of the weights of
+a long input cannot change the output (Brunner et al. 2020), and layers mix what lower layers have mixed already (Abnar
+& Zuidema 2020).
+
+Notation: α are the weights of a layer, v its values, u = v W_O the values after the part of the output projection that
+reads the head, b_O the bias of this projection, x the input of the layer, s = Σ α u + b_O + x the state after the
+residual connection. i is the token that attends (from), j the token that is attended to.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextvars import Context
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import maximum_flow
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from attention.alignment import reduce
+from attention.capture import LayerCall, Mixture, given_to, replacing
+from results.errors import UserError
+
+QuantityName = Literal[
+    "attention", "norms", "norms_summed", "norms_residual", "effective", "value_zeroing", "rollout", "flow", "alti"
+]
+"""Names of the quantities; `QUANTITIES` has their classes."""
+
+QUANTITIES_VERSION = 1
+"""Part of the key of a store of another quantity than attention: raise it when the numbers of a quantity change."""
+CELLS = 1 << 22
+"""Largest number of elements of a tensor over pairs of tokens and dimensions, as `Alti` needs."""
+_CAPACITY = 1 << 30  # scipy's maximum flow takes integers
+_CLOSE = 1e-4  # relative to the largest number
+
+
+@dataclass(frozen=True, eq=False)
+class LayerParts:
+    """Modules of a layer around its attention.
+
+    Attributes:
+        heads: Number of heads.
+        block: The layer, which reads and returns hidden states.
+        projection: Output projection of the attention, `nn.Linear` or GPT-2's `Conv1D`.
+        residual: True if the rest of the layer reads s.
+        norm: Normalisation of s whose result replaces it (post-norm, as in BERT); None if s itself is passed
+            on (pre-norm, as in GPT-2).
+    """
+
+    heads: int
+    block: nn.Module
+    projection: nn.Module
+    residual: bool
+    norm: nn.LayerNorm | None
+
+    @cached_property
+    def by_head(self) -> Tensor:
+        """Output projection W_O of each head, `[heads, dim, size]`."""
+        weight = cast(Tensor, self.projection.weight)
+        by_input = weight if isinstance(self.projection, Conv1D) else weight.T
+        return by_input.reshape(self.heads, -1, by_input.size(1))
+
+    @cached_property
+    def root(self) -> Tensor:
+        """R with R Rᵀ = W_O W_Oᵀ of each head, `[heads, dim, dim]`; v R and v W_O have the same singular values."""
+        left, sizes, _ = torch.linalg.svd(self.by_head, full_matrices=False)
+        root: Tensor = left * sizes[:, None]
+        return root
+
+    def moved(self, call: LayerCall) -> Tensor:
+        """Return u of each head, `[batch, heads, pieces, size]`."""
+        return call.mixture.values @ self.by_head
+
+    def state(self, call: LayerCall) -> Tensor:
+        """Return s `[batch, pieces, size]`."""
+        projected: Tensor = self.projection(call.mixture.outputs.transpose(1, 2).flatten(2))
+        return projected + call.given
+
+
+def find_parts(model: PreTrainedModel, name: str) -> tuple[LayerParts, ...]:
+    """Return the modules around the attention of each layer, found in one forward pass.
+
+    The output projection is the linear layer that reads the output of the attention function.
+
+    Args:
+        model: Model with the attention function of `attention.capture`.
+        name: Name of the model, for messages.
+
+    Raises:
+        UserError: No linear layer reads this output, or its weights are quantised.
+    """
+    modules = dict(model.named_modules())
+    names = {module: path for path, module in modules.items()}
+    calls: list[tuple[nn.Module, Tensor]] = []  # modules in the order of the pass, with their inputs
+    starts: list[tuple[nn.Module, int]] = []  # attention module of each layer, and number of the calls before it
+
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append((module, given_to(args, kwargs)))
+
+    def attend(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
+        starts.append((module, len(calls)))
+        calls.append((module, mixture.outputs.transpose(1, 2).flatten(2)))
+        heads.append(mixture.outputs.size(1))
+        return mixture.outputs
+
+    heads: list[int] = []
+    hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in model.modules()]
+    try:
+        with torch.inference_mode(), replacing(attend):
+            model(input_ids=torch.arange(1, 7, device=model.device)[None])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    ends = [start for _, start in starts[1:]] + [len(calls)]
+    found = []
+    for number, ((module, start), end) in enumerate(zip(starts, ends, strict=True)):
+        path = names[module].split(".")
+        inside = [place for place in range(1, len(path)) if isinstance(modules[".".join(path[:place])], nn.ModuleList)]
+        block = modules[".".join(path[: max(inside, default=len(path)) + 1])]
+        begun = max(place for place, (one, _) in enumerate(calls[:start]) if one is block)
+        found.append(_parts(heads[number], calls[begun:start], calls[start:end], f"{name}, layer {number + 1}"))
+    # The lowest layer of ModernBERT has no normalisation before its attention, though it is a pre-norm model.
+    return tuple(found) if all(part.norm for part in found) else tuple(replace(part, norm=None) for part in found)
+
+
+def _parts(
+    heads: int, before: Sequence[tuple[nn.Module, Tensor]], after: Sequence[tuple[nn.Module, Tensor]], name: str
+) -> LayerParts:
+    """Return the parts of a layer from the modules that it calls before its attention function, and after it."""
+    (block, given), (_, outputs) = before[0], after[0]
+    reads = [one for one, read in after[1:] if isinstance(one, nn.Linear | Conv1D) and _close(read, outputs)]
+    if not reads:
+        raise UserError(
+            f"{name}: no linear layer reads the output of the attention heads, so norms of what they write cannot be "
+            "computed. Choose the quantity attention, rollout or flow."
+        )
+    projection = reads[0]
+    if not projection.weight.is_floating_point():
+        raise UserError(
+            f"{name}: the weights of its output projection are quantised ({type(projection).__name__}). Load the "
+            "encoder without quantisation, or choose the quantity attention, rollout or flow."
+        )
+    with torch.inference_mode():
+        state = projection(outputs) + given
+    readers = [one for one, read in after[1:] if _close(read, state)]
+    # In a post-norm layer, queries and values are linear in the input of the layer, and not in its normalisation.
+    direct = any(isinstance(one, nn.Linear | Conv1D) and read.data_ptr() == given.data_ptr() for one, read in before)
+    norm = next((one for one in readers if isinstance(one, nn.LayerNorm)), None)
+    return LayerParts(heads, block, projection, bool(readers), norm if direct else None)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((one - other).abs().max() <= _CLOSE * other.abs().max())
+
+
+class Quantity(ABC):
+    """Maps between tokens in one forward pass: numbers for each pair of a token (from) and another (to).
+
+    Args:
+        parts: Modules of each layer; empty if `needs_parts` is False.
+        real: Bool `[batch, pieces]`, False in the padding.
+        columns: Float `[batch, pieces, positions]`, 1 where a piece belongs to a position, from `reduction`.
+
+    Attributes:
+        name: Name of the quantity.
+        has_heads: True for a map for each head, False for one map for each layer.
+        range: Lowest and highest possible number.
+        sums_to_one: True if the rows over words sum to one.
+        needs_lower: True if all lower layers are needed.
+        needs_parts: True if more than the weights is needed.
+    """
+
+    name: ClassVar[QuantityName]
+    has_heads: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    sums_to_one: ClassVar[bool] = False
+    needs_lower: ClassVar[bool] = False
+    needs_parts: ClassVar[bool] = True
+
+    def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
+        self.parts, self.real, self.columns = parts, real, columns
+
+    @classmethod
+    def undefined(cls, part: LayerParts) -> str:
+        """Return why the quantity is not defined for a layer, with a remedy; empty if it is defined."""
+        return ""
+
+    @abstractmethod
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        """Return the maps of a layer, `[batch, heads or 1, from, to]` over pieces; rows of padding are undefined.
+
+        Args:
+            layer: 0-based layer. If `needs_lower`, all lower layers come before it.
+            call: Attention of the layer, and arguments of the layer.
+        """
+
+    def words(self, maps: Tensor, rows: Tensor) -> Tensor:
+        """Reduce maps over pieces to words: sums over the pieces of the word that is attended to, means over the other.
+
+        For norms the sum is an upper bound of the norm of the summed vectors.
+
+        Args:
+            maps: The maps over pieces, from `maps`.
+            rows: First factor from `reduction`, `[batch, 1 or heads, positions, pieces]`.
+        """
+        return reduce(maps, rows.expand(-1, maps.size(1), -1, -1), self.columns)
+
+
+class Attention(Quantity):
+    """Attention weights α, after softmax."""
+
+    name, sums_to_one, needs_parts = "attention", True, False
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        return call.mixture.weights
+
+
+class Norms(Quantity):
+    """‖α u‖ of each head, the norm of what it moves (Kobayashi et al. 2020, §3; their code's `weighted_norm`)."""
+
+    name, range = "norms", (0.0, float("inf"))
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        sizes: Tensor = torch.linalg.vector_norm(call.mixture.values @ self.parts[layer].root, dim=-1)
+        return call.mixture.weights * sizes[:, :, None]
+
+
+class SummedNorms(Quantity):
+    """‖Σ α u‖, summed over heads before the norm ("AttnN"; Kobayashi et al. 2020, §5)."""
+
+    name, has_heads, range = "norms_summed", False, (0.0, float("inf"))
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        return summed_norms(call.mixture.weights, self.parts[layer].moved(call))[:, None]
+
+
+class ResidualNorms(Quantity):
+    """Norms after residual connection and normalisation ("AttnResLnN"; Kobayashi et al. 2021, §3), of post-norm layers.
+
+    With w = Σ α u, to which x is added where i = j: ‖γ ⊙ (w − mean w)‖ / √(var s + ε).
+    """
+
+    name, has_heads, range = "norms_residual", False, (0.0, float("inf"))
+
+    @classmethod
+    def undefined(cls, part: LayerParts) -> str:
+        if part.norm is not None:
+            return ""
+        return (
+            "its layers do not normalise the sum of input and attention (post-norm, as BERT's do). Choose norms_summed"
+        )
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        norm = self.parts[layer].norm
+        assert norm is not None
+        moved, given = (_centred(one, norm) for one in (self.parts[layer].moved(call), call.given))
+        sizes = (self.parts[layer].state(call).var(-1, unbiased=False) + norm.eps).sqrt()
+        return (summed_norms(call.mixture.weights, moved, given) / sizes[..., None])[:, None]
+
+
+class Effective(Quantity):
+    """Effective attention: α without the part that cannot change the head's output (Brunner et al. 2020, §3).
+
+    Of each row it is the projection on the column space of T = v W_O. It is α itself where an input has no more
+    tokens than T has rank. Numbers may be negative, and rows sum to about one.
+    """
+
+    name, range = "effective", (-float("inf"), float("inf"))
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        moved = call.mixture.values @ self.parts[layer].root
+        return effective_attention(call.mixture.weights, moved.masked_fill(~self.real[:, None, :, None], 0))
+
+
+class ValueZeroing(Quantity):
+    """1 − cosine of the layer's output at i with and without the values of word j (Mohebbi et al. 2023, §3).
+
+    All pieces of a word are zeroed at once, in all heads; weights and lower layers stay. Rows are divided by their
+    sum. The layer runs once for each word.
+    """
+
+    name, has_heads, sums_to_one = "value_zeroing", False, True
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        """Return the maps from pieces to positions, `[batch, 1, pieces, positions]`."""
+        mixture = call.mixture
+        whole = self._run(layer, call, mixture.outputs)
+        found = []
+        for of_word in self.columns.to(mixture.outputs.dtype).unbind(2):
+            zeroed = (mixture.weights * of_word[:, None, None]) @ mixture.values
+            without = self._run(layer, call, mixture.outputs - zeroed)
+            # Half the squared distance of unit vectors, which is exact where the cosine is close to 1.
+            found.append((normalize(whole, dim=-1) - normalize(without, dim=-1)).square().sum(-1) / 2)
+        return torch.stack(found, -1)[:, None]
+
+    def words(self, maps: Tensor, rows: Tensor) -> Tensor:
+        words = rows[:, :1] @ maps
+        return words / words.sum(-1, keepdim=True).clamp_min(torch.finfo(words.dtype).tiny)
+
+    def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
+        """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""
+
+        def run() -> Tensor:
+            with replacing(lambda *_: outputs):
+                found = self.parts[layer].block(*call.args, **call.uncached)
+            state: Tensor = found if isinstance(found, Tensor) else found[0]
+            return state
+
+        return Context().run(run)  # an empty context: this pass is inside a captured one
+
+
+class _Product(Quantity):
+    """Products over layers: how much of an input token is in a token, through this layer and all below."""
+
+    has_heads, sums_to_one, needs_lower = False, True, True
+
+    def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
+        super().__init__(parts, real, columns)
+        self._below: Tensor | None = None
+
+    @abstractmethod
+    def mixing(self, layer: int, call: LayerCall) -> Tensor:
+        """Return what one layer mixes, `[batch, pieces, pieces]`, rows summing to one."""
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        own = self.mixing(layer, call)
+        self._below = own if self._below is None else own @ self._below
+        return self._below[:, None]
+
+
+class Rollout(_Product):
+    """Attention rollout: product over layers of (mean over heads + 1)/2 (Abnar & Zuidema 2020, §3)."""
+
+    name, needs_parts = "rollout", False
+
+    def mixing(self, layer: int, call: LayerCall) -> Tensor:
+        return with_residual(call.mixture.weights)
+
+
+class Alti(_Product):
+    """Contributions to the layer's output, rolled out over layers ("ALTI"; Ferrando et al. 2022, §3).
+
+    With T the share of w in y, the normalised state: c = max(0, ‖y‖₁ − ‖y − T‖₁) divided by the row's sum. In a
+    pre-norm layer nothing normalises s, and y is s.
+    """
+
+    name = "alti"
+
+    @classmethod
+    def undefined(cls, part: LayerParts) -> str:
+        return "" if part.residual else "its layers read no sum of input and attention. Choose norms or norms_summed"
+
+    def mixing(self, layer: int, call: LayerCall) -> Tensor:
+        norm, state = self.parts[layer].norm, self.parts[layer].state(call)
+        moved, given, sizes = self.parts[layer].moved(call), call.given, torch.ones_like(state[..., :1])
+        if norm is not None:
+            moved, given = _centred(moved, norm), _centred(given, norm)
+            sizes = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+            state = norm(state)
+        return contributions(call.mixture.weights, moved, given, sizes, state)
+
+
+class Flow(Quantity):
+    """Maximum flow from a token to each input token, with the capacities of `Rollout` (Abnar & Zuidema 2020, §3).
+
+    Rows are divided by their sum. For each layer and each pair of tokens one flow is computed, on the CPU.
+    """
+
+    name, has_heads, sums_to_one, needs_lower, needs_parts = "flow", False, True, True, False
+
+    def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
+        super().__init__(parts, real, columns)
+        self._capacities: list[Tensor] = []
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        self._capacities.append(with_residual(call.mixture.weights))
+        every = torch.stack(self._capacities, 1)
+        found = torch.zeros_like(every[:, -1])
+        for row, pieces in enumerate(self.real.sum(1).tolist()):
+            flows = maximum_flows(every[row, :, :pieces, :pieces])
+            found[row, :pieces, :pieces] = flows / flows.sum(-1, keepdim=True)
+        return found[:, None]
+
+
+QUANTITIES: Mapping[str, type[Quantity]] = {
+    one.name: one
+    for one in (Attention, Norms, SummedNorms, ResidualNorms, Effective, ValueZeroing, Rollout, Flow, Alti)
+}
+
+
+def summed_norms(weights: Tensor, moved: Tensor, given: Tensor | None = None) -> Tensor:
+    """Return ‖Σ_h α_ij u_j + δ_ij x_i‖ without vectors for each pair of tokens, `[batch, from, to]`.
+
+    The square is a sum over pairs of heads: Σ α^h_ij α^g_ij ⟨u^h_j, u^g_j⟩.
+
+    Args:
+        weights: α `[batch, heads, from, to]`.
+        moved: u `[batch, heads, to, size]`.
+        given: x `[batch, from, size]`, added where i = j; None for nothing.
+    """
+    by_token = moved.transpose(1, 2)  # [batch, to, heads, size]
+    own = weights.permute(0, 3, 2, 1)  # [batch, to, from, heads]
+    squares = ((own @ (by_token @ by_token.mT)) * own).sum(-1).mT
+    if given is not None:
+        diagonal = weights.diagonal(dim1=2, dim2=3).mT  # [batch, tokens, heads]
+        cross = (diagonal * (by_token @ given[..., None])[..., 0]).sum(-1)
+        squares = squares + torch.diag_embed(2 * cross + given.square().sum(-1))
+    return squares.clamp_min(0).sqrt()
+
+
+def effective_attention(weights: Tensor, moved: Tensor) -> Tensor:
+    """Return the weights projected on the column space of a matrix, `[batch, heads, from, to]`.
+
+    Args:
+        weights: α `[batch, heads, from, to]`.
+        moved: The matrix T, or one with the same column space and singular values, `[batch, heads, to, dim]`; zero
+            in the padding.
+    """
+    basis, sizes, _ = torch.linalg.svd(moved, full_matrices=False)
+    least = torch.finfo(moved.dtype).eps * max(moved.shape[-2:]) * sizes[..., :1]
+    kept: Tensor = (basis * (sizes > least)[..., None, :]).to(weights.dtype)
+    return (weights @ kept) @ kept.mT
+
+
+def with_residual(weights: Tensor) -> Tensor:
+    """Return the mean of the heads' weights with the residual connection as half of the attention of each token.
+
+    Args:
+        weights: α `[batch, heads, from, to]`.
+
+    Returns:
+        `[batch, from, to]`, rows summing to one.
+    """
+    mean = weights.mean(1) + torch.eye(weights.size(-1), dtype=weights.dtype, device=weights.device)
+    return mean / mean.sum(-1, keepdim=True)
+
+
+def contributions(weights: Tensor, moved: Tensor, given: Tensor, sizes: Tensor, state: Tensor) -> Tensor:
+    """Return the share of each token in the output of each other, `[batch, from, to]`; see `Alti`.
+
+    Args:
+        weights: α `[batch, heads, from, to]`.
+        moved: u `[batch, heads, to, size]`, centred and scaled as the normalisation does.
+        given: x `[batch, from, size]`, likewise.
+        sizes: Divisor of the normalisation, `[batch, from, 1]`.
+        state: y `[batch, from, size]`.
+    """
+    batch, _, tokens, size = moved.shape
+    found = weights.new_zeros(batch, tokens, tokens)
+    flat = moved.permute(0, 2, 1, 3)  # [batch, to, heads, size]
+    step = max(CELLS // (batch * tokens * size), 1)
+    for start in range(0, tokens, step):
+        some = slice(start, start + step)
+        own = weights[:, :, some].permute(0, 3, 2, 1)  # [batch, to, from, heads]
+        shares = (own @ flat).transpose(1, 2)  # [batch, from, to, size]
+        places = torch.arange(start, start + shares.size(1), device=weights.device)
+        shares[:, places - start, places] += given[:, some]
+        left = (state[:, some, None] - shares / sizes[:, some, None]).abs().sum(-1)
+        found[:, some] = (state[:, some].abs().sum(-1, keepdim=True) - left).clamp_min(0)
+    return found / found.sum(-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
+
+
+def maximum_flows(capacities: Tensor) -> Tensor:
+    """Return the maximum flow from each token of the last layer to each input token, `[tokens, tokens]`.
+
+    Args:
+        capacities: Capacity between each token of a layer and each token of the layer below, lowest layer
+            first, `[layers, tokens, tokens]`, in 0–1. They are rounded to multiples of 2⁻³⁰.
+    """
+    layers, tokens, _ = capacities.shape
+    layer, source, target = np.indices(capacities.shape).reshape(3, -1)
+    amounts = (capacities.double() * _CAPACITY).round().to(torch.int32).cpu().numpy().ravel()
+    edges = ((layer + 1) * tokens + source, layer * tokens + target)
+    graph = coo_array((amounts, edges), shape=2 * ((layers + 1) * tokens,)).tocsr()
+    top = layers * tokens
+    flows = [[maximum_flow(graph, top + one, other).flow_value for other in range(tokens)] for one in range(tokens)]
+    return torch.tensor(flows, dtype=capacities.dtype, device=capacities.device) / _CAPACITY
+
+
+def _centred(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Return γ ⊙ (vector − its mean), the part of a LayerNorm that is linear."""
+    centred = vectors - vectors.mean(-1, keepdim=True)
+    return centred if norm.weight is None else centred * norm.weight
