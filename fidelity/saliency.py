@@ -12,10 +12,16 @@ from fidelity.classified import ClassifiedBatch, select_texts
 from metrics.distributions import tvd
 
 Ranking = Literal[
-    "random", "attention", "attention_gradient", "attention_times_gradient", "leave_one_out", "integrated_gradients"
+    "random",
+    "attention",
+    "attention_norm",
+    "attention_gradient",
+    "attention_times_gradient",
+    "leave_one_out",
+    "integrated_gradients",
 ]
 """Rankings of positions. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
-`attention_times_gradient`, α ∂p/∂α."""
+`attention_times_gradient`, α ∂p/∂α. `attention_norm`, ‖α W h‖, is Kobayashi et al.'s (2020) norm for a classifier."""
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 
 Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out"]
@@ -147,6 +153,20 @@ class Saliency:
         weights = self.classified.weights.detach().requires_grad_()
         gradients = decision_gradient(self.classified, self.classified.logits(weights), weights)
         return gradients.masked_fill(~self.classified.mask, 0)
+
+    @cached_property
+    def attention_norm(self) -> Tensor:
+        """Norm of what attention adds to the logits, ‖α ∂logits/∂α‖ over the classes, `[batch, positions]`.
+
+        Where the logits are linear in the weights, as W Σ α h, it is ‖α W h‖: the norm of Kobayashi et al.
+        (2020, §3) for hidden states h and the last layer W. The norms of all heads are summed. The hidden
+        states that attention averages are held fixed. The norm is 0 outside the mask.
+        """
+        weights = self.classified.weights.detach().requires_grad_()
+        logits = self.classified.logits(weights).sum(0)
+        by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]
+        norms = weights.detach() * torch.stack(by_class).square().sum(0).sqrt()
+        return norms.masked_fill(~self.classified.mask, 0).sum(0)
 
     @cached_property
     def attention_gradient(self) -> Tensor:

@@ -146,11 +146,36 @@ def test_gradients_of_attention_are_finite_differences_under_the_same_hidden_sta
     assert saliency_of(found).attention_gradient[found.mask].abs().min() > 0
 
 
+def test_the_norm_of_attention_is_that_of_the_weighted_state_after_the_last_layer() -> None:
+    found = classified("flat", time=9)
+    model = found.checkpoint.model
+    assert isinstance(model, AttentionClassifier)
+    hidden, last = found.output.levels["word"].hidden, model.decision.weight
+    norms = saliency_of(found).attention_norm
+    for text, position in np.ndindex(tuple(norms.shape)):
+        weighted = found.attention[text, position] * last @ hidden[text, position]
+        assert float(norms[text, position]) == pytest.approx(math.hypot(*weighted.tolist()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_norm_of_attention_is_of_the_change_of_all_logits(kind: Kind) -> None:
+    found = classified(kind, time=9)
+    norms = torch.zeros_like(found.attention)
+    for head, position in np.ndindex(len(found.weights), norms.size(1)):
+        change = torch.zeros_like(found.weights)
+        change[head, :, position] = STEP
+        higher, lower = (found.logits(found.weights + sign * change) for sign in (1, -1))
+        slope = ((higher - lower) / (2 * STEP)).square().sum(-1).sqrt()
+        norms[:, position] += (found.weights[head, :, position] * slope).masked_fill(~found.mask[:, position], 0)
+    close(saliency_of(found).attention_norm, norms, 1e-7)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_rankings_are_of_the_slots_that_get_weight(kind: Kind) -> None:
     found = classified(kind, time=12)
     expected = {
         "attention": found.weights.mean(0),
+        "attention_norm": saliency_of(found).attention_norm,
         "attention_gradient": saliency_of(found).attention_gradient,
         "attention_times_gradient": saliency_of(found).attention_times_gradient,
         "leave_one_out": saliency_of(found).leave_one_out,
