@@ -65,4 +65,5 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.view
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.quantities
 	$(BIN)/python -m benchmarks.devices

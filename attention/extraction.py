@@ -8,6 +8,7 @@ import ctypes
 import os
 import shutil
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,6 +64,8 @@ BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Largest number of pieces × pieces, padding included: it bounds the weights of a layer."""
 WORKERS = 8  # largest number of concurrent forward passes on a CPU
+SAMPLE, SAMPLED = 16, 30.0
+"""Largest number of forward passes from which the time of a slow quantity is estimated, and their longest time in s."""
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
 """Largest size in bytes of the tensors that all concurrent passes keep. A single input may take more."""
 
@@ -465,6 +468,8 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
         of, sizes = f"{len(missing)} of {len(shards)} shards", f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"
         line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {of}, {sizes} → {folder}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if items.extraction.options.measured.is_slow and mine:
+        _check_time(encoder, items, mine)
     drawn, total = ranks.rank == 0 and console.is_terminal and is_logged(), sum(len(shards[shard]) for shard in mine)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -486,6 +491,39 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
             sealed = writer.submit(seal_part, path, sha, _stem(shard), ".safetensors", digests)
         if sealed is not None:
             sealed.result()
+
+
+def _check_time(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> None:
+    """Estimate the time of a slow quantity from a sample of forward passes, and print it.
+
+    Raises:
+        UserError: It is longer than the option `minutes`.
+    """
+    options = items.extraction.options
+
+    def work(job: Pass) -> int:
+        texts = [items.inputs[item][part] for item, part in job[1]]
+        longest = max(map(len, texts))
+        return sum(options.measured.work(longest, text.words + 2) for text in texts)
+
+    jobs = sorted(
+        ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type)), key=work
+    )
+    seen, start, taken = 0, time.monotonic(), 0.0
+    with closing(passes(encoder, items, jobs[:: -(-len(jobs) // SAMPLE)])) as sample:
+        for job, _ in sample:  # the least work first: the longest texts may take hours
+            seen, taken = seen + work(job), time.monotonic() - start
+            if taken > SAMPLED:
+                break
+    minutes = taken / 60 * sum(map(work, jobs)) / seen
+    said = f"{options.quantity} of {items.extraction.corpus.name}: about {minutes:.1f} minutes, by a sample"
+    if minutes > options.minutes:
+        raise UserError(
+            f"{said}, more than --data.init_args.options.minutes {options.minutes:g}. Raise it, read fewer sentences, "
+            "or choose another quantity."
+        )
+    if is_logged():
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _counted(tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:

@@ -176,6 +176,7 @@ class Quantity(ABC):
         sums_to_one: True if the rows over words sum to one.
         needs_lower: True if all lower layers are needed.
         needs_parts: True if more than the weights is needed.
+        is_slow: True if the time must be estimated before, by `work`.
     """
 
     name: ClassVar[QuantityName]
@@ -184,6 +185,7 @@ class Quantity(ABC):
     sums_to_one: ClassVar[bool] = False
     needs_lower: ClassVar[bool] = False
     needs_parts: ClassVar[bool] = True
+    is_slow: ClassVar[bool] = False
 
     def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
         self.parts, self.real, self.columns = parts, real, columns
@@ -192,6 +194,16 @@ class Quantity(ABC):
     def undefined(cls, part: LayerParts) -> str:
         """Return why the quantity is not defined for a layer, with a remedy; empty if it is defined."""
         return ""
+
+    @classmethod
+    def work(cls, pieces: int, words: int) -> int:
+        """Return the work on a text of a slow quantity, in any unit.
+
+        Args:
+            pieces: Number of pieces of the text, padding included.
+            words: Number of its words.
+        """
+        return pieces * words
 
     @abstractmethod
     def maps(self, layer: int, call: LayerCall) -> Tensor:
@@ -287,7 +299,7 @@ class ValueZeroing(Quantity):
     sum. The layer runs once for each word.
     """
 
-    name, has_heads, sums_to_one = "value_zeroing", False, True
+    name, has_heads, sums_to_one, is_slow = "value_zeroing", False, True, True
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         """Return the maps from pieces to positions, `[batch, 1, pieces, positions]`."""
@@ -374,7 +386,11 @@ class Flow(Quantity):
     Rows are divided by their sum. For each layer and each pair of tokens one flow is computed, on the CPU.
     """
 
-    name, has_heads, sums_to_one, needs_lower, needs_parts = "flow", False, True, True, False
+    name, has_heads, sums_to_one, needs_lower, needs_parts, is_slow = "flow", False, True, True, False, True
+
+    @classmethod
+    def work(cls, pieces: int, words: int) -> int:
+        return pieces**4  # one flow for each pair of pieces, through edges between all pairs
 
     def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
         super().__init__(parts, real, columns)

@@ -28,7 +28,7 @@ from attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, Quant
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
-from results.errors import UserError, check_values, counted
+from results.errors import UserError, check_numbers, check_values, counted
 
 TooLong = Literal["error", "skip", "window"]
 Precision = Literal["float16", "float32"]
@@ -39,6 +39,7 @@ UNKNOWN_WORDS = "words_with_unknown_token"
 SHARDS = 32
 """Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
 LEAST, MOST = 128, 15_000  # an efficient forward pass on a CPU; with padding about one pass on a GPU
+_APART = ("quantity", "minutes")  # options that are not among the `options` of a store's identity
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
@@ -59,6 +60,8 @@ class Options:
             row of the `first` piece (their released code).
         quantity: What is measured between two words: raw `attention`, or another quantity of `attention.quantities`.
             Those that are not within 0 and 1 are kept in single precision, whatever `precision` says.
+        minutes: Longest time that the extraction of a slow quantity, `value_zeroing` or `flow`, may take by the
+            estimate that is made before it.
 
     Raises:
         UserError: A value is not allowed, or layers or heads are not ascending numbers from 1.
@@ -70,9 +73,11 @@ class Options:
     too_long: TooLong = "error"
     from_pieces: FromPieces = "mean"
     quantity: QuantityName = "attention"
+    minutes: float = 60
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
+        check_numbers(self, above=0, minutes=self.minutes)
         for name in ("layers", "heads"):
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
@@ -145,7 +150,7 @@ class Extraction:
             identity |= {
                 "encoder": self.encoder.identity(digests),
                 "alignment": ALIGNMENT_VERSION,
-                "options": {name: value for name, value in asdict(self.options).items() if name != "quantity"},
+                "options": {name: value for name, value in asdict(self.options).items() if name not in _APART},
                 "quantities": [quantity := self.options.quantity],
             }
             if quantity != "attention":  # stores of attention keep the keys that they had without other quantities

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Literal, cast, overload
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from attention.alignment import AlignedPieces, AlignmentError
 from attention.encoder import LoadedEncoder
 from attention.extraction import extract
-from attention.quantities import QuantityName
+from attention.quantities import QUANTITIES, QuantityName
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
@@ -149,14 +149,17 @@ class WordAttention(Sequence[xr.DataArray]):
                 "Compute it with over='words', call view() on the result, and pass the attention over pieces as "
                 "`pieces`."
             )
+        values, own = shown(array.to_numpy())
         first = int(numbers[0])  # 0 where there is a start delimiter
         last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
         return View(
             title or " ".join(words),
             [str(name) for name in array["from"].to_numpy()],
-            array.to_numpy(),
+            values,
             array["layer"].to_numpy().tolist(),
             array["head"].to_numpy().tolist(),
+            quantity=titled(str(array.name)),
+            unit=unit_of(str(array.name)),
             delimiters=np.flatnonzero((numbers == 0) | (numbers == len(words) + 1)).tolist(),
             arcs=[(start - first, end - first, label) for start, end, label in arcs],
             clusters=[[(start - first, end - first) for start, end in spans] for spans in clusters],
@@ -164,7 +167,7 @@ class WordAttention(Sequence[xr.DataArray]):
                 name: [*([0.0] * (1 - first)), *values, *([0.0] * last)] for name, values in (saliency or {}).items()
             },
             pieces=None if pieces is None else pieces.between(place, first),
-            notes=notes,
+            notes=[*notes, *own],
         )
 
     def between(self, sentence: int, first: int) -> PieceValues:
@@ -181,7 +184,7 @@ class WordAttention(Sequence[xr.DataArray]):
         """
         array = self[sentence]
         of = (array["from_word"].to_numpy() - first).tolist()
-        return PieceValues([str(name) for name in array["from"].to_numpy()], of, array.to_numpy())
+        return PieceValues([str(name) for name in array["from"].to_numpy()], of, shown(array.to_numpy())[0])
 
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """Return the arguments of bertviz: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
@@ -195,6 +198,22 @@ class WordAttention(Sequence[xr.DataArray]):
         array = self[self.place(sentence)]
         layers = torch.from_numpy(array.to_numpy())
         return tuple(layer[None] for layer in layers), [str(word) for word in array["to"].to_numpy()]
+
+
+def titled(quantity: str) -> str:
+    """Return the name of a quantity in running text."""
+    return quantity.replace("_", " ")
+
+
+def unit_of(quantity: str) -> str:
+    """Return the unit of a quantity by its name: `fraction` if rows sum to one, else `ratio`."""
+    return "fraction" if QUANTITIES[cast(QuantityName, quantity)].sums_to_one else "ratio"
+
+
+def shown(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], list[str]]:
+    """Return values for a `View`, negative ones as 0, and a note that says how many these are."""
+    below = int((values < 0).sum())
+    return values.clip(min=0), [f"{below} of {values.size} values are negative, and shown as 0."] if below else []
 
 
 class Encoder(LoadedEncoder):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel
 
-from attention import Encoder, EncoderSpec, Extraction, Items, Store, cut_sentences, make_store, resolve
+from attention import Encoder, EncoderSpec, Extraction, Items, Options, Store, cut_sentences, make_store, resolve
 from attention.extraction import WORKERS, batches, extract, in_order, pad, shapes
 from attention.store import seal_part, write_shard
 from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
@@ -23,6 +23,7 @@ from processes.ranks import Ranks
 from results.digests import Digests
 
 REFERENCE_SENTENCES = 400
+DEFAULT_OPTIONS = Options()
 
 
 class TimedExtraction:
@@ -35,10 +36,10 @@ class TimedExtraction:
         store: The last one made.
     """
 
-    def __init__(self, corpus: Path, encoder: Encoder, folder: Path) -> None:
+    def __init__(self, corpus: Path, encoder: Encoder, folder: Path, options: Options = DEFAULT_OPTIONS) -> None:
         self.treebank = read_treebank(corpus)
         self.encoder, self._folder = encoder, folder
-        self._extraction = Extraction(corpus, {"name": "benchmark"}, encoder.source)
+        self._extraction = Extraction(corpus, {"name": "benchmark"}, encoder.source, options)
         self._digests = Digests(folder)
         self._extraction.identity(self._digests)
         self.store: Store | None = None

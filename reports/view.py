@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from torch.nn.functional import normalize
 
 from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
+from attention.quantities import QuantityName
 from attention.store import FORMAT, MANIFEST, Store
+from attention.words import shown, titled, unit_of
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
 from corpora.document import Document, cut, windows_from_table
@@ -299,16 +302,17 @@ def _open_store(folder: Path) -> Store:
     return store
 
 
-def store_view(folder: Path, item: int, quantity: str) -> View:
+def store_view(folder: Path, item: int, quantity: str = "") -> View:
     """Return the view of one item of a store of extracted data.
 
     Args:
         folder: Folder of the store.
         item: Number of the item, from 1.
-        quantity: Values to show. `attention` is the attention between words. `hidden` is the cosines
-            between the hidden states of words, negative ones as 0. `antecedent`, in stores of coreference
-            data, is the attention between the head words of mentions; if the store has it, also the
-            attention between these and all other words. Other cells are 0.
+        quantity: Values to show; by default those between words that the store holds. `attention`, or
+            another quantity of `attention.quantities`, is between words; negative values are shown as 0.
+            `hidden` is the cosines between the hidden states of words. `antecedent`, in stores of
+            coreference data, is the quantity between the head words of mentions; if the store has it, also
+            between these and all other words. Other cells are 0.
 
     Raises:
         UserError: There is no such store or item, or the store does not have the quantity.
@@ -319,12 +323,13 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
     held, manifest = store.manifest.quantities, store.manifest
     if not held:
         raise UserError(f"{folder}: the store has no values to show, only words. Show texts with --text or --corpus.")
+    quantity = quantity or manifest.maps
     if quantity not in held:
         raise UserError(f"--quantity {quantity}: the store has no {quantity}. Choose {' or '.join(held)}.")
     text, hidden = _labelled(store, item - 1), quantity == "hidden"
-    start, end = (quantity == "attention" and manifest.delimiters[side] for side in ("start", "end"))
+    start, end = (quantity == manifest.quantity and manifest.delimiters[side] for side in ("start", "end"))
     words = ["[start]"] * start + list(text.words) + ["[end]"] * end
-    values, notes = {"attention": _attention, "hidden": _cosines, "antecedent": _antecedents}[quantity](store, item - 1)
+    values, notes = {"hidden": _cosines, "antecedent": _antecedents}.get(quantity, _between_words)(store, item - 1)
     shift = 1 - start  # words of a text count from 1
     return View(
         text.title,
@@ -332,8 +337,8 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
         values,
         manifest.hidden.layers if hidden else [layer + 1 for layer in manifest.layers],
         [1] if hidden else [head + 1 for head in manifest.heads],
-        quantity="cosine of hidden states" if hidden else "attention",
-        unit="ratio" if hidden else "fraction",
+        quantity="cosine of hidden states" if hidden else titled(manifest.quantity),
+        unit="ratio" if hidden else unit_of(manifest.quantity),
         delimiters=[0] * start + [len(words) - 1] * end,
         arcs=[(one - shift, two - shift, label) for one, two, label in text.arcs],
         clusters=[[(first - shift, last - shift) for first, last in cluster] for cluster in text.clusters],
@@ -353,18 +358,15 @@ def _labelled(store: Store, item: int) -> Marked:
 Values = tuple[np.ndarray, list[str]]  # [layers, heads, from, to], and notes
 
 
-def _attention(store: Store, item: int) -> Values:
+def _between_words(store: Store, item: int) -> Values:
     there = store.manifest.delimiters
     kept = slice(0 if there["start"] else 1, None if there["end"] else -1)
-    return store.read("attention", item).numpy()[..., kept, kept], []
+    return shown(store.read(store.manifest.maps, item).numpy()[..., kept, kept])
 
 
 def _cosines(store: Store, item: int) -> Values:
     states = normalize(store.read("hidden", item).float(), dim=-1)
-    cosines = states @ states.mT
-    below = int((cosines < 0).sum())
-    notes = [f"{below} of {cosines.numel()} cosines are negative, and shown as 0."] if below else []
-    return cosines.clamp(min=0)[:, None].numpy(), notes
+    return shown((states @ states.mT)[:, None].numpy())
 
 
 def _antecedents(store: Store, item: int) -> Values:
@@ -378,9 +380,9 @@ def _antecedents(store: Store, item: int) -> Values:
         values[:, :, heads] = kept[0]
         values[:, :, :, heads] = kept[1].swapaxes(-1, -2)
     between = "each other" if kept.ndim == 4 else "and from all words"
-    return values, [
-        f"Of {len(heads)} head words of mentions the attention to {between} is kept; all other cells are empty."
-    ]
+    what, (values, notes) = titled(store.manifest.quantity), shown(values)
+    kept_cells = f"Of {len(heads)} head words of mentions the {what} to {between} is kept; all other cells are empty."
+    return values, [kept_cells, *notes]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -398,13 +400,18 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--list", action="store_true", help="say what there is in the corpus or the store, and leave")
     source.add_argument("--store", type=Path, metavar="FOLDER", help="a store of attention, instead of an encoder")
     source.add_argument("--item", type=int, default=1, metavar="N", help="of the store, from 1 (%(default)s)")
-    shown = parser.add_argument_group("what is shown")
-    shown.add_argument("--layers", nargs="+", type=int, metavar="N", help="from 1 (all)")
-    shown.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
-    shown.add_argument("--quantity", default="attention", choices=("attention", "hidden", "antecedent"))
-    shown.add_argument("--pieces", action="store_true", help="also between the pieces of words")
-    shown.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier, or its run")
-    shown.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
+    what = parser.add_argument_group("what is shown")
+    what.add_argument("--layers", nargs="+", type=int, metavar="N", help="from 1 (all)")
+    what.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
+    what.add_argument(
+        "--quantity",
+        default="",
+        choices=(*get_args(QuantityName), "hidden", "antecedent"),
+        help="attention, or another quantity; of a store, what it has",
+    )
+    what.add_argument("--pieces", action="store_true", help="also between the pieces of words")
+    what.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier, or its run")
+    what.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("view.html"), metavar="FILE", help="the page (%(default)s)")
     return parser
 
@@ -422,7 +429,7 @@ def _check(options: argparse.Namespace) -> None:
         "--layers, --heads, --pieces and --saliency need --text or --corpus. Leave them out with --store.": store
         and (options.layers or options.heads or options.pieces or saliency),
         f"--quantity {options.quantity} is only in stores. Give --store FOLDER --item N.": not store
-        and options.quantity != "attention",
+        and options.quantity in ("hidden", "antecedent"),
         "--id needs a corpus. Give --corpus NAME or FILE.": options.id and not corpus,
         f"--saliency {saliency}: there is no such file. Give a checkpoint of a classifier, or its run.": saliency
         and not saliency.exists(),
@@ -452,7 +459,7 @@ def views(options: argparse.Namespace) -> list[View]:
         model: TextClassifier = TextClassifier.load_from_checkpoint(path)
         texts = [with_saliency(text, path, model.requires_grad_(False)) for text in texts]
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
-    chosen = Options(layers=layers, heads=heads, precision="float32")
+    chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity or "attention")
     return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
 
 

@@ -1,13 +1,16 @@
 """Quantities against published numbers, slow loops, and the outputs of the models themselves."""
 
+import re
 from copy import deepcopy
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedModel
 
@@ -447,3 +450,17 @@ def test_a_model_whose_heads_no_linear_layer_reads_is_refused(folders: dict[str,
     own.dense = nn.Sequential(nn.Tanh(), own.dense)
     with pytest.raises(UserError, match="layer 1: no linear layer reads the output"):
         encoder.attention(SENTENCES, quantity="effective")
+
+
+def test_the_time_of_a_slow_quantity_is_said_before_it_starts(
+    extraction: Extraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = StringIO()
+    monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
+    replace(extraction, options=Options(quantity="value_zeroing")).prepare()
+    assert re.search(r"value_zeroing of corpus.conllu: about \d+\.\d minutes, by a sample", text.getvalue())
+    short = replace(extraction, options=Options(quantity="flow", minutes=1e-6))
+    with pytest.raises(UserError, match=r"more than --data.init_args.options.minutes 1e-06. Raise it, read fewer"):
+        short.prepare()
+    assert not list(short.folder.glob("*.safetensors"))
+    assert short.folder.name == replace(short, options=Options(quantity="flow")).folder.name

@@ -24,6 +24,7 @@ from benchmarks import (
     heads,
     job,
     probe_training,
+    quantities,
     store,
     surface,
 )
@@ -66,6 +67,7 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     ),
     head_distances: ({"over_reference": "reference_s / streamed_s"}, {"segments": 16, "heads": 72}),
     surface: ({"to_bare_forward": "surface_s / bare_forward_s", "capture_to_bare_forward": ""}, {"segments": 30}),
+    quantities: (dict.fromkeys(("norms", "effective", "rollout", "norms_residual"), ""), {"sentences": 30}),
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
     store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
     heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),

@@ -1,0 +1,40 @@
+"""Extraction of each quantity to disk against bare forward passes over the same batches.
+
+`python -m benchmarks.quantities [--json FILE]`
+"""
+
+from pathlib import Path
+from typing import get_args
+
+from attention import Encoder, EncoderSpec, Options, resolve
+from attention.quantities import QUANTITIES, QuantityName
+from benchmarks.extraction import BareForward, TimedExtraction
+from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+
+WANTED = {"norms": "≤ 1.3", "effective": "≤ 1.3", "rollout": "≤ 1.15", "norms_residual": "≤ 2.0"}
+
+
+def measure(settings: Settings, folder: Path, report: Report) -> None:
+    """Extraction of each quantity to disk against bare forward passes over the same batches."""
+    treebanks = Treebanks.choose(settings, folder)
+    encoder = Encoder(resolve(EncoderSpec()))
+    report.figure("corpus", treebanks.corpus, "its dev split, all layers and heads")
+    names = [name for name in get_args(QuantityName) if not QUANTITIES[name].is_slow]
+    jobs = {name: TimedExtraction(treebanks.dev, encoder, folder, Options(quantity=name)) for name in names}
+    items = jobs["attention"].items()
+    bare = BareForward(encoder, items)
+    seconds = alternate(settings.rounds, bare=timed(bare), **{name: timed(job) for name, job in jobs.items()})
+    report.figure("sentences", len(items), "extracted")
+    report.seconds("bare_forward_s", seconds["bare"], "sdpa forward passes over the same batches, one after the other")
+    for name in names:
+        meaning = "extraction to disk ÷ the bare forward passes"
+        report.ratio(name, seconds[name], seconds["bare"], meaning, wanted=WANTED.get(name, ""))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run("quantities", measure, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
