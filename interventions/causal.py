@@ -387,6 +387,11 @@ class CausalCheck(NestedExperiment):
                 "CausalCheck needs the attention of all heads: leave out --data.init_args.options.layers and "
                 "--data.init_args.options.heads."
             )
+        if data.options.quantity != "attention":
+            raise UserError(
+                "CausalCheck changes attention weights, so its probe must read them, not "
+                f"{data.options.quantity}. Leave out --data.init_args.options.quantity."
+            )
         check_relations(self.relations, data.relations)
         layers = len(data.layers)
         if not 1 <= self.upper < layers:

@@ -83,6 +83,8 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
             source["encoder"] = data.encoder_identity
         if "attention" in reads:
             sizes = replace(sizes, layers=data.layers, heads=data.heads)
+            if data.options.quantity != "attention":
+                source["options.quantity"] = data.options.quantity
         if "vectors" in reads:
             if data.vectors is None:
                 raise UserError(

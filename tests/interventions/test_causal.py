@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-from attention import Encoder, EncoderSpec, resolve
+from attention import Encoder, EncoderSpec, Options, resolve
 from attention.alignment import AlignedPieces, split_words
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
@@ -249,6 +249,7 @@ def test_random_sets_that_share_heads_are_counted() -> None:
         ({"random": 0}, {}, "random is 0, but must be at least 1"),
         ({}, {"encoder": None}, "needs attention, but --data.init_args.encoder is null"),
         ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
+        ({}, {"options": Options(quantity="norms")}, "its probe must read them, not norms"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

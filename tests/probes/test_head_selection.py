@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from attention import EncoderSpec, Options
+from attention.quantities import QuantityName
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from heads import Baselines
 from metrics.trees import maximum_arborescence
@@ -378,3 +379,19 @@ def test_weighted_scores_have_the_type_of_the_terms(dtype: torch.dtype) -> None:
     found = weighted_scores(attention, first.to(dtype), second.to(dtype))
     assert found.dtype == dtype
     torch.testing.assert_close(found.float(), weighted_scores(attention, first, second), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("quantity", ["norms", "effective", "rollout"])
+def test_a_probe_reads_the_quantity_of_the_options_and_its_checkpoint_no_other(
+    quantity: QuantityName, make_data: MakeData, tmp_path: Path
+) -> None:
+    data = make_data(options=Options(quantity=quantity))
+    runner = trainer(1)
+    runner.fit(AttentionOnlyProbe(), datamodule=data)
+    runner.save_checkpoint(tmp_path / "trained.ckpt")
+    batch = data.splits["dev"][[0]]
+    assert torch.equal(batch.attention[0], data.splits["dev"].store.read(quantity, 0))
+    assert batch.attention.size(2) == (1 if quantity == "rollout" else 4)
+    again = make_data(options=Options(heads=(1,) if quantity == "rollout" else None))
+    with pytest.raises(TrainingError, match=r"The checkpoint was trained on .* --data.init_args.options.quantity"):
+        scored(AttentionOnlyProbe(), again, tmp_path / "trained.ckpt")
