@@ -143,6 +143,8 @@ def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Genera
         states if the store has any.
     """
     on_gpu = encoder.device.type == "cuda"
+    if items.extraction.options.measured.needs_parts:
+        _ = encoder.parts  # found in a forward pass that no other thread may disturb
 
     def compute(job: Pass) -> Kept:
         _, batch = job
