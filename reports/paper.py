@@ -21,9 +21,9 @@ from rich.text import Text
 
 from metrics.bootstrap import paired_bootstrap
 from processes.jobs import results_of
-from reports.reader import Record, RecordError, averaged, first_of, over_seeds, read_record, read_table
+from reports.reader import Record, RecordError, first_of, over_seeds, read_record
 from reports.tables import DASH, number, score_cell
-from results import Estimate, Unit, UserError, command
+from results import Estimate, UserError, command
 from results.digests import digest
 from results.errors import counted, near
 from results.files import write_atomically
@@ -50,9 +50,7 @@ class Finding:
     """Published finding, and how it is judged here.
 
     The place of a number is `ROW@SCORE`, or `ROW@TABLE:COLUMN[KEY=VALUE;KEY=VALUE]` for a cell of a
-    table; ROW is a row of the plan. Without `ROW@` it is the row of `ours`. As a VALUE, `last` is the
-    largest number of a column, such as the last layer, `last-1` the one before, and `middle` the middle
-    one; `[max]` is the row with the largest number in COLUMN.
+    table, as in `Record.number`; ROW is a row of the plan. Without `ROW@` it is the row of `ours`.
 
     Attributes:
         paper: Name of the page of the paper, such as `clark2019`.
@@ -196,7 +194,8 @@ class Numbers:
         name = _MINUS.join(places)
         keys = " ".join(self.keys[row_of(place)] for place in places)
         if all(row_of(place) in self.runs for place in places):
-            found = difference(places, self.runs) if places[1:] else number_in(name, self.runs)
+            row, _, score = name.partition("@")
+            found = difference(places, self.runs) if places[1:] else over_seeds(self.runs[row], score)
             self.now[name] = [found.value, found.low, found.high, found.unit, keys]
         elif self.before.get(name, [None])[-1] == keys:
             self.now[name] = self.before[name]
@@ -244,54 +243,6 @@ def numbers_of(rows: Sequence[Row], runs: Mapping[str, Record], before: Kept, no
         elif records:
             notes.append(f"row `{row.name}` is not used: {len(records)} of its {wanted} runs are finished")
     return Numbers(whole, keys, before)
-
-
-def number_in(place: str, runs: Runs) -> Estimate:
-    """Return the number at a place of the results of all seeds of a row, as a mean over them.
-
-    Raises:
-        UserError: There is no such number in the results.
-    """
-    row, _, cell = place.partition("@")
-    named, _, where = cell.removesuffix("]").partition("[")
-    name, _, column = named.partition(":")
-    for record in runs[row]:
-        known = record.content["tables"] if column else record.scores
-        if name not in known:
-            raise UserError(f"{record.path} has no `{name}`{near(name, known)}")
-    if column:
-        return averaged([_cell(record, name, column, where) for record in runs[row]])
-    return over_seeds(runs[row], name)
-
-
-def _cell(record: Record, table: str, column: str, where: str) -> Estimate:
-    """Return the number in one cell of a table of a run, with its interval."""
-    frame, of_table = read_table(record, table, str), record.content["columns"][table]
-    try:
-        rows = _rows_where(frame, column, where)
-        if len(rows) != 1:
-            raise ValueError(counted(len(rows), "row"))
-        units = of_table["units"].get(column, "count")
-        unit: Unit = units if isinstance(units, str) else units[rows.index[0]]  # type: ignore[assignment]
-        ends = ("low", "high") if of_table["interval"] == column else (f"{column}.low", f"{column}.high")
-        value, *interval = (float(one) for one in rows.reindex(columns=[column, *ends]).iloc[0])
-        return Estimate(value, *interval, unit=unit)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{record.path}: table `{table}` has not one row with a number in `{column}` where {where}: {error}"
-        ) from None
-
-
-def _rows_where(frame: pd.DataFrame, column: str, where: str) -> pd.DataFrame:
-    """Return the rows that fulfil the condition of a place; see `Finding`."""
-    if where == "max":
-        return frame.loc[[frame[column].astype(float).idxmax()]]
-    for key, _, value in (pair.partition("=") for pair in where.split(";")):
-        if re.fullmatch(r"middle|last(-\d+)?", value):
-            last = frame[key].astype(int).max()
-            value = str(math.ceil(last / 2) if value == "middle" else last - int(value.partition("-")[2] or 0))
-        frame = frame[frame[key] == value]
-    return frame
 
 
 def difference(places: Sequence[str], runs: Runs) -> Estimate:

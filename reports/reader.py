@@ -1,6 +1,8 @@
 """Reads results back from `results.json`: scores with units, counts per item, and many runs at once."""
 
 import json
+import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,6 +86,44 @@ class Record:
             for name, one in self.scores.items()
         ]
 
+    def has(self, place: str) -> bool:
+        """Return whether there is a score of this name, or the table of a cell; see `number`."""
+        table, of_cell, _ = place.partition(":")
+        return table in self.content["tables"] if of_cell else place in self.scores
+
+    def number(self, place: str) -> Estimate:
+        """Return a score, or the number in a cell of a table, with its interval.
+
+        Args:
+            place: Name of the score, or `TABLE:COLUMN[KEY=VALUE;KEY=VALUE]` for the one row of a table with
+                these values. As a VALUE, `last` is the largest number of a column, such as the last layer,
+                `last-1` the one before, and `middle` the middle one; `[max]` is the row with the largest
+                number in COLUMN.
+
+        Raises:
+            RecordError: There is no such score or cell.
+        """
+        name, of_cell, cell = place.partition(":")
+        if not self.has(place):
+            known = self.content["tables"] if of_cell else self.scores
+            raise RecordError(f"{self.path} has no `{name}`{near(name, known)}")
+        if not of_cell:
+            return self.scores[name]
+        frame, about = read_table(self, name, str), self.content["columns"][name]
+        column, _, where = cell.removesuffix("]").partition("[")
+        try:
+            rows = _rows_where(frame, column, where)
+            if len(rows) != 1:
+                raise ValueError(counted(len(rows), "row"))
+            units = about["units"].get(column, "count")
+            unit: Unit = units if isinstance(units, str) else units[rows.index[0]]  # type: ignore[assignment]
+            ends = ("low", "high") if about["interval"] == column else (f"{column}.low", f"{column}.high")
+            value, *interval = (float(one) for one in rows.reindex(columns=[column, *ends]).iloc[0])
+            return Estimate(value, *interval, unit=unit)
+        except (KeyError, ValueError) as error:
+            fault = f"table `{name}` has not one row with a number in `{column}` where {where}: {error}"
+            raise RecordError(f"{self.path}: {fault}") from None
+
     def counts(self, score: str, *, by_id: bool = False) -> pd.DataFrame:
         """Return the numerator and the denominator of a score for each test item.
 
@@ -147,6 +187,18 @@ class Record:
         return counts
 
 
+def _rows_where(frame: pd.DataFrame, column: str, where: str) -> pd.DataFrame:
+    """Return the rows of a table that fulfil the condition of a place; see `Record.number`."""
+    if where == "max":
+        return frame.loc[[frame[column].astype(float).idxmax()]]
+    for key, _, value in (pair.partition("=") for pair in where.split(";")):
+        if re.fullmatch(r"middle|last(-\d+)?", value):
+            last = frame[key].astype(int).max()
+            value = str(math.ceil(last / 2) if value == "middle" else last - int(value.partition("-")[2] or 0))
+        frame = frame[frame[key] == value]
+    return frame
+
+
 def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, with its standard deviation over them.
 
@@ -155,13 +207,13 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     intervals; it is nan if a run has none.
 
     Args:
-        records: The runs, each with this score.
-        score: Name of the score.
+        records: The runs.
+        score: Name of the score, or place of a cell of a table; see `Record.number`.
 
     Raises:
-        RecordError: The counts of a run cannot be read.
+        RecordError: A run has no such number, or its counts cannot be read.
     """
-    found = averaged([one.scores[score] for one in records])
+    found = averaged([one.number(score) for one in records])
     counted_all = all(score in one.content["ratios"] and one.items is not None for one in records)
     if counted_all and (len(records) > 1 or records[0].scores[score].low is None):
         counts = pd.concat([one.counts(score) for one in records])

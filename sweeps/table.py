@@ -71,7 +71,7 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
 def _epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:
     """Return the mean number of epochs over the seeds of a row, from the runs that have its first score."""
     first = next(filter(None, row.scores.values()), "")
-    trained = [next((one.epochs for one in runs if first in one.scores), None) for runs in done.values()]
+    trained = [next((one.epochs for one in runs if one.has(first)), None) for runs in done.values()]
     return mean_and_sd([epochs for epochs in trained if epochs is not None])[0]
 
 
@@ -79,7 +79,7 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
     """Return the mean of a score over the seeds of a row, with interval and standard deviation; nan without a run."""
     givers = []
     for seed, runs in done.items() if score else ():
-        giver = next((one for one in runs if score in one.scores), None)
+        giver = next((one for one in runs if one.has(score)), None)
         if giver is None:
             there = [name for one in runs for name in one.scores]
             files = ", ".join(str(one.path) for one in runs)
@@ -96,7 +96,8 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
         return over_seeds(givers, score)
     except RecordError as error:
         faults.append(f"row `{row.name}` has no interval: {error}")
-        return replace(averaged([one.scores[score] for one in givers]), low=NAN, high=NAN)
+        known = [one.scores[score] for one in givers if score in one.scores]
+        return replace(averaged(known or [Estimate(NAN, unit="ratio")]), low=NAN, high=NAN)
 
 
 def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Path) -> pd.DataFrame:
@@ -105,12 +106,19 @@ def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Pat
     for row in rows:
         for seed, run in ((seed, run) for seed, runs in row.runs.items() for run in runs if run.key in records):
             record = records[run.key]
-            known = {name: score.value for name, score in record.scores.items()}
             folder = Path(os.path.relpath(record.path.parent, out / "runs")).as_posix()
-            values = [known.get(score, NAN) for score in row.scores.values()]
+            values = [_value(record, score) for score in row.scores.values()]
             lines.append([*row.labels, seed, run.command, run.config.as_posix(), folder, record.epochs, *values])
     columns = [*labels, *RUN_COLUMNS, *rows[0].scores]
     return pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(("epochs", *rows[0].scores), np.float64))
+
+
+def _value(record: Record, score: str) -> float:
+    """Return a number of a run; nan if it has none."""
+    try:
+        return record.number(score).value
+    except RecordError:
+        return NAN
 
 
 def _common(descriptions: Sequence[Mapping[str, object]]) -> dict[str, object]:
