@@ -235,6 +235,46 @@ def _unattached(words: Sequence[Word]) -> list[Word]:
     return [word for word in words if word.head is None]
 
 
+@cache
+def sample_vocabulary() -> Mapping[str, frozenset[str]]:
+    """Return every word that the grammar can generate, in lower case, in alphabetical order.
+
+    Each word has its tags of the Penn Treebank (`_` for a word without one), and the symbols of the grammar that list
+    it, for instance `NN` and `KIN` for a noun of compounds or `GOOD` for a word of praise.
+    """
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    of_documents = [_RULES, *_KINDS.values(), *_VERBS, *chain(*_GRAMMAR["cast"])]
+    scopes = [*of_documents, _GRAMMAR["reviews"], *_GRAMMAR["domains"]]
+    for symbol, definition in chain.from_iterable(scope.items() for scope in scopes):
+        if isinstance(definition, list):
+            _add_literals(definition, found)
+        elif isinstance(definition, str) and symbol not in ("KIND", "OF", "RELATION"):
+            for word in definition.split():
+                found[word.lower()] |= {symbol, _TAGS.get(symbol, symbol)}
+                if symbol == "NN":
+                    found[_with_s(word)].add("NNS")
+    for owner in map(str.split, _GRAMMAR["pronouns"].values()):
+        for form, tag in zip(owner, ("PRP", "PRP$"), strict=True):
+            found[form].add(tag)
+    found["'s"].add("POS")
+    found["an"] |= found["a"]
+    return {word: frozenset(found[word]) for word in sorted(found)}
+
+
+def _add_literals(templates: Sequence[str], found: defaultdict[str, set[str]]) -> None:
+    """Add the words that stand in templates themselves, with their tags."""
+    for item in chain.from_iterable(_templates(*templates)):
+        if item["case"]:
+            found[item["case"]].add("IN")
+        if len(item["what"]) == 1 or not item["what"].isupper():
+            forms, tags = (
+                item["what"].split("|"),
+                (item["tag"] or _TAGS.get(item["what"].split("|")[0], "_")).split("|"),
+            )
+            for place, form in enumerate(forms):
+                found[form.lower()].add(tags[min(place, len(tags) - 1)])
+
+
 def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
     """Write the sample documents in three formats, and return the CoNLL-U file of each split.
 
