@@ -1,0 +1,123 @@
+"""Transformers without knowledge: a classifier with zero weights, and a tokenizer whose pieces are whole words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Split
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
+
+from attention.encoder import EncoderError, refuse_existing
+
+Shape = Literal["bert", "llama"]
+
+SPECIAL: Mapping[Shape, Mapping[str, str]] = {
+    "bert": {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    },
+    "llama": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"},
+}
+"""Special tokens of each architecture, by their names in transformers, in the order of their ids."""
+
+_TEMPLATES = {
+    "bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    "llama": ("<s> $A", "<s> $A <s> $B"),
+}
+_WORDS = r"\w+?(?=n't\b)|n't\b|'s\b|\w+|[^\w\s]"  # "didn't." is did n't .
+
+
+@dataclass(frozen=True, eq=False)
+class WordModel:
+    """A sequence classifier of transformers with a tokenizer of whole words, in memory.
+
+    Attributes:
+        model: The classifier, in eval mode.
+        tokenizer: Fast tokenizer. It lower-cases words, and replaces words outside its vocabulary by the unknown token.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+    def save(self, folder: str | Path) -> Path:
+        """Write model and tokenizer to a new folder as plain files of transformers, and return the folder.
+
+        The folder appears complete or not at all.
+
+        Raises:
+            EncoderError: The folder exists, or cannot be written.
+        """
+        refuse_existing(path := Path(folder).expanduser())
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as made:
+                partial = Path(made) / "model"
+                self.model.save_pretrained(partial)
+                self.tokenizer.save_pretrained(partial)
+                partial.rename(path)
+        except OSError as error:
+            raise EncoderError(
+                f"{path} cannot be written ({error.strerror or error}). Check the path and the disk."
+            ) from error
+        return path
+
+
+def blank_model(shape: Shape, words: Sequence[str], sizes: Mapping[str, object], labels: Sequence[str]) -> WordModel:
+    """Return a classifier all of whose parameters are zero, with a tokenizer of the given words.
+
+    Args:
+        shape: Architecture.
+        words: Vocabulary in lower case. Its ids follow those of the special tokens.
+        sizes: Options of the config; `max_position_embeddings` is also the limit of the tokenizer.
+        labels: Names of the classes in order.
+    """
+    tokenizer = _word_tokenizer(shape, words, sizes["max_position_embeddings"])
+    ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad_token", "bos_token", "eos_token")}
+    config = AutoConfig.for_model(shape, vocab_size=len(tokenizer), **ids, **sizes)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: number for number, label in enumerate(labels)}
+    with torch.random.fork_rng(devices=[]):
+        model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return WordModel(model.eval(), tokenizer)  # type: ignore[no-untyped-call]
+
+
+def set_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """Overwrite parameters of a model, by name.
+
+    Raises:
+        RuntimeError: The model has no parameter of a name, or one of another shape.
+    """
+    named = dict(model.named_parameters())
+    if strange := weights.keys() - named.keys():
+        raise RuntimeError(f"no parameters {sorted(strange)}")
+    model.load_state_dict({name: weights.get(name, parameter) for name, parameter in named.items()}, strict=False)
+
+
+def _word_tokenizer(shape: Shape, words: Sequence[str], longest: object) -> PreTrainedTokenizerFast:
+    special = SPECIAL[shape]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys([*special.values(), *words]))}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=special["unk_token"]))
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = Split(Regex(_WORDS), behavior="removed", invert=True)
+    single, pair = _TEMPLATES[shape]
+    used = [(piece, vocabulary[piece]) for piece in special.values() if piece in pair]
+    tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=used)
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, model_max_length=longest, **special
+    )
