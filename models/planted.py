@@ -1,0 +1,482 @@
+"""Transformers with attention heads written by hand, on which the answers of experiments are known beforehand.
+
+A planted head attends from every token with weight `mass` to its target, and with the rest of the weight to the start
+delimiter. If the token has no target, the start delimiter gets everything. All other heads have small random scores,
+so that a seed draws one model of a distribution. A model without planted heads is the null model.
+
+How the weights are made: the residual stream has one dimension (a *feature*) for each fact about a token, such as its
+position or the relations that it can be the dependent of. One dimension more, the ballast, and another that balances
+it, give all tokens the same mean and norm, so that a layer normalisation changes the features by less than 1 %. The
+score is 0 for the target, log((1 - mass) / mass) for the start delimiter, and below -18 for other tokens. So the norm
+hardly changes the weights, and the length of the sentence does not change them at all.
+
+A score depends on two tokens only, but the nearest candidate to one side depends on the tokens between. So a model
+with a head of the target `relation` has another head in layer 1, the *counter*. It attends evenly to the token and to
+all tokens before it, and its output gives the number of candidates among them, from which the feed-forward network of
+layer 1 makes features. The candidate to attend to is the one with the right number. Heads of the target `same_word`
+of a Llama need it too, because it gives them the absolute position.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attention.blank import SPECIAL, Shape, WordModel, blank_model, set_weights
+from attention.capture import Head, named_heads
+from corpora.sample import sample_vocabulary
+from results.errors import UserError, check_numbers, check_values, one_of
+
+Target = Literal["offset", "same_word", "relation", "delimiter", "evenly", "opinion"]
+
+LABELS = ("negative", "positive")
+"""Classes of the classifier, in the order of their numbers: those of the sample reviews."""
+LONGEST = 64
+"""Largest number of pieces of an input, delimiters included."""
+
+_HEADS, _HIDDEN = 4, 512
+_DIM: Mapping[Shape, int] = {"bert": _HIDDEN // _HEADS, "llama": 160}  # of a head
+_NORM = 40.0  # of a token in the residual stream
+_FAR = 18.0  # distance of other scores from the scores of the target and the start delimiter
+_MOST_ODDS = 8.0  # a mass of 1 is 0.9997
+_CODE = 31  # prime; word codes have twice as many dimensions
+_COUNTED = 10  # candidates in front of a token; farther ones are never a target
+_FLAG, _COUNT = 0.2, 0.25  # size of a feature made by the feed-forward network, and by the counter
+_STEEP = 768.0  # slope of a step: 3 at half a candidate in LONGEST tokens
+_CLOSED = 256.0  # more than _STEEP times the largest output of the counter
+_SCORES, _OUTPUTS = 0.7, 0.15  # standard deviation of the random weights of queries and keys; size of random outputs
+_ROTARY, _FIXED = 4, 16  # pairs of dimensions of RoPE that encode offsets; the first pair that hardly rotates
+_BASE = 1e38  # of RoPE: the frequencies go from 1 to 3e-38
+_PEAK = 0.52  # by how much the peak of a sum of 1 for each rotary pair exceeds its value at other offsets, at least
+
+_NAMES: Mapping[Shape, Mapping[str, str]] = {
+    "bert": {
+        "words": "bert.embeddings.word_embeddings.weight",
+        "query": "bert.encoder.layer.{}.attention.self.query.weight",
+        "key": "bert.encoder.layer.{}.attention.self.key.weight",
+        "value": "bert.encoder.layer.{}.attention.self.value.weight",
+        "output": "bert.encoder.layer.{}.attention.output.dense.weight",
+        "up": "bert.encoder.layer.0.intermediate.dense.weight",
+        "down": "bert.encoder.layer.0.output.dense.weight",
+    },
+    "llama": {
+        "words": "model.embed_tokens.weight",
+        "query": "model.layers.{}.self_attn.q_proj.weight",
+        "key": "model.layers.{}.self_attn.k_proj.weight",
+        "value": "model.layers.{}.self_attn.v_proj.weight",
+        "output": "model.layers.{}.self_attn.o_proj.weight",
+        "up": "model.layers.0.mlp.gate_proj.weight",
+        "down": "model.layers.0.mlp.down_proj.weight",
+    },
+}
+
+
+class Rule(NamedTuple):
+    """The syntactic head of a word, as the nearest candidate to one side.
+
+    Attributes:
+        dependents: Words that have such a head, in lower case.
+        candidates: Words that can be the head, in lower case.
+        side: 1 for candidates after the dependent, -1 for candidates before it.
+    """
+
+    dependents: frozenset[str]
+    candidates: frozenset[str]
+    side: Literal[1, -1]
+
+
+@cache
+def relation_rules() -> Mapping[str, Rule]:
+    """Return the rule of each dependency relation of the sample grammar that has one.
+
+    The share of the gold arcs of a relation that its rule finds is measured in `tests/models/test_planted.py`.
+    """
+    symbols = sample_vocabulary()
+
+    def listed(*wanted: str) -> frozenset[str]:
+        return frozenset(word for word, own in symbols.items() if not own.isdisjoint(wanted))
+
+    auxiliaries = listed("MD") | {"was", "were", "is", "had", "did"}
+    nouns = listed("NN", "NNS") - listed("KIN") - {"yesterday"}  # nouns of compounds precede their heads
+    names, pronouns, adjectives = listed("NNP"), listed("PRP"), listed("JJ")
+    verbs = listed("VB", "VBD", "VBN", "VBG", "VBZ", "VBP") - auxiliaries - nouns
+    entities = nouns | names | pronouns
+    return {
+        "det": Rule(listed("DT"), nouns, 1),
+        "amod": Rule(adjectives, nouns, 1),
+        "nummod": Rule(listed("CD"), nouns, 1),
+        "nmod:poss": Rule(nouns | names | listed("PRP$"), nouns, 1),
+        "nsubj": Rule(entities | {"who"}, verbs, 1),
+        "aux": Rule(auxiliaries, verbs, 1),
+        "cop": Rule(frozenset({"was", "were"}), adjectives, 1),
+        "obj": Rule(entities, verbs, -1),
+        "iobj": Rule(entities, verbs, -1),
+        "obl": Rule(entities, verbs, -1),
+        "nmod": Rule(nouns | names, nouns, -1),
+        "xcomp": Rule(verbs, verbs, -1),
+    }
+
+
+@dataclass(frozen=True)
+class PlantedHead:
+    """An attention head that is written by hand.
+
+    The targets of a token are:
+
+    - `offset`: the token `offset` positions after it, or before it if the number is negative;
+    - `same_word`: the other occurrences of its word in the sentence, in a Llama those before it. With k of them, each
+      has weight mass / (k · mass + 1 - mass), so that the sum is `mass` for one of them and more for several;
+    - `relation`: the syntactic head that `relation_rules` give to it;
+    - `delimiter`: the end delimiter in a BERT. In a Llama, whose tokenizer writes none, it is the start delimiter, and
+      the token itself gets the rest;
+    - `evenly`: every token that it may attend to, with the same weight;
+    - `opinion`: the words of praise and blame of the sample reviews, in a Llama those up to this token. Several of
+      them share the weight as in `same_word`.
+
+    Args:
+        head: Name of the head: layer and head, both from 1, such as `2-3`.
+        target: Kind of target.
+        mass: Attention weight of the target, exact to 0.001; must be 1 for `evenly`.
+        offset: Distance of the target, for `offset` only.
+        relation: Dependency relation, for `relation` only.
+        values: Whether the head has an output. Otherwise its value and output weights are zero.
+
+    Raises:
+        UserError: A value is unknown or out of bounds, or does not go with the target.
+    """
+
+    head: str
+    target: Target
+    mass: float = 1.0
+    offset: int = 0
+    relation: str = ""
+    values: bool = True
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+        check_numbers(self, least=0, most=1, mass=self.mass)
+        if self.target == "evenly" and self.mass != 1:
+            raise UserError(f"PlantedHead {self.head}: mass is {self.mass}, but `evenly` leaves no rest. Give mass 1.")
+        if (self.target == "offset") != (self.offset != 0):
+            raise UserError(
+                f"PlantedHead {self.head}: offset is {self.offset}, but must be a number other than 0 with the target "
+                "`offset`, and 0 with other targets."
+            )
+        if (self.target == "relation") != bool(self.relation):
+            raise UserError(
+                f"PlantedHead {self.head}: relation is {self.relation!r}, but must be given with the target `relation`,"
+                " and with no other target."
+            )
+        if self.relation and self.relation not in relation_rules():
+            raise UserError(
+                f"PlantedHead {self.head}: relation is {self.relation!r}, but must be "
+                f"{one_of(self.relation, relation_rules())}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class PlantedModel(WordModel):
+    """A classifier with planted heads, and its tokenizer; `save` writes them to a folder.
+
+    Attributes:
+        counter: Name of the head that counts candidates; None if no planted head needs it.
+    """
+
+    counter: str | None = None
+
+
+def planted_model(
+    shape: Shape, heads: Sequence[PlantedHead] = (), seed: int = 0, *, layers: int = 3, decision: str | None = None
+) -> PlantedModel:
+    """Make a BERT or Llama with four heads in each layer, some of which are written by hand.
+
+    The model is a sequence classifier of the labels `negative` and `positive`. It reads the output of one head, the
+    `decision`, at the start delimiter of a BERT and at the last token of a Llama: the words of praise in the sample
+    reviews count 1, the words of blame -1, other words 0, each weighted by the attention of the head. If the sum is
+    positive, the label is `positive`. So the decision needs this head and no other, except the counter if the head is
+    one that depends on it.
+
+    The vocabulary has the words of the sample corpora, in lower case.
+
+    Args:
+        shape: `bert` (absolute positions, layer normalisation after each block) or `llama` (RoPE, RMS normalisation
+            before each block, causal).
+        heads: The planted heads.
+        seed: Seed of the random weights and of the codes of words.
+        layers: Number of layers.
+        decision: Name of the planted head that the classifier reads; None for a classifier without knowledge.
+
+    Raises:
+        UserError: A head does not exist or is planted twice; a Llama would attend to later tokens; layer 1 has no head
+            left for the counter, or has a head that needs it; or the head of the decision is not planted, or has no
+            values.
+    """
+    check_values(planted_model, shape=shape, layers=layers, seed=seed)
+    if layers < 1:
+        raise UserError(f"planted_model: layers is {layers}, but must be at least 1.")
+    planted = _checked(shape, heads, layers)
+    if decision is not None and not any(one.head == decision and one.values for one in heads):
+        raise UserError(f"planted_model: the decision is read from {decision}, which is no planted head with values.")
+    needing = [one for one in heads if one.target == "relation" or (one.target == "same_word" and shape == "llama")]
+    counter = _counter_head(needing, planted) if needing else None
+    writer = _Writer(shape, sorted({one.relation for one in needing} - {""}), seed, counter is not None)
+    weights = writer.embeddings() | (writer.counting() if counter else {})
+    for layer in range(layers):
+        drawn = [writer.head(planted.get((layer, head)), decision) for head in range(_HEADS)]
+        if counter and counter[0] == layer:
+            drawn[counter[1]] = writer.counter()
+        weights |= writer.layer(layer, drawn)
+    blank = blank_model(shape, list(sample_vocabulary()), writer.sizes(layers), LABELS)
+    for name, parameter in blank.model.named_parameters():
+        if "norm" in name.lower() and name.endswith("weight"):
+            weights[name] = torch.full_like(parameter, _NORM / math.sqrt(_HIDDEN))
+    set_weights(blank.model, weights | writer.classifier())
+    return PlantedModel(blank.model, blank.tokenizer, f"{counter[0] + 1}-{counter[1] + 1}" if counter else None)
+
+
+def _checked(shape: Shape, heads: Sequence[PlantedHead], layers: int) -> dict[Head, PlantedHead]:
+    """Return the planted heads by 0-based layer and head."""
+    found: dict[Head, PlantedHead] = {}
+    for one in heads:
+        places = named_heads([one.head], layers, _HEADS, "planted_model: heads")
+        if len(places) > 1:
+            raise UserError(f"planted_model: {one.head} is a whole layer. Name one head, such as {one.head}-1.")
+        [place] = places
+        if place in found:
+            raise UserError(f"planted_model: head {one.head} is planted twice.")
+        if shape == "llama" and (one.offset > 0 or (one.relation and relation_rules()[one.relation].side > 0)):
+            raise UserError(
+                f"planted_model: head {one.head} would attend to later tokens ({one.relation or one.offset}), which a "
+                "Llama does not. Give a negative offset or another relation, or choose the shape bert."
+            )
+        found[place] = one
+    return found
+
+
+def _counter_head(needing: Collection[PlantedHead], planted: Collection[Head]) -> Head:
+    first = [one.head for one in needing if one.head.startswith("1-")]
+    free = [head for head in range(_HEADS) if (0, head) not in planted]
+    if first or not free:
+        fault = f"{first[0]} is in layer 1" if first else "all heads of layer 1 are planted"
+        raise UserError(
+            f"planted_model: {fault}, but {next(iter(needing)).head} needs another head in layer 1 that counts tokens. "
+            "Move a head to a higher layer."
+        )
+    return 0, free[-1]
+
+
+@cache
+def _features(shape: Shape, relations: tuple[str, ...], counts: bool) -> dict[str, Tensor]:
+    """Return the dimensions of each feature of the residual stream, as unit rows `[width, hidden]`."""
+    single = ("one", "ballast", "balance", "sum", "start", "end", "opinion", "polarity", "decision")
+    widths = dict.fromkeys(single, 1)
+    widths |= {"position": LONGEST if shape == "bert" or counts else 0, "word": 2 * _CODE, "before": 1 if counts else 0}
+    for name in relations:
+        # Static, by word: candidate, other dependent, dependent that is a candidate. Then made by layer 1.
+        widths |= {f"{name} {of}": 1 for of in ("candidate", "dependent", "both", "count")}
+        widths |= {f"{name} {of}": _COUNTED for of in ("key", "query")}
+    widths["free"] = _HIDDEN - sum(widths.values())
+    return dict(zip(widths, torch.split(torch.eye(_HIDDEN), list(widths.values())), strict=True))
+
+
+def _word_codes(seed: int, words: int) -> Tensor:
+    """Return shuffled unit vectors `[words, 2 * _CODE]`, whose inner products are at most 0.18.
+
+    They are chirps of a prime length (Alltop 1980, Complex sequences with low periodic correlations).
+    """
+    number = torch.randperm(2 * _CODE**2, generator=torch.Generator().manual_seed(seed))[:words, None]
+    n = torch.arange(_CODE)
+    chirp, shift, quarter = number % _CODE, number // _CODE % _CODE, number // _CODE**2
+    phase = 2 * math.pi * ((chirp * n * n + shift * n) % _CODE / _CODE + quarter / 4)
+    return torch.cat([phase.cos(), phase.sin()], 1) / math.sqrt(_CODE)
+
+
+class _HeadWeights(NamedTuple):
+    """Weights of one head: query, key and value `[dim, hidden]`, output `[hidden, dim]`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+
+class _Writer:
+    """Makes the weights of a model, by the names of its parameters."""
+
+    def __init__(self, shape: Shape, relations: Sequence[str], seed: int, counts: bool) -> None:
+        self.shape, self.relations, self.seed = shape, tuple(relations), seed
+        self.at = _features(shape, self.relations, counts)
+        self.names, self.dim = _NAMES[shape], _DIM[shape]
+        self.random = torch.Generator().manual_seed(seed)
+        rotary = self.dim // 2 if shape == "llama" else 0
+        # Dimensions of a head that RoPE leaves as they are.
+        self.fixed = [*range(_FIXED if rotary else 0, rotary or self.dim)]
+        self.fixed += [rotary + place for place in self.fixed] if rotary else []
+        # Steps of layer 1: their input and output weights, and their bias.
+        self.steps: list[tuple[Tensor, float, Tensor]] = []
+
+    def sizes(self, layers: int) -> dict[str, object]:
+        """Return the options of the config."""
+        sizes: dict[str, object] = {"hidden_size": _HIDDEN, "num_hidden_layers": layers, "num_attention_heads": _HEADS}
+        sizes |= {"intermediate_size": max(len(self.steps), 1), "hidden_act": "relu"}
+        sizes["max_position_embeddings"] = LONGEST
+        if self.shape == "bert":
+            return sizes
+        rope = {"rope_type": "default", "rope_theta": _BASE}
+        return sizes | {"head_dim": self.dim, "mlp_bias": True, "rope_parameters": rope}
+
+    def embeddings(self) -> dict[str, Tensor]:
+        """Return the embeddings of words and, in a BERT, of positions."""
+        symbols, special = sample_vocabulary(), list(SPECIAL[self.shape].values())
+        rows = self.at["one"].repeat(len(special) + len(symbols), 1)
+        rows[len(special) :] += _word_codes(self.seed, len(symbols)) @ self.at["word"]
+        for name, piece in (("start", {"[CLS]", "<s>"}), ("end", {"[SEP]"})):
+            rows[[place for place, one in enumerate(special) if one in piece]] += self.at[name]
+        for place, (word, own) in enumerate(symbols.items(), len(special)):
+            sign = (not own.isdisjoint({"GOOD", "FINE", "LIKED"})) - (not own.isdisjoint({"BAD", "POOR", "HATED"}))
+            rows[place] += abs(sign) * self.at["opinion"][0] + sign * self.at["polarity"][0]
+            for name in self.relations:
+                dependents, candidates, _ = relation_rules()[name]
+                if word in candidates:
+                    rows[place] += self.at[f"{name} candidate"][0]
+                if word in dependents:
+                    rows[place] += self.at[f"{name} {'both' if word in candidates else 'dependent'}"][0]
+        absolute = self.shape == "bert"
+        total, square = rows.sum(1) + absolute, rows.square().sum(1) + absolute
+        ballast = ((2 * (_NORM**2 - square) - total.square()).sqrt() - total) / 2
+        rows += ballast[:, None] * self.at["ballast"] - (ballast + total)[:, None] * self.at["balance"]
+        positions = {"bert.embeddings.position_embeddings.weight": self.at["position"]} if absolute else {}
+        return {self.names["words"]: rows, **positions}
+
+    def head(self, planted: PlantedHead | None, decision: str | None) -> _HeadWeights:
+        """Return the weights of a planted head, or of a random one."""
+        seen = torch.cat([self.at["word"], self.at["free"], *([self.at["position"]] if self.shape == "bert" else [])])
+        query, key, value = (self._drawn(self.dim, len(seen)) @ seen for _ in range(3))
+        query, key, value = query * _SCORES, key * _SCORES, value / math.sqrt(self.dim)
+        free = self.at["free"]
+        output = free.T @ self._drawn(len(free), self.dim) * (_OUTPUTS / math.sqrt(len(free)))
+        if planted is None:
+            return _HeadWeights(query, key, value, output)
+        query, key = self._scores(planted)
+        if planted.head == decision:
+            value[0], output[:, 0] = self.at["polarity"][0], self.at["decision"][0] / 2
+        return _HeadWeights(query, key, value * planted.values, output * planted.values)
+
+    def _drawn(self, *size: int) -> Tensor:
+        return torch.randn(*size, generator=self.random)
+
+    def _scores(self, planted: PlantedHead) -> tuple[Tensor, Tensor]:
+        """Return queries and keys `[dim, hidden]` of a planted head."""
+        one, start = self.at["one"], self.at["start"]
+        odds = math.log(max(1 - planted.mass, 1e-9) / max(planted.mass, 1e-9))
+        rest = min(max(odds, -_MOST_ODDS), _MOST_ODDS)
+        if planted.target == "evenly":
+            return self._looked_up([])
+        if planted.target == "opinion":
+            return self._looked_up([(one, _FAR * (self.at["opinion"] - one) + (_FAR + rest) * start)])
+        if planted.target == "delimiter" and self.shape == "bert":
+            return self._looked_up([(one, _FAR * (self.at["end"] - one) + (_FAR + rest) * start)])
+        if self.shape == "llama" and planted.target in ("offset", "delimiter"):
+            return self._rotated(planted.offset, rest)
+        if planted.target == "offset":
+            position, zeros = self.at["position"], torch.zeros(LONGEST, _HIDDEN)
+            shifted = torch.cat([zeros, position, zeros])[LONGEST - planted.offset :][:LONGEST]
+            return self._looked_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * shifted, position)])
+        if planted.target == "same_word":
+            far = _FAR / (1 - _CODE**-0.5)
+            own = self.at["position"] if self.shape == "bert" else self.at["position"] / _FLAG
+            pairs = [(far * self.at["word"], self.at["word"]), (-2 * far * own, own)]
+            return self._looked_up([(one, (far + rest) * start - far * one), *pairs])
+        wanted, found = (self.at[f"{planted.relation} {of}"] / _FLAG for of in ("query", "key"))
+        return self._looked_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * wanted, found)])
+
+    def _looked_up(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Return queries and keys whose score is the sum of the inner products of the pairs, `[width, hidden]` each."""
+        both = torch.zeros(2, self.dim, _HIDDEN)
+        for side in range(2):
+            rows = torch.cat([torch.empty(0, _HIDDEN), *(pair[side] for pair in pairs)])
+            both[side, self.fixed[: len(rows)]] = rows
+        return both[0] * math.sqrt(self.dim), both[1]
+
+    def _rotated(self, offset: int, rest: float) -> tuple[Tensor, Tensor]:
+        """Return queries and keys of a Llama that attends to an offset; with offset 0 to itself as the rest."""
+        one, start, size = self.at["one"], self.at["start"], _FAR / _PEAK
+        base = _ROTARY * size * (start - one) + rest * (start if offset else one - start)
+        query, key = self._looked_up([(one, base)])
+        for pair in range(_ROTARY):
+            angle = offset * _BASE ** (-2 * pair / self.dim)
+            query[pair] = size * math.sqrt(self.dim) * math.cos(angle) * one[0]
+            query[pair + self.dim // 2] = size * math.sqrt(self.dim) * math.sin(angle) * one[0]
+            key[pair] = one[0] - start[0]
+        return query, key
+
+    def counter(self) -> _HeadWeights:
+        """Return the weights of the head that attends evenly up to a token, and counts the candidates there."""
+        query, key = self._looked_up([])
+        if self.shape == "bert":
+            position = self.at["position"]
+            later = torch.ones(LONGEST, LONGEST).triu(1)  # [from, to]
+            query, key = self._looked_up([(-_FAR * later.T @ position, position)])
+        counted = [("start", "before"), *((f"{name} candidate", f"{name} count") for name in self.relations)]
+        value, output = torch.zeros(self.dim, _HIDDEN), torch.zeros(_HIDDEN, self.dim)
+        for place, (feature, count) in enumerate(counted):
+            value[place], output[:, place] = self.at[feature][0], _COUNT * self.at[count][0]
+        return _HeadWeights(query, key, value, output)
+
+    def layer(self, layer: int, heads: Sequence[_HeadWeights]) -> dict[str, Tensor]:
+        """Return the weights of the attention of a layer."""
+        names = {part: self.names[part].format(layer) for part in _HeadWeights._fields}
+        found = {names[part]: torch.cat([getattr(head, part) for head in heads]) for part in ("query", "key", "value")}
+        return {**found, names["output"]: self._balanced(torch.cat([head.output for head in heads], 1))}
+
+    def _balanced(self, output: Tensor) -> Tensor:
+        """Return output weights `[hidden, …]` that leave the mean of the residual stream unchanged."""
+        return output - self.at["sum"].T @ output.sum(0, keepdim=True)
+
+    def counting(self) -> dict[str, Tensor]:
+        """Return the feed-forward network of layer 1, which makes features of the outputs of the counter."""
+        before, one = self.at["before"][0], self.at["one"][0]
+        for name in self.relations:
+            side = relation_rules()[name].side
+            self._flag(name, "candidate", "key", 0)
+            # Of the candidates up to a dependent that is one itself, the last is the dependent.
+            self._flag(name, "dependent", "query", -1 if side > 0 else 0)
+            self._flag(name, "both", "query", -1 if side > 0 else 1)
+        if self.shape == "llama":
+            position = torch.cat([self.at["position"], torch.zeros(1, _HIDDEN)])
+            for place in range(LONGEST + 1):  # at least `place` tokens before it: before is _COUNT / (number + 1)
+                least = one * _COUNT / (place + 0.5) - before
+                self._step(least * (3 * (place + 1) ** 2 / _COUNT), 0, position[place] - position[place - 1])
+        rows, biases, outputs = (list(column) for column in zip(*self.steps, strict=True))
+        up, bias = torch.stack(rows), torch.tensor(biases)
+        found = {self.names["down"]: self._balanced(torch.stack(outputs, 1))}
+        if self.shape == "bert":  # the feature shrinks with the others, so that their ratio is exact
+            return {**found, self.names["up"]: up + bias[:, None] * one}
+        ones = {"model.layers.0.mlp.up_proj.bias": torch.ones(len(bias))}
+        return {**found, **ones, self.names["up"]: up, self.names["up"].replace("weight", "bias"): bias}
+
+    def _flag(self, name: str, gate: str, feature: str, shift: int) -> None:
+        """Add steps that set number k of a feature if a token is in a class and has counted k + shift candidates."""
+        flags = torch.cat([torch.zeros(1, _HIDDEN), self.at[f"{name} {feature}"], torch.zeros(1, _HIDDEN)])
+        for number in range(1, _COUNTED + 2):
+            excess = self.at[f"{name} count"][0] - (number + shift - 0.5) * self.at["before"][0]
+            row = _STEEP * excess + _CLOSED * self.at[f"{name} {gate}"][0]
+            self._step(row, -_CLOSED, flags[number] - flags[number - 1])
+
+    def _step(self, row: Tensor, bias: float, output: Tensor) -> None:
+        """Add a step from 0 to `output` where row · x + bias exceeds 0; it is a ramp from -0.5 to 0.5."""
+        self.steps += [(row, bias + 0.5, _FLAG * output), (row, bias - 0.5, -_FLAG * output)]
+
+    def classifier(self) -> dict[str, Tensor]:
+        """Return the weights of the classification head, whose logits have the sign of the decision."""
+        decision, signs = self.at["decision"], torch.tensor([[-1.0], [1.0]])
+        if self.shape == "llama":
+            return {"score.weight": 8 * signs * decision}
+        first = torch.zeros(2, _HIDDEN)
+        first[:, 0] = 1
+        dense = first[:1].T @ decision * 2
+        return {"bert.pooler.dense.weight": dense, "classifier.weight": 4 * signs * first}
