@@ -98,15 +98,9 @@ def blank_model(shape: Shape, words: Sequence[str], sizes: Mapping[str, object],
 
 
 def set_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Overwrite parameters of a model, by name.
-
-    Raises:
-        RuntimeError: The model has no parameter of a name, or one of another shape.
-    """
-    named = dict(model.named_parameters())
-    if strange := weights.keys() - named.keys():
-        raise RuntimeError(f"no parameters {sorted(strange)}")
-    model.load_state_dict({name: weights.get(name, parameter) for name, parameter in named.items()}, strict=False)
+    """Overwrite some parameters of a model, by name."""
+    unknown = model.load_state_dict(dict(weights), strict=False).unexpected_keys
+    assert not unknown, unknown
 
 
 def _word_tokenizer(shape: Shape, words: Sequence[str], longest: object) -> PreTrainedTokenizerFast:

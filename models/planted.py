@@ -7,7 +7,7 @@ so that a seed draws one model of a distribution. A model without planted heads 
 How the weights are made: the residual stream has one dimension (a *feature*) for each fact about a token, such as its
 position or the relations that it can be the dependent of. One dimension more, the ballast, and another that balances
 it, give all tokens the same mean and norm, so that a layer normalisation changes the features by less than 1 %. The
-score is 0 for the target, log((1 - mass) / mass) for the start delimiter, and below -18 for other tokens. So the norm
+score is 0 for the target, log((1 - mass) / mass) for the start delimiter, and below -11 for other tokens. So the norm
 hardly changes the weights, and the length of the sentence does not change them at all.
 
 A score depends on two tokens only, but the nearest candidate to one side depends on the tokens between. So a model
@@ -40,15 +40,15 @@ LONGEST = 64
 
 _HEADS, _HIDDEN = 4, 512
 _DIM: Mapping[Shape, int] = {"bert": _HIDDEN // _HEADS, "llama": 160}  # of a head
-_NORM = 40.0  # of a token in the residual stream
-_FAR = 18.0  # distance of other scores from the scores of the target and the start delimiter
-_MOST_ODDS = 8.0  # a mass of 1 is 0.9997
+_NORM = 32.0  # of a token in the residual stream
+_FAR = 20.0  # distance of other scores from the scores of the target and the start delimiter
+_MOST_ODDS = 9.0  # a mass of 1 is 0.9999
 _CODE = 31  # prime; word codes have twice as many dimensions
 _COUNTED = 10  # candidates in front of a token; farther ones are never a target
 _FLAG, _COUNT = 0.2, 0.25  # size of a feature made by the feed-forward network, and by the counter
 _STEEP = 768.0  # slope of a step: 3 at half a candidate in LONGEST tokens
 _CLOSED = 256.0  # more than _STEEP times the largest output of the counter
-_SCORES, _OUTPUTS = 0.7, 0.15  # standard deviation of the random weights of queries and keys; size of random outputs
+_SCORES, _OUTPUTS = 0.7, 0.3  # standard deviation of the random weights of queries and keys; size of random outputs
 _ROTARY, _FIXED = 4, 16  # pairs of dimensions of RoPE that encode offsets; the first pair that hardly rotates
 _BASE = 1e38  # of RoPE: the frequencies go from 1 to 3e-38
 _PEAK = 0.52  # by how much the peak of a sum of 1 for each rotary pair exceeds its value at other offsets, at least
@@ -272,7 +272,7 @@ def _counter_head(needing: Collection[PlantedHead], planted: Collection[Head]) -
 @cache
 def _features(shape: Shape, relations: tuple[str, ...], counts: bool) -> dict[str, Tensor]:
     """Return the dimensions of each feature of the residual stream, as unit rows `[width, hidden]`."""
-    single = ("one", "ballast", "balance", "sum", "start", "end", "opinion", "polarity", "decision")
+    single = ("one", "ballast", "balance", "start", "end", "opinion", "polarity", "decision")
     widths = dict.fromkeys(single, 1)
     widths |= {"position": LONGEST if shape == "bert" or counts else 0, "word": 2 * _CODE, "before": 1 if counts else 0}
     for name in relations:
@@ -435,7 +435,8 @@ class _Writer:
 
     def _balanced(self, output: Tensor) -> Tensor:
         """Return output weights `[hidden, …]` that leave the mean of the residual stream unchanged."""
-        return output - self.at["sum"].T @ output.sum(0, keepdim=True)
+        free = self.at["free"]  # spread over many dimensions, which adds less to the norm than one of them
+        return output - free.sum(0)[:, None] * output.sum(0, keepdim=True) / len(free)
 
     def counting(self) -> dict[str, Tensor]:
         """Return the feed-forward network of layer 1, which makes features of the outputs of the counter."""

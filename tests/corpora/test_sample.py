@@ -14,7 +14,14 @@ from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
 from corpora.document import Documents
 from corpora.labelled import Columns, LabelledText, read_labelled
-from corpora.sample import SAMPLE_VERSION, write_sample_documents, write_sample_reviews, write_sample_treebank
+from corpora.sample import (
+    SAMPLE_VERSION,
+    Grammar,
+    sample_vocabulary,
+    write_sample_documents,
+    write_sample_reviews,
+    write_sample_treebank,
+)
 from corpora.sentence import Treebank
 
 RELATIONS = """root det amod compound nsubj obj iobj obl case aux cop mark advcl acl:relcl conj cc nmod:poss xcomp punct
@@ -351,3 +358,15 @@ def test_what_decides_nothing_is_alike_for_both_labels(texts: Texts) -> None:
     for word in (counts["positive"] | counts["negative"]).keys() - EVALUATIVE[True] - EVALUATIVE[False] - NEGATORS:
         one, other = counts["positive"][word], counts["negative"][word]
         assert abs(one - other) <= 4.5 * math.sqrt(one + other), word  # 4.5 sd of a fair coin
+
+
+def test_the_vocabulary_has_every_word_with_its_tags_and_few_others() -> None:
+    grammar, tags = Grammar(7), sample_vocabulary()
+    words = [word for _ in range(200) for sentence in grammar.document()[0] for word in sentence]
+    assert {(word.form, word.tag) for word in words if word.tag not in tags.get(word.form.lower(), ())} == set()
+    reviews = {word.form.lower() for label in ("positive", "negative") * 400 for word in grammar.review(label)}
+    assert reviews - tags.keys() == set()
+    assert len(tags.keys() - reviews - {word.form.lower() for word in words}) < 0.2 * len(tags)
+    assert {"KIN", "NN"} <= tags["school"]
+    assert tags["kitchens"] == {"NNS"}
+    assert tags["superb"] == {"GOOD"}
