@@ -15,6 +15,14 @@ with a head of the target `relation` has another head in layer 1, the *counter*.
 all tokens before it, and its output gives the number of candidates among them, from which the feed-forward network of
 layer 1 makes features. The candidate to attend to is the one with the right number. Heads of the target `same_word`
 of a Llama need it too, because it gives them the absolute position.
+
+Decoys are made of the same parts:
+
+- a head with attention and no output: `PlantedHead("2-1", "relation", 0.9, relation="obj", values=False)`;
+- a head that finds a relation and is not needed: a planted head that is not the `decision` of the classifier;
+- a head that is needed and that no largest weight shows: the decision read from `PlantedHead("3-1", "evenly")`, or from
+  `PlantedHead("3-1", "opinion", 0.2)`, whose largest weight is on the start delimiter;
+- attention at words that the decision does not use: beside them, `PlantedHead("3-2", "opinion", 0.9, values=False)`.
 """
 
 import math
