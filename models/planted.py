@@ -57,6 +57,7 @@ _FLAG, _COUNT = 0.2, 0.25  # size of a feature made by the feed-forward network,
 _STEEP = 768.0  # slope of a step: 3 at half a candidate in LONGEST tokens
 _CLOSED = 256.0  # more than _STEEP times the largest output of the counter
 _SCORES, _OUTPUTS = 0.7, 0.3  # standard deviation of the random weights of queries and keys; size of random outputs
+_NOISE = 1e-5  # weight of a random output in the classifier, relative to that of the decision
 _ROTARY, _FIXED = 4, 16  # pairs of dimensions of RoPE that encode offsets; the first pair that hardly rotates
 _BASE = 1e38  # of RoPE: the frequencies go from 1 to 3e-38
 _PEAK = 0.52  # by how much the peak of a sum of 1 for each rotary pair exceeds its value at other offsets, at least
@@ -205,8 +206,8 @@ def planted_model(
     The model is a sequence classifier of the labels `negative` and `positive`. It reads the output of one head, the
     `decision`, at the start delimiter of a BERT and at the last token of a Llama: the words of praise in the sample
     reviews count 1, the words of blame -1, other words 0, each weighted by the attention of the head. If the sum is
-    positive, the label is `positive`. So the decision needs this head and no other, except the counter if the head is
-    one that depends on it.
+    positive, the label is `positive`. If it is 0, the label is noise, with logits below 0.001. So the decision needs
+    this head and no other, except the counter if the head is one that depends on it.
 
     The vocabulary has the words of the sample corpora, in lower case.
 
@@ -481,11 +482,14 @@ class _Writer:
         self.steps += [(row, bias + 0.5, _FLAG * output), (row, bias - 0.5, -_FLAG * output)]
 
     def classifier(self) -> dict[str, Tensor]:
-        """Return the weights of the classification head, whose logits have the sign of the decision."""
-        decision, signs = self.at["decision"], torch.tensor([[-1.0], [1.0]])
+        """Return the weights of the classification head; the logit of `negative` is 0.
+
+        It also reads all outputs of random heads, with weights too small to change a decision: a head that reads
+        nothing of a text has no gradient, so that `TransformerClassifier` does not find the position that it reads.
+        """
+        free, second = self.at["free"], torch.tensor([[0.0], [1.0]])
+        row = self.at["decision"] + _NOISE * self._drawn(1, len(free)) @ free
         if self.shape == "llama":
-            return {"score.weight": 8 * signs * decision}
-        first = torch.zeros(2, _HIDDEN)
-        first[:, 0] = 1
-        dense = first[:1].T @ decision * 2
-        return {"bert.pooler.dense.weight": dense, "classifier.weight": 4 * signs * first}
+            return {"score.weight": 16 * second * row}
+        first = torch.eye(_HIDDEN)[:1]  # the only one of the pooler's outputs that is not 0
+        return {"bert.pooler.dense.weight": 2 * first.T @ row, "classifier.weight": 8 * second * first}
