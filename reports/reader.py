@@ -118,8 +118,8 @@ class Record:
             units = about["units"].get(column, "count")
             unit: Unit = units if isinstance(units, str) else units[rows.index[0]]  # type: ignore[assignment]
             ends = ("low", "high") if about["interval"] == column else (f"{column}.low", f"{column}.high")
-            value, *interval = (float(one) for one in rows.reindex(columns=[column, *ends]).iloc[0])
-            return Estimate(value, *interval, unit=unit)
+            interval = rows.reindex(columns=ends).astype(float).iloc[0].tolist()
+            return Estimate(float(rows[column].iloc[0]), *interval, unit=unit)
         except (KeyError, ValueError) as error:
             fault = f"table `{name}` has not one row with a number in `{column}` where {where}: {error}"
             raise RecordError(f"{self.path}: {fault}") from None

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,42 @@ def test_a_seed_of_which_a_run_is_missing_does_not_count(tmp_path: Path) -> None
     result = made(tmp_path, [row, nothing], records)[0]
     assert result.tables["table"].frame["seeds"].tolist() == [1, 0]
     assert result.tables["table"].frame["uas"].tolist() == pytest.approx([0.1, NAN], nan_ok=True)
+
+
+def with_table(tmp_path: Path, key: str, test: float) -> Record:
+    """What a run leaves that has a table with intervals."""
+    frame = pd.DataFrame({"relation": ["all", "obj"], "layer": [1, 2], "test": [0.4, test]})
+    frame = frame.assign(low=frame["test"] - 0.1, high=frame["test"] + 0.1)
+    table = Table(frame, {"test": "fraction"}, interval="test")
+    folder = tmp_path / "runs" / key / "Heads" / "version_0"
+    write_scores(folder, Result("heads", {}, {"best_heads": table}), Provenance({}, {}, {}))
+    return read_record(folder / "results.json")
+
+
+def test_a_score_may_be_a_cell_of_a_table(tmp_path: Path) -> None:
+    row = row_of(0, 1, score="best_heads:test[relation=obj]")
+    records = {run(seed).key: with_table(tmp_path, run(seed).key, test) for seed, test in ((0, 0.5), (1, 0.7))}
+    result, _ = made(tmp_path, [row], records)
+    [line] = result.tables["table"].frame.to_dict("records")
+    assert [line[name] for name in ("uas", "low", "high")] == pytest.approx([0.6, 0.5, 0.7])
+    assert result.tables["table"].units["uas"] == "fraction"
+    assert result.tables["table_runs"].frame["uas"].tolist() == [0.5, 0.7]
+    assert not told(result, "faults")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("best_heads:test[relation=amod]", r"has not one row with a number in `test` where relation=amod: 0 rows"),
+        ("best_heads:dev[relation=obj]", r"has not one row with a number in `dev`"),
+        ("heads:test[relation=obj]", r"row `a`, seed 0: .* no score `heads:test\[relation=obj\]`"),
+    ],
+)
+def test_a_cell_that_is_not_there_is_a_fault(place: str, said: str, tmp_path: Path) -> None:
+    result, _ = made(tmp_path, [row_of(0, score=place)], {run(0).key: with_table(tmp_path, run(0).key, 0.5)})
+    [fault] = told(result, "faults")
+    assert re.search(said, fault)
+    assert np.isnan(result.tables["table"].frame["uas"].item())
 
 
 def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
