@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention.ablation import AblatedModel, Ablation
 from attention.blank import SPECIAL, Shape
 from attention.capture import NAME, Heads, named_heads
+from attention.quantities import QuantityName
 from corpora.sample import Grammar, Word, sample_vocabulary
 from datamodules import DependencyDataModule
 from heads import SingleHeads
@@ -40,10 +42,12 @@ def forms(sentence: Sequence[Word]) -> list[str]:
     return [word.form for word in sentence]
 
 
-def attention(made: PlantedModel, sentences: Sequence[Sequence[str]]) -> list[NDArray[np.float32]]:
+def attention(
+    made: PlantedModel, sentences: Sequence[Sequence[str]], quantity: QuantityName = "attention"
+) -> list[NDArray[np.float32]]:
     """Of each sentence `[layer, head, from, to]`, with a column of zeros for an end delimiter that is not there."""
     encoder = Encoder.from_model(made.model, made.tokenizer)
-    found = [array.to_numpy() for array in encoder.attention(sentences)]
+    found = [array.to_numpy() for array in encoder.attention(sentences, quantity=quantity)]
     extra = [len(words) + 2 - one.shape[-1] for words, one in zip(sentences, found, strict=True)]
     return [np.pad(one, [(0, 0), (0, 0), (0, n), (0, n)]) for one, n in zip(found, extra, strict=True)]
 
@@ -272,6 +276,17 @@ def test_a_head_with_zero_values_has_attention_and_no_output(shape: Shape) -> No
     states = [_states(made, heads) for heads in ((), ("2-1",), ("2-2",))]
     assert torch.equal(states[0], states[1])
     assert not torch.allclose(states[0], states[2], atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_norms_and_effective_attention_reject_the_decoy_that_raw_attention_takes(shape: Shape) -> None:
+    needed = PlantedHead("2-1", "relation", 0.9, relation="obj")
+    made = planted_model(shape, [needed, replace(needed, head="2-2", values=False)])
+    takes: dict[QuantityName, bool] = {"attention": True, "norms": False, "effective": False}
+    for quantity, taken in takes.items():
+        found = accuracies(attention(made, [forms(sentence) for sentence in sample()], quantity), "obj")
+        assert found[1, 0] > 0.8
+        assert found[1, 1] == pytest.approx(found[1, 0] if taken else 0, abs=0.05)
 
 
 def _states(made: PlantedModel, names: Sequence[str]) -> Tensor:
