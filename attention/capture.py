@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from results.errors import UserError
@@ -181,9 +181,13 @@ class LayerCall:
         return given_to(self.args, self.kwargs)
 
     @property
-    def uncached(self) -> dict[str, Any]:
-        """Keyword arguments without the cache of keys and values, to run the layer once more."""
-        return {name: None if name.startswith("past_key_value") else value for name, value in self.kwargs.items()}
+    def uncached(self) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments and keyword arguments without the cache of keys and values, to run the layer once more."""
+
+        def without(one: object) -> object:
+            return None if isinstance(one, Cache) else one
+
+        return [without(one) for one in self.args], {name: without(one) for name, one in self.kwargs.items()}
 
 
 def given_to(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

@@ -275,7 +275,8 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
         fault = f"the {kind} of a word must sum to 1, but one sum is off by {float(worst):.1e}"
         if worst.isnan():
             fault = f"the model computes {kind} that are nan"
-        raise UserError(f"{encoder.source.spec.name}: {fault}. Choose another encoder.")
+        remedy = "encoder" if options.quantity == "attention" else "quantity, or other layers"
+        raise UserError(f"{encoder.source.spec.name}: {fault}. Choose another {remedy}.")
     if states.layers:
         _check_range(largest, states.layers, encoder, options)
     return reduced, hidden
@@ -506,7 +507,7 @@ def _check_time(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> 
     def work(job: Pass) -> int:
         texts = [items.inputs[item][part] for item, part in job[1]]
         longest = max(map(len, texts))
-        return sum(options.measured.work(longest, text.words + 2) for text in texts)
+        return sum(options.measured.work(longest, len(text), text.words + 2) for text in texts)
 
     jobs = sorted(
         ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type)), key=work
@@ -518,7 +519,7 @@ def _check_time(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> 
             if taken > SAMPLED:
                 break
     minutes = taken / 60 * sum(map(work, jobs)) / seen
-    said = f"{options.quantity} of {items.extraction.corpus.name}: about {minutes:.1f} minutes, by a sample"
+    said = f"{options.quantity} of {items.extraction.corpus.name}: about {minutes:.1f} minutes, estimated from a sample"
     if minutes > options.minutes:
         raise UserError(
             f"{said}, more than --data.init_args.options.minutes {options.minutes:g}. Raise it, read fewer sentences, "

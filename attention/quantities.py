@@ -124,8 +124,13 @@ def find_parts(model: PreTrainedModel, name: str) -> tuple[LayerParts, ...]:
     for number, ((module, start), end) in enumerate(zip(starts, ends, strict=True)):
         path = names[module].split(".")
         inside = [place for place in range(1, len(path)) if isinstance(modules[".".join(path[:place])], nn.ModuleList)]
-        block = modules[".".join(path[: max(inside, default=len(path)) + 1])]
+        block = modules[".".join(path[: min(inside, default=len(path)) + 1])]
         begun = max(place for place, (one, _) in enumerate(calls[:start]) if one is block)
+        if number and begun < starts[number - 1][1]:
+            raise UserError(
+                f"{name}, layer {number + 1}: one block computes several attentions, so they cannot be told apart. "
+                "Choose the quantity attention, rollout or flow."
+            )
         found.append(_parts(heads[number], calls[begun:start], calls[start:end], f"{name}, layer {number + 1}"))
     # The lowest layer of ModernBERT has no normalisation before its attention, though it is a pre-norm model.
     return tuple(found) if all(part.norm for part in found) else tuple(replace(part, norm=None) for part in found)
@@ -176,7 +181,8 @@ class Quantity(ABC):
         sums_to_one: True if the rows over words sum to one.
         needs_lower: True if all lower layers are needed.
         needs_parts: True if more than the weights is needed.
-        is_slow: True if the time must be estimated before, by `work`.
+        needs_all: True if every token must see every other: no decoder, no window.
+        is_slow: True if extraction estimates its time first, from `work`.
     """
 
     name: ClassVar[QuantityName]
@@ -185,6 +191,7 @@ class Quantity(ABC):
     sums_to_one: ClassVar[bool] = False
     needs_lower: ClassVar[bool] = False
     needs_parts: ClassVar[bool] = True
+    needs_all: ClassVar[bool] = False
     is_slow: ClassVar[bool] = False
 
     def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
@@ -196,14 +203,15 @@ class Quantity(ABC):
         return ""
 
     @classmethod
-    def work(cls, pieces: int, words: int) -> int:
+    def work(cls, longest: int, pieces: int, words: int) -> int:
         """Return the work on a text of a slow quantity, in any unit.
 
         Args:
-            pieces: Number of pieces of the text, padding included.
+            longest: Number of pieces of the text with its padding.
+            pieces: Number of its pieces.
             words: Number of its words.
         """
-        return pieces * words
+        return longest * words
 
     @abstractmethod
     def maps(self, layer: int, call: LayerCall) -> Tensor:
@@ -281,15 +289,17 @@ class ResidualNorms(Quantity):
 class Effective(Quantity):
     """Effective attention: α without the part that cannot change the head's output (Brunner et al. 2020, §3).
 
-    Of each row it is the projection on the column space of T = v W_O. It is α itself where an input has no more
-    tokens than T has rank. Numbers may be negative, and rows sum to about one.
+    Of each row it is the projection on the column space of T = v W_O. It is α itself where the rows of T are
+    linearly independent. Numbers may be negative, and rows need not sum to one. Every token must see every
+    other, as the projection would give weight to hidden tokens.
     """
 
-    name, range = "effective", (-float("inf"), float("inf"))
+    name, range, needs_all = "effective", (-float("inf"), float("inf")), True
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         moved = call.mixture.values @ self.parts[layer].root
-        return effective_attention(call.mixture.weights, moved.masked_fill(~self.real[:, None, :, None], 0))
+        moved = moved.masked_fill(~self.real[:, None, :, None], 0)
+        return effective_attention(call.mixture.weights, moved, self.real.sum(1))
 
 
 class ValueZeroing(Quantity):
@@ -319,10 +329,11 @@ class ValueZeroing(Quantity):
 
     def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
         """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""
+        args, kwargs = call.uncached
 
         def run() -> Tensor:
             with replacing(lambda *_: outputs):
-                found = self.parts[layer].block(*call.args, **call.uncached)
+                found = self.parts[layer].block(*args, **kwargs)
             state: Tensor = found if isinstance(found, Tensor) else found[0]
             return state
 
@@ -389,7 +400,7 @@ class Flow(Quantity):
     name, has_heads, sums_to_one, needs_lower, needs_parts, is_slow = "flow", False, True, True, False, True
 
     @classmethod
-    def work(cls, pieces: int, words: int) -> int:
+    def work(cls, longest: int, pieces: int, words: int) -> int:
         return pieces**4  # one flow for each pair of pieces, through edges between all pairs
 
     def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
@@ -432,16 +443,19 @@ def summed_norms(weights: Tensor, moved: Tensor, given: Tensor | None = None) ->
     return squares.clamp_min(0).sqrt()
 
 
-def effective_attention(weights: Tensor, moved: Tensor) -> Tensor:
+def effective_attention(weights: Tensor, moved: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Return the weights projected on the column space of a matrix, `[batch, heads, from, to]`.
 
     Args:
         weights: α `[batch, heads, from, to]`.
         moved: The matrix T, or one with the same column space and singular values, `[batch, heads, to, dim]`; zero
             in the padding.
+        tokens: Number of tokens of each text, int64 `[batch]`; None if nothing is padded.
     """
     basis, sizes, _ = torch.linalg.svd(moved, full_matrices=False)
-    least = torch.finfo(moved.dtype).eps * max(moved.shape[-2:]) * sizes[..., :1]
+    most = torch.full(moved.shape[:1], moved.size(-2), device=moved.device) if tokens is None else tokens
+    # The rounding error of a singular value; below it, a direction is not in the column space.
+    least = torch.finfo(moved.dtype).eps * most.clamp_min(moved.size(-1))[:, None, None] * sizes[..., :1]
     kept: Tensor = (basis * (sizes > least)[..., None, :]).to(weights.dtype)
     return (weights @ kept) @ kept.mT
 

@@ -40,6 +40,7 @@ SHARDS = 32
 """Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
 LEAST, MOST = 128, 15_000  # an efficient forward pass on a CPU; with padding about one pass on a GPU
 _APART = ("quantity", "minutes")  # options that are not among the `options` of a store's identity
+_WINDOWS = 512  # pieces; windows are narrower
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
@@ -176,8 +177,8 @@ class Extraction:
         """
         if encoder is None:
             return (), (), NO_HIDDEN
-        if self.options.measured.needs_parts:
-            self._check_parts(encoder)
+        if self.options.quantity != "attention":
+            self._check_quantity(encoder)
         layers = _chosen("layers", self.options.layers, encoder.layers)
         heads = _chosen("heads", self.options.heads, encoder.heads if self.options.measured.has_heads else 1)
         if not self.hidden:
@@ -189,9 +190,16 @@ class Extraction:
             )
         return layers, heads, HiddenLayers(self.hidden, encoder.state_size)
 
-    def _check_parts(self, encoder: LoadedEncoder) -> None:
-        """Raise UserError if the quantity is not defined for the layers of an encoder."""
-        if why := next(filter(None, map(self.options.measured.undefined, encoder.parts)), ""):
+    def _check_quantity(self, encoder: LoadedEncoder) -> None:
+        """Raise UserError if the quantity is not defined for an encoder."""
+        measured, why = self.options.measured, ""
+        if measured.needs_parts:
+            why = next(filter(None, map(measured.undefined, encoder.parts)), "")
+        if measured.needs_all:
+            every = torch.ones(1, min(encoder.max_length, _WINDOWS), dtype=torch.bool, device=encoder.device)
+            if not encoder.allowed(every).masks.all():
+                why = "its tokens do not see all others (decoder or window). Choose norms"
+        if why:
             raise UserError(
                 f"{encoder.source.spec.name} ({type(encoder.model).__name__}) has no {self.options.quantity}: {why}, "
                 "or another encoder."

@@ -110,7 +110,8 @@ class WordAttention(Sequence[xr.DataArray]):
         array = array.sel(layer=layer, head=head)
         words = tuple(str(word) for word in array["to"].to_numpy())
         name = str(self.encoder["name"]).rpartition("/")[2]
-        return AttentionLines(f"Head {layer}-{head} of {name}", words, array.to_numpy(), frozenset(arcs))
+        weights, what = drawable(array.to_numpy(), str(array.name))
+        return AttentionLines(f"Head {layer}-{head} of {name}{what}", words, weights, frozenset(arcs))
 
     def view(
         self,
@@ -149,7 +150,7 @@ class WordAttention(Sequence[xr.DataArray]):
                 "Compute it with over='words', call view() on the result, and pass the attention over pieces as "
                 "`pieces`."
             )
-        values, own = shown(array.to_numpy())
+        values, own = non_negative(array.to_numpy())
         first = int(numbers[0])  # 0 where there is a start delimiter
         last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
         return View(
@@ -184,7 +185,7 @@ class WordAttention(Sequence[xr.DataArray]):
         """
         array = self[sentence]
         of = (array["from_word"].to_numpy() - first).tolist()
-        return PieceValues([str(name) for name in array["from"].to_numpy()], of, shown(array.to_numpy())[0])
+        return PieceValues([str(name) for name in array["from"].to_numpy()], of, non_negative(array.to_numpy())[0])
 
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """Return the arguments of bertviz: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
@@ -210,10 +211,25 @@ def unit_of(quantity: str) -> str:
     return "fraction" if QUANTITIES[cast(QuantityName, quantity)].sums_to_one else "ratio"
 
 
-def shown(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], list[str]]:
+def non_negative(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], list[str]]:
     """Return values for a `View`, negative ones as 0, and a note that says how many these are."""
     below = int((values < 0).sum())
     return values.clip(min=0), [f"{below} of {values.size} values are negative, and shown as 0."] if below else []
+
+
+def drawable(values: NDArray[np.float32], quantity: str) -> tuple[NDArray[np.float32], str]:
+    """Return values of one head between 0 and 1 for `AttentionLines`, and a title for what they are.
+
+    Values of other quantities than shares are divided by the largest; negative ones are drawn as 0.
+
+    Args:
+        values: `[from, to]`.
+        quantity: Name of the quantity.
+    """
+    if unit_of(quantity) == "fraction":
+        return values, "" if quantity == "attention" else f", {titled(quantity)}"
+    largest = max(float(values.max()), float(np.finfo(np.float32).tiny))
+    return (values.clip(min=0) / largest).astype(np.float32), f", {titled(quantity)} relative to the largest"
 
 
 class Encoder(LoadedEncoder):

@@ -64,10 +64,10 @@ class AtlasDataModule(CorpusDataModule[Any]):
                     f"--data.init_args.options.{name} is {list(chosen)}, but {type(self).__name__} needs all {name}. "
                     "Leave it out."
                 )
-        if not options.measured.has_heads:
+        if options.quantity != "attention":
             raise CorpusError(
-                f"--data.init_args.options.quantity is {options.quantity}, which has one map for each layer, but "
-                f"{type(self).__name__} describes heads. Choose attention, norms or effective."
+                f"--data.init_args.options.quantity is {options.quantity}, but {type(self).__name__} joins analyses of "
+                "attention weights. Leave it out."
             )
         check_numbers(self, least=1, max_length=max_length)
         self.text, self.treebank, self.documents = text, treebank, documents

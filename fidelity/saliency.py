@@ -21,7 +21,7 @@ Ranking = Literal[
     "integrated_gradients",
 ]
 """Rankings of positions. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
-`attention_times_gradient`, α ∂p/∂α. `attention_norm`, ‖α W h‖, is Kobayashi et al.'s (2020) norm for a classifier."""
+`attention_times_gradient`, α ∂p/∂α. `attention_norm`, ‖α W h‖, is ours, after the norm of Kobayashi et al. (2020)."""
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 
 Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out"]

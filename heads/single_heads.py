@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attention.store import Store
+from attention.words import drawable
 from datamodules import AttentionBatch
 from datamodules.batches import EncoderOf, Split
 from datamodules.corpus import STAGES
@@ -340,7 +341,7 @@ class ChosenHeads:
             table.frame.insert(4 + place, part, table.frame["head"].str.split("-").str[place].astype(int))
         return table
 
-    def roles(self, confidence: Floats, minimum: int) -> tuple[Table, dict[str, Estimate]]:
+    def roles(self, confidence: Floats, minimum: int, unit: Unit = "fraction") -> tuple[Table, dict[str, Estimate]]:
         """Classify every head as positional, syntactic, both or neither, on dev (Voita et al. 2019, §5).
 
         A head is positional if it attends to the same offset from at least 90 % of the words. It is
@@ -352,6 +353,7 @@ class ChosenHeads:
             confidence: Mean of each head's largest weights, `[layers, heads]`, from the metric
                 `RowPeaks`.
             minimum: Least number of words of a relation.
+            unit: Unit of the confidence.
 
         Returns:
             A table with a row for each head, and the scores `positional_heads` and `syntactic_heads`,
@@ -410,8 +412,9 @@ class ChosenHeads:
         )
         kinds = ("positional", "syntactic")
         shares = {f"{kind}_heads": Estimate(float(table[kind].mean()), unit="fraction") for kind in kinds}
-        columns = ("confidence", "offset_share", "margin", "accuracy", "fixed_offset")
-        return Table(table, dict.fromkeys(columns, "fraction"), interval="accuracy"), shares
+        columns = ("offset_share", "margin", "accuracy", "fixed_offset")
+        units: dict[str, Unit] = {**dict.fromkeys(columns, "fraction"), "confidence": unit}
+        return Table(table, units, interval="accuracy"), shares
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
         """Return heat maps of the accuracy of every attention head, one for each group of words.
@@ -630,11 +633,12 @@ def draw_sentence(
     words = split.store.labels["words"][item].as_py()
     delimiters = split.store.manifest.delimiters
     first, last = 1 - delimiters["start"], len(words) + 1 + delimiters["end"]
-    weights = split.store.read(split.store.manifest.maps, item)[names.place(wanted.head)].numpy().astype(np.float64)
+    manifest = split.store.manifest
+    weights, what = drawable(split.store.read(manifest.maps, item)[names.place(wanted.head)].numpy(), manifest.quantity)
     return AttentionLines(
-        title=f"Head {wanted.head} (layer-head), {wanted.relation or 'all arcs'}, {wanted.direction}",
+        title=f"Head {wanted.head} (layer-head){what}, {wanted.relation or 'all arcs'}, {wanted.direction}",
         words=tuple(["[start]", *words, "[end]"][first:last]),
-        weights=weights[first:last, first:last],
+        weights=weights[first:last, first:last].astype(np.float64),
         arcs=frozenset(zip(*((end[here] - first).tolist() for end in ends), strict=True)),
         from_label="attends",
         to_label="is attended to",
@@ -805,7 +809,8 @@ class SingleHeads(DependencyExperiment):
         dev, scored, split = given.dev, given.scored, self.data.splits[self._scored]
         best = rows_of(given.best_heads(control, self.permutations), self.relations)
         tree_table, scores = _trees(on_dev, trees, given)
-        role_table, shares = given.roles(confidence["given"], self.minimum)
+        unit: Unit = "fraction" if self.data.options.measured.sums_to_one else "ratio"
+        role_table, shares = given.roles(confidence["given"], self.minimum, unit)
         tables = {
             "best_heads": best,
             "best_heads_by_length": rows_of(given.by_length(), self.relations),
@@ -820,7 +825,7 @@ class SingleHeads(DependencyExperiment):
             by_random = control.scored.found(control.dev.best(PLAIN))
             scores |= attachment_scores(control.scored.arcs, *by_random, prefix="random_init.", seed=self.seed)
             headline.append("random_init.uas")
-            tables["random_init.roles"], _ = control.roles(confidence["random_init"], self.minimum)
+            tables["random_init.roles"], _ = control.roles(confidence["random_init"], self.minimum, unit)
         if self.ensemble > 1:
             tables["ensembles"] = self._ensembles(given, split)
         items = sentence_scores(scored.arcs, *hits)

@@ -101,7 +101,7 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
         if trained == run:
             return None
-        options = [f"--data.init_args.{name}" for name in trained.source]
+        options = [f"--data.init_args.{name}" for name in {**trained.source, **run.source}]
         if trained.sizes.heads:
             options.append("--data.init_args.options")
         if trained.sizes.pairs:
@@ -119,7 +119,9 @@ def _describe(origin: Origin[Sizes]) -> str:
     if isinstance(encoder, Mapping):
         parts.append(f"{encoder['weights']} weights {str(encoder['weights_sha256'])[:12]}…")
     if sizes.heads:
-        parts.append(f"{len(sizes.layers)} layers × {len(sizes.heads)} heads")
+        parts.append(
+            f"{source.get('options.quantity', 'attention')} of {len(sizes.layers)} layers × {len(sizes.heads)} heads"
+        )
     if sizes.pairs:
         layers, ranks = (", ".join(map(str, dict.fromkeys(column))) for column in zip(*sizes.pairs, strict=True))
         parts.append(f"hidden states of layers {layers}, at ranks {ranks}")

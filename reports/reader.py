@@ -89,7 +89,7 @@ class Record:
     def has(self, place: str) -> bool:
         """Return whether there is a score of this name, or the table of a cell; see `number`."""
         table, of_cell, _ = place.partition(":")
-        return table in self.content["tables"] if of_cell else place in self.scores
+        return place in self.scores or (bool(of_cell) and table in self.content["tables"])
 
     def number(self, place: str) -> Estimate:
         """Return a score, or the number in a cell of a table, with its interval.
@@ -107,8 +107,8 @@ class Record:
         if not self.has(place):
             known = self.content["tables"] if of_cell else self.scores
             raise RecordError(f"{self.path} has no `{name}`{near(name, known)}")
-        if not of_cell:
-            return self.scores[name]
+        if place in self.scores:
+            return self.scores[place]
         frame, about = read_table(self, name, str), self.content["columns"][name]
         column, _, where = cell.removesuffix("]").partition("[")
         try:

@@ -20,7 +20,7 @@ from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
 from attention.quantities import QuantityName
 from attention.store import FORMAT, MANIFEST, Store
-from attention.words import shown, titled, unit_of
+from attention.words import non_negative, titled, unit_of
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
 from corpora.document import Document, cut, windows_from_table
@@ -361,12 +361,12 @@ Values = tuple[np.ndarray, list[str]]  # [layers, heads, from, to], and notes
 def _between_words(store: Store, item: int) -> Values:
     there = store.manifest.delimiters
     kept = slice(0 if there["start"] else 1, None if there["end"] else -1)
-    return shown(store.read(store.manifest.maps, item).numpy()[..., kept, kept])
+    return non_negative(store.read(store.manifest.maps, item).numpy()[..., kept, kept])
 
 
 def _cosines(store: Store, item: int) -> Values:
     states = normalize(store.read("hidden", item).float(), dim=-1)
-    return shown((states @ states.mT)[:, None].numpy())
+    return non_negative((states @ states.mT)[:, None].numpy())
 
 
 def _antecedents(store: Store, item: int) -> Values:
@@ -380,7 +380,7 @@ def _antecedents(store: Store, item: int) -> Values:
         values[:, :, heads] = kept[0]
         values[:, :, :, heads] = kept[1].swapaxes(-1, -2)
     between = "each other" if kept.ndim == 4 else "and from all words"
-    what, (values, notes) = titled(store.manifest.quantity), shown(values)
+    what, (values, notes) = titled(store.manifest.quantity), non_negative(values)
     kept_cells = f"Of {len(heads)} head words of mentions the {what} to {between} is kept; all other cells are empty."
     return values, [kept_cells, *notes]
 

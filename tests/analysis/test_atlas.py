@@ -118,8 +118,8 @@ def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:
 def test_some_of_the_heads_are_refused(bert: Path, corpus: str) -> None:
     with pytest.raises(CorpusError, match="needs all layers"):
         AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(layers=(1,)))
-    with pytest.raises(CorpusError, match="quantity is alti, which has one map for each layer, but AtlasDataModule"):
-        AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(quantity="alti"))
+    with pytest.raises(CorpusError, match="quantity is norms, but AtlasDataModule joins analyses of attention weights"):
+        AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(quantity="norms"))
 
 
 def test_a_treebank_without_test_is_told(bert: Path, corpus: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from rich.console import Console
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, PreTrainedModel
+from transformers import BertConfig, BertModel, Cache, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from attention import Encoder
 from attention.capture import NAME, LayerCall, capture_attention, remember_arguments
@@ -160,7 +161,7 @@ def test_effective_attention_looks_at_the_rank_and_not_at_the_number_of_columns(
     assert not effective_attention(weights[None, None], torch.zeros(1, 1, 5, 4, dtype=torch.float64)).any()
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "t5"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_parts_of_each_layer_are_found(name: str) -> None:
     model = build(name)
     model.set_attn_implementation(NAME)
@@ -323,7 +324,8 @@ def test_every_quantity_is_that_of_a_slow_loop_padded_or_not(name: str) -> None:
     real = torch.arange(PADDED[0]) < torch.tensor(PADDED)[:, None]
     every = torch.eye(PADDED[0]).expand(2, -1, -1)
     for kind in QUANTITIES.values():
-        if kind.name in ("attention", "flow") or (kind.name == "norms_residual" and name not in NORMS):
+        bidirectional = name in NORMS
+        if kind.name in ("attention", "flow") or (kind.name in ("norms_residual", "effective") and not bidirectional):
             continue
         quantity, found = kind(parts, real, every), dict[int, Tensor]()
         capture_attention(
@@ -458,9 +460,49 @@ def test_the_time_of_a_slow_quantity_is_said_before_it_starts(
     text = StringIO()
     monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
     replace(extraction, options=Options(quantity="value_zeroing")).prepare()
-    assert re.search(r"value_zeroing of corpus.conllu: about \d+\.\d minutes, by a sample", text.getvalue())
+    assert re.search(r"value_zeroing of corpus.conllu: about \d+\.\d minutes, estimated from a sample", text.getvalue())
     short = replace(extraction, options=Options(quantity="flow", minutes=1e-6))
     with pytest.raises(UserError, match=r"more than --data.init_args.options.minutes 1e-06. Raise it, read fewer"):
         short.prepare()
     assert not list(short.folder.glob("*.safetensors"))
     assert short.folder.name == replace(short, options=Options(quantity="flow")).folder.name
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_effective_attention_of_a_decoder_is_refused(name: str, folders: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match=r"has no effective: its tokens do not see all others .* Choose norms"):
+        Encoder(str(folders[name])).attention(SENTENCES, quantity="effective")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+def test_a_layer_that_runs_again_is_whole_and_leaves_the_cache_of_keys_as_it_is(name: str) -> None:
+    model = build(name)
+    model.set_attn_implementation(NAME)
+    parts = find_parts(model, name)
+    remember_arguments(part.block for part in parts)
+    assert all(sum(isinstance(one, nn.Linear | Conv1D) for one in part.block.modules()) > 3 for part in parts)
+    inputs, caches = {"input_ids": torch.arange(4, 13)[None]}, list[Cache]()
+    quantity = QUANTITIES["value_zeroing"](parts, torch.ones(1, 9, dtype=torch.bool), torch.eye(9)[None])
+
+    def measure(layer: int, call: LayerCall) -> Tensor:
+        caches.extend(one for one in (*call.args, *call.kwargs.values()) if isinstance(one, Cache))
+        return quantity.maps(layer, call)
+
+    capture_attention(model, inputs, lambda *_: None, frozenset({0, 1}), measure=measure)
+    assert all(cache.get_seq_length() == 9 for cache in caches)
+    assert bool(caches) == (name != "t5")
+
+
+def test_the_rank_of_a_text_does_not_depend_on_its_padding() -> None:
+    drawn = torch.Generator().manual_seed(0)
+    moved = torch.zeros(1, 1, 40, 4)
+    moved[0, 0, :5] = torch.randn(5, 4, generator=drawn)
+    left, sizes, right = torch.linalg.svd(moved[0, 0, :5], full_matrices=False)
+    sizes[-1] = 20 * torch.finfo(torch.float32).eps * sizes[0]  # above the error for 5 tokens, below that for 40
+    moved[0, 0, :5] = left * sizes @ right
+    weights = torch.zeros(1, 1, 40, 40)
+    weights[..., :5, :5] = torch.rand(5, 5, generator=drawn).softmax(-1)
+    alone = effective_attention(weights[..., :5, :5], moved[..., :5, :])
+    padded = effective_attention(weights, moved, torch.tensor([5]))[..., :5, :5]
+    assert torch.allclose(padded, alone, atol=0.01)  # the direction of the smallest singular value is not exact
+    assert not torch.allclose(effective_attention(weights, moved)[..., :5, :5], alone, atol=0.03)

@@ -13,6 +13,7 @@ import torch
 from numpy.testing import assert_array_equal
 
 from attention import EncoderSpec, Options
+from attention.quantities import QuantityName
 from attention.store import Store
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
@@ -699,3 +700,15 @@ def test_a_word_alone_has_no_head_to_find(store: tuple[Store, Arcs]) -> None:
     # Nor has one to which nothing has any weight.
     weights = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, -torch.inf, 0.5]])
     assert _right(weights, torch.tensor([2, 3])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("quantity", ["norms", "effective", "norms_residual", "rollout"])
+def test_heads_of_another_quantity_are_scored_and_drawn(quantity: QuantityName, make_data: MakeData) -> None:
+    result = scored(probe(), make_data(random_init=True, options=Options(quantity=quantity)))
+    drawings = [figure for figure in result.figures.values() if isinstance(figure, AttentionLines)]
+    assert drawings
+    assert all(0 <= drawing.weights.min() <= drawing.weights.max() <= 1 + 1e-3 for drawing in drawings)
+    titles = {"rollout": ", rollout,", "norms_residual": ", norms residual relative to the largest,"}
+    assert titles.get(quantity, f", {quantity} relative to the largest,") in drawings[0].title
+    assert result.tables["roles"].units["confidence"] == ("fraction" if quantity == "rollout" else "ratio")
+    assert len(result.tables["roles"].frame) == (8 if quantity in ("norms", "effective") else 2)

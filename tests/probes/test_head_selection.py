@@ -395,3 +395,13 @@ def test_a_probe_reads_the_quantity_of_the_options_and_its_checkpoint_no_other(
     again = make_data(options=Options(heads=(1,) if quantity == "rollout" else None))
     with pytest.raises(TrainingError, match=r"The checkpoint was trained on .* --data.init_args.options.quantity"):
         scored(AttentionOnlyProbe(), again, tmp_path / "trained.ckpt")
+
+
+def test_a_probe_of_attention_is_not_tested_on_another_quantity(make_data: MakeData, tmp_path: Path) -> None:
+    runner = trainer(1)
+    runner.fit(AttentionOnlyProbe(), datamodule=make_data())
+    runner.save_checkpoint(tmp_path / "trained.ckpt")
+    norms = make_data(options=Options(quantity="norms"))
+    said = r"attention of 2 layers × 4 heads, but this run has .* norms of 2 layers .*--data.init_args.options.quantity"
+    with pytest.raises(TrainingError, match=said):
+        scored(AttentionOnlyProbe(), norms, tmp_path / "trained.ckpt")
