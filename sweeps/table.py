@@ -95,8 +95,8 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
     try:
         return over_seeds(givers, score)
     except RecordError as error:
-        faults.append(f"row `{row.name}` has no number, or no interval: {error}")
         known = [one.scores[score] for one in givers if score in one.scores]
+        faults.append(f"row `{row.name}` has no {'interval' if known else 'number'}: {error}")
         return replace(averaged(known or [Estimate(NAN, unit="ratio")]), low=NAN, high=NAN)
 
 

@@ -704,7 +704,8 @@ def test_a_word_alone_has_no_head_to_find(store: tuple[Store, Arcs]) -> None:
 
 @pytest.mark.parametrize("quantity", ["norms", "effective", "norms_residual", "rollout"])
 def test_heads_of_another_quantity_are_scored_and_drawn(quantity: QuantityName, make_data: MakeData) -> None:
-    result = scored(probe(), make_data(random_init=True, options=Options(quantity=quantity)))
+    drawing = AttentionDrawing("2-1", "tiny-test-0")
+    result = scored(probe(drawings=[drawing]), make_data(random_init=True, options=Options(quantity=quantity)))
     drawings = [figure for figure in result.figures.values() if isinstance(figure, AttentionLines)]
     assert drawings
     assert all(0 <= drawing.weights.min() <= drawing.weights.max() <= 1 + 1e-3 for drawing in drawings)
