@@ -54,7 +54,7 @@ def test_the_sample_is_spread_over_the_lengths(monkeypatch: pytest.MonkeyPatch) 
 def test_both_sides_find_the_same_flips(whole_model: bool) -> None:
     batch = classified("flat", time=9)
     rankings = rankings_of(batch, SetErasure())
-    assert rankings.shape == (10, len(TEXTS), 9)
+    assert rankings.shape == (11, len(TEXTS), 9)
     found = [
         erased_one_by_one(classified("flat", [row]), rankings[:, row : row + 1, : len(text)], whole_model=whole_model)
         for row, text in enumerate(TEXTS)
