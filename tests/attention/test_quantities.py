@@ -506,3 +506,18 @@ def test_the_rank_of_a_text_does_not_depend_on_its_padding() -> None:
     padded = effective_attention(weights, moved, torch.tensor([5]))[..., :5, :5]
     assert torch.allclose(padded, alone, atol=0.01)  # the direction of the smallest singular value is not exact
     assert not torch.allclose(effective_attention(weights, moved)[..., :5, :5], alone, atol=0.03)
+
+
+@pytest.mark.parametrize("rank", [5, 4])
+def test_effective_attention_of_few_tokens_is_raw_attention_only_if_their_vectors_are_independent(rank: int) -> None:
+    drawn = torch.Generator().manual_seed(1)
+    moved = torch.zeros(2, 3, 7, 8)
+    moved[:, :, :5] = torch.randn(2, 3, 5, rank, generator=drawn) @ torch.randn(rank, 8, generator=drawn)
+    moved[1, :, 4] = 0  # a text of four tokens
+    weights = torch.zeros(2, 3, 7, 7)
+    weights[..., :5] = torch.rand(2, 3, 7, 5, generator=drawn).softmax(-1)
+    weights[1, ..., 4] = 0
+    found = effective_attention(weights, moved, torch.tensor([5, 4]))
+    projection = moved @ torch.linalg.pinv(moved)
+    torch.testing.assert_close(found, weights @ projection, rtol=0, atol=1e-5)
+    assert torch.equal(found, weights) == (rank == 5)
