@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 import torch
@@ -14,9 +13,8 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.utils.logging import disable_progress_bar
 
-from attention.encoder import EncoderError, refuse_existing
+from attention.encoder import new_folder
 
 Shape = Literal["bert", "llama"]
 
@@ -59,19 +57,9 @@ class WordModel:
         Raises:
             EncoderError: The folder exists, or cannot be written.
         """
-        refuse_existing(path := Path(folder).expanduser())
-        disable_progress_bar()  # type: ignore[no-untyped-call]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as made:
-                partial = Path(made) / "model"
-                self.model.save_pretrained(partial)
-                self.tokenizer.save_pretrained(partial)
-                partial.rename(path)
-        except OSError as error:
-            raise EncoderError(
-                f"{path} cannot be written ({error.strerror or error}). Check the path and the disk."
-            ) from error
+        with new_folder(path := Path(folder).expanduser()) as partial:
+            self.model.save_pretrained(partial)
+            self.tokenizer.save_pretrained(partial)
         return path
 
 

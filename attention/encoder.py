@@ -839,7 +839,6 @@ def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labe
     Raises:
         EncoderError: The path exists, or the folder cannot be written.
     """
-    refuse_existing(folder)
     config = deepcopy(model.config)
     if labels:
         config.id2label = dict(enumerate(labels))
@@ -848,14 +847,26 @@ def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labe
     if hasattr(config, "kept_heads"):
         config.auto_map = modeling_pruned.auto_map(config.model_type)
         files.add(Path(modeling_pruned.__file__))
+    with new_folder(folder) as partial:
+        model.save_pretrained(partial)
+        config.save_pretrained(partial)
+        for path in files:
+            shutil.copyfile(path, partial / path.name)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield the path of a folder in which a model is written; it becomes `folder` at the end, complete or not at all.
+
+    Raises:
+        EncoderError: The path exists, or the folder cannot be written.
+    """
+    refuse_existing(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made, _quiet():
             partial = Path(made) / "model"
-            model.save_pretrained(partial)
-            config.save_pretrained(partial)
-            for path in files:
-                shutil.copyfile(path, partial / path.name)
+            yield partial
             partial.rename(folder)
     except OSError as error:
         raise EncoderError(

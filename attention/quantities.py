@@ -234,7 +234,7 @@ class Quantity(ABC):
         return reduce(maps, rows.expand(-1, maps.size(1), -1, -1), self.columns)
 
 
-class Attention(Quantity):
+class Weights(Quantity):
     """Attention weights α, after softmax."""
 
     name, sums_to_one, needs_parts = "attention", True, False
@@ -314,13 +314,13 @@ class ValueZeroing(Quantity):
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         """Return the maps from pieces to positions, `[batch, 1, pieces, positions]`."""
         mixture = call.mixture
-        whole = self._run(layer, call, mixture.outputs)
+        whole = normalize(self._run(layer, call, mixture.outputs), dim=-1)
         found = []
         for of_word in self.columns.to(mixture.outputs.dtype).unbind(2):
             zeroed = (mixture.weights * of_word[:, None, None]) @ mixture.values
             without = self._run(layer, call, mixture.outputs - zeroed)
             # Half the squared distance of unit vectors, which is exact where the cosine is close to 1.
-            found.append((normalize(whole, dim=-1) - normalize(without, dim=-1)).square().sum(-1) / 2)
+            found.append((whole - normalize(without, dim=-1)).square().sum(-1) / 2)
         return torch.stack(found, -1)[:, None]
 
     def words(self, maps: Tensor, rows: Tensor) -> Tensor:
@@ -418,8 +418,7 @@ class Flow(Quantity):
 
 
 QUANTITIES: Mapping[str, type[Quantity]] = {
-    one.name: one
-    for one in (Attention, Norms, SummedNorms, ResidualNorms, Effective, ValueZeroing, Rollout, Flow, Alti)
+    one.name: one for one in (Weights, Norms, SummedNorms, ResidualNorms, Effective, ValueZeroing, Rollout, Flow, Alti)
 }
 
 
