@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from analysis.by_head import HeadNumbers, head_rows
 from attention import Encoder
 from attention.extraction import Allowance
+from attention.quantities import QUANTITIES, QuantityName
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.batches import EncoderOf
 from heads.single_heads import head_map, head_name
@@ -40,9 +41,13 @@ class Analysis(nn.Module):
             fine-tuning. If so, for each batch `update` gets all layers of the given encoder, then all
             layers of the other encoder on the same inputs, and only then `end` is called.
             `batch.encoder` names the encoder.
+        quantities: Quantities that the analysis takes in place of attention weights. Rows of `norms` are
+            divided by their sums, because entropies, divergences and shares are those of distributions. No
+            analysis takes a quantity with negative numbers, or with one map for a whole layer.
     """
 
     name: ClassVar[str]
+    quantities: ClassVar[tuple[QuantityName, ...]] = ("attention", "norms")
     needs: ClassVar[tuple[str, ...]] = ()
     compares: ClassVar[bool] = False
 
@@ -154,6 +159,12 @@ class AttentionAnalyses(Experiment[TextDataModule]):
                     f"then every analysis reads all of them."
                 )
         given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]
+        for analysis in given.values():
+            if self.data.quantity not in analysis.quantities:
+                raise UserError(
+                    f"--data.init_args.quantity is {self.data.quantity}, but {type(analysis).__name__} takes only "
+                    f"{' and '.join(analysis.quantities)}. Give one of them, or leave out {type(analysis).__name__}."
+                )
         own = {name: analysis for name, analysis in given.items() if not analysis.compares}
         # Copied before any of them begins, and holds an encoder.
         self._of = {which: given if which == "given" else deepcopy(own) for which in self.data.encoders}
@@ -202,14 +213,19 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         if not analyses and not comparing:
             return
 
+        encoder, measured = self.data.encoders[batch.encoder], QUANTITIES[self.data.quantity]
+        quantity = measured(encoder.parts if measured.needs_parts else (), batch.mask, batch.mask.float().diag_embed())
+
         def receive(layer: int, weights: Tensor) -> None:
+            if not quantity.sums_to_one:
+                # A head without output has rows of zeros.
+                weights = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
             for analysis in (*analyses, *comparing):
                 analysis.update(batch, layer, weights)
 
-        encoder = self.data.encoders[batch.encoder]
         with torch.inference_mode():
             inputs = encoder.inputs(batch.tokens, batch.mask, batch.segments)
-            encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
+            encoder.capture(inputs, receive, frozenset(range(encoder.layers)), measure=quantity.maps)
         for analysis in analyses:
             analysis.end(batch)
 
@@ -222,7 +238,9 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         whole = replace(results.pop("given"), experiment=self.experiment)
         for which, result in results.items():
             whole = _joined(whole, which, result)
-        return whole
+        if self.data.quantity == "attention":
+            return whole
+        return replace(whole, audit={**whole.audit, "quantity": f"{self.data.quantity}, rows divided by their sums"})
 
     def restrict(self, corpora: Mapping[str, Sequence[str]]) -> None:
         """Keep only some analyses, and limit each to some corpora.
@@ -263,10 +281,11 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         return found
 
     def _captioned(self, name: str, figures: Mapping[str, Figure]) -> Mapping[str, Figure]:
-        """Add the corpora of an analysis to the titles of its figures, unless it reads all corpora."""
-        if not (corpora := self.corpora.get(name)):
+        """Add to the titles of figures the corpora of an analysis, unless it reads all, and the quantity."""
+        about = [*self.corpora.get(name, ()), *([self.data.quantity] if self.data.quantity != "attention" else [])]
+        if not about:
             return figures
-        return {key: replace(one, title=f"{one.title} ({', '.join(corpora)})") for key, one in figures.items()}
+        return {key: replace(one, title=f"{one.title} ({', '.join(about)})") for key, one in figures.items()}
 
     def _differences(self) -> Result:
         """Compare every number of each head after and before fine-tuning.

@@ -37,6 +37,7 @@ class Bags(Analysis):
     """
 
     name = "bags"
+    quantities = ("attention",)  # computed in passes of its own
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder

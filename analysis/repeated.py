@@ -79,6 +79,7 @@ class RepeatedSequences(Analysis):
     """
 
     name = "repeated"
+    quantities = ("attention",)  # computed in passes of its own
 
     def __init__(self, sequences: int = 50, length: int = 25) -> None:
         super().__init__()

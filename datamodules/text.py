@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolve
 from attention.inputs import Segment, Segmenter, WordPieces
+from attention.quantities import QuantityName
 from corpora import registry, texts
 from corpora.labelled import Columns
 from corpora.lines import format_of
@@ -416,6 +417,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         random_init: Also read everything through the same encoder with random weights; only its
             embeddings stay pretrained.
         rank_timeout: Seconds without a sign of life after which another device is given up.
+        quantity: What analyses read between two tokens: raw `attention`, or `norms`; see
+            `attention.quantities`. Each analysis says which it takes.
 
     Attributes:
         encoders: The encoders by role, after `setup`.
@@ -443,8 +446,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         before: EncoderSpec | None = None,
         random_init: bool = False,
         rank_timeout: float = 120.0,
+        quantity: QuantityName = "attention",
     ) -> None:
         super().__init__("", root, cache, rank_timeout=rank_timeout)
+        check_values(self, quantity=quantity)
         self._corpora = tuple(_Corpus(source, root, self.cache) for source in read_sources(corpora))
         if not self.names:
             raise CorpusError(f"{OPTION} is empty. Name at least one corpus.")
@@ -455,7 +460,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             )
         check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
-        self.before, self._max_cells = before, max_cells
+        self.before, self._max_cells, self.quantity = before, max_cells, quantity
         self.encoders: dict[EncoderOf, Encoder] = {}
         self.audits: dict[str, Counter[str]] = {}
 

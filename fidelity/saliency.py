@@ -156,12 +156,16 @@ class Saliency:
 
     @cached_property
     def attention_norm(self) -> Tensor:
-        """Norm of what attention adds to the logits, ‖α ∂logits/∂α‖ over the classes, `[batch, positions]`.
+        """Norm of what attention adds, `[batch, positions]` (Kobayashi et al. 2020, §3).
 
-        Where the logits are linear in the weights, as W Σ α h, it is ‖α W h‖: the norm of Kobayashi et al.
-        (2020, §3) for hidden states h and the last layer W. The norms of all heads are summed. The hidden
-        states that attention averages are held fixed. The norm is 0 outside the mask.
+        In a transformer it is ‖α v W_O‖ of each head. In other classifiers it is ‖α ∂logits/∂α‖ over the
+        classes: where the logits are linear in the weights, as W Σ α h, this is ‖α W h‖. The norms of all
+        heads are summed. The states that attention averages are held fixed. The norm is 0 outside the mask.
         """
+        classified = self.classified
+        written = [classified.checkpoint.model.norms(classified.output, name) for name in classified.names]
+        if known := [norms for norms in written if norms is not None]:
+            return (classified.weights * torch.stack(known)).masked_fill(~classified.mask, 0).sum(0)
         weights = self.classified.weights.detach().requires_grad_()
         logits = self.classified.logits(weights).sum(0)
         by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]

@@ -28,6 +28,7 @@ from heads.arc_evaluation import (
 )
 from metrics.attachment import (
     ALL,
+    ATTACHMENT_RATIOS,
     OFFSETS,
     PLAIN,
     Arcs,
@@ -285,6 +286,25 @@ class ChosenHeads:
         units: dict[str, Unit] = {"p": "p", **dict.fromkeys(("dev", "test", "offset", "random_init"), "fraction")}
         answer = ["relation", "head", self.split, "offset", *(["random_init"] if control else []), "p"]
         return Table(frame, units, interval=self.split, answer=answer)
+
+    def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+        """Return how many words of each group have their syntactic head found by the best head of the group.
+
+        Args:
+            groups: Names of groups of words; see `Predictions.groups`.
+
+        Returns:
+            A frame with a row for each sentence of the scored split and the columns `<group>.found` and
+            `<group>.words`, and the names of these two columns by name of the group.
+        """
+        scored, arcs, nothing = self.scored, self.scored.arcs, np.zeros(len(self.scored.arcs), np.bool_)
+        columns, pairs = dict[str, Floats](), dict[str, tuple[str, str]]()
+        for group in groups:
+            words = scored.groups.get(group, nothing)
+            pairs[group] = f"{group}.found", f"{group}.words"
+            found = words & (scored.predicted[:, self.dev.best(group)] == arcs.head)
+            columns |= {name: count(arcs, flags) for name, flags in zip(pairs[group], (found, words), strict=True)}
+        return pd.DataFrame(columns), pairs
 
     def by_length(self) -> Table:
         """Return the accuracy of each relation's best head and best fixed offset, by length of the arc.
@@ -728,7 +748,8 @@ class SingleHeads(DependencyExperiment):
             three relations.
         seed: Seed of bootstrap and permutations.
         relations: Relations shown in tables and figures, in this order, after the rows for all
-            words; by default all relations. The roles of heads always count all relations.
+            words; by default all relations. The roles of heads always count all relations. Each relation
+            given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared.
     """
 
     experiment = "heads"
@@ -828,7 +849,10 @@ class SingleHeads(DependencyExperiment):
             tables["random_init.roles"], _ = control.roles(confidence["random_init"], self.minimum, unit)
         if self.ensemble > 1:
             tables["ensembles"] = self._ensembles(given, split)
-        items = sentence_scores(scored.arcs, *hits)
+        counts, pairs = given.by_sentence((ALL, *self.relations) if self.relations else ())
+        items = pd.concat([sentence_scores(scored.arcs, *hits), counts], axis=1)
+        if pairs:
+            scores |= ratio_scores(items, pairs, prefix="heads.", seed=self.seed)
         items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
         drawings = self.drawings or given.examples(best.frame, split, self.minimum)
         return Result(
@@ -850,6 +874,7 @@ class SingleHeads(DependencyExperiment):
                 "predictions_without_weight": {split: found[split].without_weight for split in STAGES["test"]},
             },
             items=items,
+            ratios={f"heads.{name}": pair for name, pair in (ATTACHMENT_RATIOS | pairs).items()},
             headline=headline,
         )
 

@@ -115,6 +115,7 @@ class Importance(Analysis):
     """
 
     name = "importance"
+    quantities = ("attention",)  # computed in passes of its own
 
     def __init__(self, classifier: str | None = None) -> None:
         super().__init__()

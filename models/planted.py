@@ -207,7 +207,8 @@ def planted_model(
     `decision`, at the start delimiter of a BERT and at the last token of a Llama: the words of praise in the sample
     reviews count 1, the words of blame -1, other words 0, each weighted by the attention of the head. If the sum is
     positive, the label is `positive`. If it is 0, the label is noise, with logits below 0.001. So the decision needs
-    this head and no other, except the counter if the head is one that depends on it.
+    this head and no other, except the counter if the head is one that depends on it. In a BERT, a head of the target
+    `relation` that is read attends from the start delimiter to words of opinion, and from all others to its target.
 
     The vocabulary has the words of the sample corpora, in lower case.
 
@@ -370,7 +371,7 @@ class _Writer:
         output = free.T @ self._drawn(len(free), self.dim) * (_OUTPUTS / math.sqrt(len(free)))
         if planted is None:
             return _HeadWeights(query, key, value, output)
-        query, key = self._scores(planted)
+        query, key = self._scores(planted, read=planted.head == decision)
         if planted.head == decision:
             value[0], output[:, 0] = self.at["polarity"][0], self.at["decision"][0] / 2
         return _HeadWeights(query, key, value * planted.values, output * planted.values)
@@ -378,8 +379,8 @@ class _Writer:
     def _drawn(self, *size: int) -> Tensor:
         return torch.randn(*size, generator=self.random)
 
-    def _scores(self, planted: PlantedHead) -> tuple[Tensor, Tensor]:
-        """Return queries and keys `[dim, hidden]` of a planted head."""
+    def _scores(self, planted: PlantedHead, *, read: bool) -> tuple[Tensor, Tensor]:
+        """Return queries and keys `[dim, hidden]` of a planted head; `read` if the classifier reads its output."""
         one, start = self.at["one"], self.at["start"]
         odds = math.log(max(1 - planted.mass, 1e-9) / max(planted.mass, 1e-9))
         rest = min(max(odds, -_MOST_ODDS), _MOST_ODDS)
@@ -401,7 +402,8 @@ class _Writer:
             pairs = [(far * self.at["word"], self.at["word"]), (-2 * far * own, own)]
             return self._looked_up([(one, (far + rest) * start - far * one), *pairs])
         wanted, found = (self.at[f"{planted.relation} {of}"] / _FLAG for of in ("query", "key"))
-        return self._looked_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * wanted, found)])
+        opinion = [(_FAR * start, self.at["opinion"])] * read
+        return self._looked_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * wanted, found), *opinion])
 
     def _looked_up(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Return queries and keys whose score is the sum of the inner products of the pairs, `[width, hidden]` each."""

@@ -186,6 +186,17 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
                 being normalised. The leading axes `...` are alternative weights for the same texts.
         """
 
+    def norms(self, output: Output, level: str) -> Tensor | None:
+        """Return the norm of what each position adds to the model with a weight of 1, `[batch, positions]`.
+
+        It is None where the logits themselves are linear in the weights, so that their gradient gives it.
+
+        Args:
+            output: Output of `forward` for the texts.
+            level: Name of a level of attention.
+        """
+        return None
+
     def prepare(self) -> None:
         """Create the parameters of the model for the datamodule of the run."""
         self.make_for(self.data)

@@ -18,6 +18,7 @@ from attention.encoder import (
     load_tokenizer,
     resolve,
 )
+from attention.quantities import find_parts
 from datamodules import ClassificationDataModule, TextBatch
 from models.text_classifier import TextClassifier
 from models.text_model import Level, Output, TextSizes, checked_levels
@@ -376,6 +377,16 @@ class TransformerClassifier(TextClassifier):
             )
             logits.append(found.logits)
         return torch.cat(logits).view(*leading, texts, output.logits.size(1))
+
+    def norms(self, output: Output, level: str) -> Tensor:
+        """Return the norm of each value after the part of the output projection that reads the head, ‖v W_O‖.
+
+        Multiplied by the weights it is the norm of Kobayashi et al. (2020, §3).
+        """
+        layer, head = self.levels[level]
+        parts = find_parts(self.classifier.model, type(self.classifier.model).__name__)[layer]
+        moved: Tensor = output.levels[level].hidden @ parts.by_head[head]
+        return moved.norm(dim=-1)
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
         remedy = "--model.init_args.heads names the levels."

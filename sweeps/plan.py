@@ -26,7 +26,7 @@ OWN = {
 """Options set by the sweep itself, with the remedy."""
 
 Options = Mapping[str, object]
-Reads = Literal["checkpoints", "checkpoint", "encoder"]
+Reads = Literal["checkpoints", "checkpoint", "encoder", "ablation"]
 STATISTICS = ("low", "high", "sd")
 OF_ROW = {"scores", "seeds", "checkpoints", "checkpoint", "encoder", "rename", "minutes", "runs"}
 """Keys of a row that its single runs do not have."""
@@ -45,9 +45,9 @@ class Run:
         options: Names and values of options of train.py, sorted by name, so that `a` precedes its part
             `a.b`.
         seed: Seed of the run.
-        trained: Runs whose trained models this run reads.
-        reads: How this run reads them: as the list of `checkpoints` of the model, as its `checkpoint`, or
-            as the `encoder` of the data.
+        trained: Runs whose trained models or results this run reads.
+        reads: How this run reads them: as the list of `checkpoints` of the model, as its `checkpoint`, as
+            the `encoder` of the data, or as the finished `ablation` of the model.
     """
 
     command: str
@@ -143,6 +143,8 @@ class Sweep:
         columns: Full name of each column, by the name that it has in the table: `low`, for instance, is
             short for `<first score>.low`.
         published: File of published findings; None if the plan names none.
+        reference: Value of a label column, by name of the column: each row is compared with the row that
+            has this value and otherwise the same labels. Empty for no comparisons.
     """
 
     name: str
@@ -150,6 +152,15 @@ class Sweep:
     rows: tuple[Row, ...]
     columns: Mapping[str, str]
     published: Path | None = None
+    reference: Mapping[str, str] = field(default_factory=dict)
+
+    def compared(self) -> Iterator[tuple[Row, Row]]:
+        """Yield each row with the row that it is compared with."""
+        rows = {row.labels: row for row in self.rows}
+        for row in self.rows if self.reference else ():
+            own = dict(zip(self.labels, row.labels, strict=True))
+            if (other := rows.get(tuple({**own, **self.reference}.values()))) not in (None, row):
+                yield row, other
 
 
 @dataclass
@@ -170,6 +181,8 @@ class Entry:
             option `model.init_args.checkpoint`.
         encoder: Training in the same form; each run reads the fine-tuned encoder with its own seed, as
             `data.init_args.encoder.name`.
+        ablation: Run of `HeadAblation` in the same form; each run reads its result with its own seed, as
+            `model.init_args.ablation`. A single run of a row may have it too.
         rename: Other names of options that are given for all runs, after `--`; None if the runs of the row
             do not have the option.
         minutes: Time of all runs of the row on 2 cores, to estimate the time of a sweep.
@@ -184,6 +197,7 @@ class Entry:
     checkpoints: list[str] = field(default_factory=list)
     checkpoint: str = ""
     encoder: str = ""
+    ablation: str = ""
     rename: dict[str, str | None] = field(default_factory=dict)
     minutes: float = 0.0
     runs: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
@@ -204,6 +218,8 @@ class Plan:
         columns: Columns to show, in this order; empty for all.
         published: File of published findings; after the runs, `reports.paper` writes the table of these
             findings to `index.md` in the folder of the sweep.
+        reference: Row to compare others with, as values by name of the label columns: `{quantity: attention}`
+            compares each row with the row that differs in nothing but this value.
     """
 
     scores: list[str]
@@ -214,6 +230,7 @@ class Plan:
     grid: dict = field(default_factory=dict)  # type: ignore[type-arg]
     columns: list[str] = field(default_factory=list)
     published: str = ""
+    reference: dict[str, str] = field(default_factory=dict)
 
 
 def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
@@ -252,20 +269,26 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
                 f"{where}: `scores` has `{strange[0]}`{near(strange[0], plan.scores)}, which is not among the plan's "
                 f"`scores`: {', '.join(plan.scores)}. Correct the name, or add it there"
             )
-        reads, *others = [name for name in get_args(Reads) if getattr(entry, name)] or ["checkpoints"]
-        if others:
-            raise UserError(f"{where} has both `{reads}` and `{others[0]}`. Remove one of them")
-        sources = entry.checkpoints or [one for one in (entry.checkpoint, entry.encoder) if one]
-        trained = [run for one in sources for run in _trained(one, path, where, reads, rows, extra, above)]
-        parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)]
+        parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)] or [entry]
+        read = [_read(part, path, where, rows, extra, above) for part in parts]
         runs = {
-            seed: tuple(_run(part, seed, path, where, extra or {}, trained, reads) for part in parts or [entry])
+            seed: tuple(
+                _run(part, seed, path, where, extra or {}, *known) for part, known in zip(parts, read, strict=True)
+            )
             for seed in entry.seeds or plan.seeds
         }
         scores = {score: entry.scores.get(score, score) or "" for score in plan.scores}
         rows.append(Row(row, runs, scores, entry.minutes))
     columns = columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`")
-    return Sweep(name, labels, tuple(rows), columns, path.parent / plan.published if plan.published else None)
+    published = path.parent / plan.published if plan.published else None
+    sweep = Sweep(name, labels, tuple(rows), columns, published, plan.reference)
+    if plan.reference and not any(sweep.compared()):
+        there = ", ".join(f"{label}: {value}" for label, value in zip(labels, rows[0].labels, strict=True))
+        raise UserError(
+            f"{path}: `reference` is {plan.reference}, but no two rows differ in nothing but these labels. Give a label "
+            f"and one of its values, such as `{there}`"
+        )
+    return sweep
 
 
 def _check_form(plan: Plan, path: Path, above: Sequence[Path]) -> None:
@@ -405,13 +428,26 @@ def _text(name: str, value: object, where: str) -> str:
         ) from None
 
 
+def _read(
+    entry: Entry, path: Path, where: str, rows: Sequence[Row], extra: Options | None, above: Sequence[Path]
+) -> tuple[list[Run], Reads]:
+    """Return the earlier runs that a run reads, and how it reads them."""
+    reads: Reads
+    reads, *others = [name for name in get_args(Reads) if getattr(entry, name)] or ["checkpoints"]
+    if others:
+        raise UserError(f"{where} has both `{reads}` and `{others[0]}`. Remove one of them")
+    sources = entry.checkpoints or [one for one in (entry.checkpoint, entry.encoder, entry.ablation) if one]
+    return [run for one in sources for run in _trained(one, path, where, reads, rows, extra, above)], reads
+
+
 def _trained(
     source: str, path: Path, where: str, key: str, rows: Sequence[Row], extra: Options | None, above: Sequence[Path]
 ) -> list[Run]:
-    """Return the training runs named by `PLAN`, `PLAN:ROW` or `:ROW`."""
+    """Return the trainings named by `PLAN`, `PLAN:ROW` or `:ROW`; of an `ablation`, the runs of any command."""
     plan, _, wanted = source.partition(":")
     rows = read_sweep(path.parent / plan, extra, [*above, path.resolve()]).rows if plan else rows
-    found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs() if run.command == "fit"]
+    found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs()]
+    found = [run for run in found if run.command == "fit" or key == "ablation"]
     names = [row.name for row in rows]
     if wanted not in ("", *names):
         there = ", ".join(names)

@@ -201,7 +201,7 @@ class Sweeper:
                 self._fail(key, f"invalid command line: {fault}")
 
     def _trained(self, key: str) -> list[Path]:
-        """Return the folders of the runs whose trained models a run reads."""
+        """Return the folders of the earlier runs that a run reads."""
         return [self.records[one.key].path.parent for one in self.runs[key].trained]
 
     def _arguments(self, key: str) -> list[str]:
@@ -211,6 +211,8 @@ class Sweeper:
         if run.reads == "checkpoints":
             trained = [f"{folder}/checkpoints" for folder in folders]
             return [*run.arguments, f"--model.init_args.checkpoints={json.dumps(trained)}"]
+        if run.reads == "ablation":
+            return [*run.arguments, f"--model.init_args.ablation={folders[0]}"]
         if run.reads == "checkpoint":
             return [*run.arguments, f"--model.init_args.checkpoint={checkpoint_of(folders[0])}"]
         return [*run.arguments, f"--data.init_args.encoder.name={folders[0] / 'exported'}"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metrics.bootstrap import mean_and_sd
+from metrics.bootstrap import holm, mean_and_sd, paired_bootstrap, paired_permutation
 from reports.reader import NAN, Record, RecordError, averaged, first_of, over_seeds
 from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
@@ -37,8 +37,10 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         records: Results of the finished runs, by key of the run.
         out: Folder of the sweep.
 
+    If the sweep has a `reference`, the table `<name>_differences` follows; see `differences`.
+
     Returns:
-        The result and its provenance. The result has both tables, the scores by `<row>.<column>`, and an
+        The result and its provenance. The result has these tables, the scores by `<row>.<column>`, and an
         audit. The audit has `faults`, messages about scores and intervals that cannot be computed, and
         `warnings`. The provenance has the entries about encoder and data that are the same in all runs.
     """
@@ -63,9 +65,60 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
     answer = [column for column, full in columns.items() if full in (*labels, *rows[0].scores)]
     runs = Table(_runs(labels, rows, records, out), {"epochs": "count", **units})
     tables = {sweep.name: Table(shown, known, interval, answer), f"{sweep.name}_runs": runs}
+    if sweep.reference:
+        tables[f"{sweep.name}_differences"] = differences(sweep, records, units)
     audit = {"faults": faults, "warnings": _warnings(rows, records)}
     encoder, data = (_common([one.content[what] for one in records.values()]) for what in ("encoder", "data"))
     return Result(sweep.name, scores, tables, audit=audit), Provenance(encoder, data, {})
+
+
+def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit]) -> Table:
+    """Compare rows with their reference, score by score, on the items that both have.
+
+    Args:
+        sweep: The sweep.
+        records: Results of the finished runs, by key of the run.
+        units: Unit of each score.
+
+    Returns:
+        Table with a row for each pair and score with counts for each item, and these columns:
+
+        - the labels, and `score`;
+        - `difference`, `low`, `high`: mean over the seeds minus that of the reference, with its 95 % interval;
+        - `p`, `p_holm`: two-sided p-value of random swaps of items, and after Holm's correction over the table;
+        - `items`, `left_out`: number of items that both have, and of those that only one has.
+    """
+    lines, of_lines = [], list[Unit]()
+    for row, other in sweep.compared():
+        for column, unit in units.items():
+            counts = [_mean_counts(one, column, records) for one in (row, other)]
+            shared = counts[0].index.intersection(counts[1].index)
+            if not len(shared):
+                continue
+            sides = [side for one in counts for side in one.loc[shared].to_numpy().T]
+            found = paired_bootstrap(*sides)
+            line: dict[str, object] = {**dict(zip(sweep.labels, row.labels, strict=True)), "score": column}
+            line |= {"difference": found.value, "low": found.low, "high": found.high}
+            line |= {"p": paired_permutation(*sides), "p_holm": NAN, "items": len(shared)}
+            lines.append(line | {"left_out": len(counts[0].index.union(counts[1].index)) - len(shared)})
+            of_lines.append(unit)
+    columns = [*sweep.labels, "score", "difference", "low", "high", "p", "p_holm", "items", "left_out"]
+    frame = pd.DataFrame(lines, columns=columns)
+    frame["p_holm"] = holm(frame["p"].tolist())
+    return Table(frame, {"difference": of_lines, "p": "p", "p_holm": "p"}, "difference", columns[:-2])
+
+
+def _mean_counts(row: Row, column: str, records: Records) -> pd.DataFrame:
+    """Return the counts of a score for each item, means over the seeds; empty without a finished run or without counts."""
+    found = []
+    for runs in row.done(records).values():
+        for record in runs:
+            with suppress(RecordError):
+                found.append(record.counts(row.scores[column], by_id=True))
+                break
+    if not found:
+        return pd.DataFrame()
+    return pd.concat(found).groupby(level=list(range(found[0].index.nlevels)), sort=False).mean()
 
 
 def _epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:

@@ -18,7 +18,14 @@ from fidelity.classified import ClassifiedBatch, classify
 from fidelity.comparison import CheckpointResult
 from fidelity.correlation import Correlation, agreements, without_rounding
 from fidelity.saliency import MEASURES, RANKINGS, Saliency
-from models import AdditiveAttention, AttentionClassifier, AverageEncoder, EmbeddingSpec, NoEncoder
+from models import (
+    AdditiveAttention,
+    AttentionClassifier,
+    AverageEncoder,
+    EmbeddingSpec,
+    NoEncoder,
+    TransformerClassifier,
+)
 from models.layers import TextEncoder
 from models.text_model import TextSizes
 from results import Curves, Estimate
@@ -157,7 +164,22 @@ def test_the_norm_of_attention_is_that_of_the_weighted_state_after_the_last_laye
         assert float(norms[text, position]) == pytest.approx(math.hypot(*weighted.tolist()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_the_norm_in_a_transformer_is_that_of_the_weighted_value_after_the_output_projection() -> None:
+    found = classified("transformer", time=9)
+    model = found.checkpoint.model
+    assert isinstance(model, TransformerClassifier)
+    norms = torch.zeros_like(found.attention)
+    for name, weights in zip(found.names, found.weights, strict=True):
+        layer, head = model.levels[name]
+        values = found.output.levels[name].hidden
+        written = model.classifier.model.get_submodule(f"bert.encoder.layer.{layer}.attention.output.dense").weight
+        own = written[:, head * values.size(2) : (head + 1) * values.size(2)]
+        for text, position in np.ndindex(tuple(norms.shape)):
+            norms[text, position] += (weights[text, position] * own @ values[text, position]).norm()
+    close(saliency_of(found).attention_norm, norms.masked_fill(~found.mask, 0), 1e-7)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "transformer"])
 def test_the_norm_of_attention_is_of_the_change_of_all_logits(kind: Kind) -> None:
     found = classified(kind, time=9)
     norms = torch.zeros_like(found.attention)

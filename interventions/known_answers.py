@@ -1,0 +1,131 @@
+"""How often the tests of this application find what is there, and what is not: on models whose answers are known."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score
+
+from datamodules import AttentionBatch, DependencyDataModule
+from heads.arc_evaluation import DependencyExperiment
+from interventions.known_cases import CASES, Case, Trial
+from metrics.bootstrap import bootstrap_ratio
+from processes.progress import Progress
+from results import Estimate, Result, Table, Unit
+from results.errors import UserError, near
+from training import alone, gathered, kept_file, kept_tensors
+
+COLUMNS = {"power": ("low", "high"), "false_positive": ("false_positive.low", "false_positive.high")}
+OF_ROW = ["experiment", "test", "model", "truth"]
+
+
+class KnownAnswers(DependencyExperiment):
+    """Experiment that runs the tests of this application on models with planted heads, and on null models.
+
+    The *power* of a test is the share of its verdicts that find what is there, its *false-positive rate* the share
+    that find something where nothing is. Each seed draws a model of every kind, a treebank and reviews from the
+    sample grammar. Intervals are over seeds, as several verdicts of one model are not independent.
+
+    The processes of a distributed run divide the seeds among them.
+
+    Args:
+        seeds: Number of seeds of an experiment, by its name; others keep their own. 0 leaves it out.
+    """
+
+    experiment = "known_answers"
+    takes = DependencyDataModule
+    reads = frozenset()  # the models are made here
+
+    def __init__(self, seeds: dict[str, int] | None = None) -> None:
+        super().__init__()
+        names = [one.name for one in CASES]
+        if strange := [name for name in seeds or {} if name not in names]:
+            raise UserError(
+                f"--model.init_args.seeds: there is no experiment {strange[0]!r}{near(strange[0], names)}; the "
+                f"experiments are {', '.join(names)}."
+            )
+        if low := [name for name, number in (seeds or {}).items() if number < 0]:
+            raise UserError(
+                f"--model.init_args.seeds: {low[0]} has a negative number of seeds. Give 0 to leave it out."
+            )
+        self.numbers = {one.name: one.seeds for one in CASES} | (seeds or {})
+
+    def update(self, batch: AttentionBatch) -> None:
+        """Ignore the batch: every seed has corpora of its own."""
+
+    def outcome(self) -> Result:
+        ranks, own = self.data.ranks, list[tuple[int, Trial]]()
+        seeds = range(ranks.rank, max(self.numbers.values()), ranks.world)
+        progress = Progress("Models with known answers", len(seeds))
+        with TemporaryDirectory() as folder:
+            for seed in seeds:
+                kept, _ = kept_tensors(
+                    kept_file(self.trainer, f"answers-{seed}.pt"),
+                    lambda seed=seed: {"trials": [tuple(one) for one in self._trials(seed, Path(folder))]},  # type: ignore[misc]
+                )
+                own += [(seed, Trial(*one)) for one in kept["trials"]]
+                progress.advance()
+        trials = pd.DataFrame([(seed, *trial) for seed, trial in gathered(own)], columns=["seed", *Trial._fields])
+        table, separated = rates(trials, self.seed), separation(trials)
+        scores = {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
+        audit = {"seeds": self.numbers, "verdicts": len(trials)}
+        return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores))
+
+    def _trials(self, seed: int, folder: Path) -> list[Trial]:
+        with TemporaryDirectory(dir=folder) as own, alone():
+            case = Case(seed, Path(own), folder / "stores")
+            found = [trial for one in CASES if seed < self.numbers[one.name] for trial in one.trials(case)]
+        # Plain values: what is kept is read again as data.
+        return [
+            one._replace(positive=bool(one.positive), found=bool(one.found), effect=float(one.effect)) for one in found
+        ]
+
+
+def rates(trials: pd.DataFrame, seed: int) -> Table:
+    """Return the power and the false-positive rate of every test, with 95 % intervals over seeds.
+
+    If all verdicts of a row are the same, the interval is the exact one of Clopper & Pearson (1934) over the seeds.
+
+    Args:
+        trials: The columns of `Trial`, and `seed`.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        Table with a row for each experiment, test, model and truth, and these columns:
+
+        - `power`, `low`, `high`: share of verdicts that find what is there; nan if there is nothing to find;
+        - `false_positive` with its interval: share of verdicts that find something; nan if there is something;
+        - `verdicts`, `seeds`: number of verdicts, and of seeds.
+    """
+    lines = []
+    for row, own in trials.groupby(OF_ROW, sort=False):
+        by_seed = own.groupby("seed")["found"].agg(["sum", "size"])
+        share = bootstrap_ratio(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy(), seed=seed)
+        low, high = share.interval
+        if share.value in (0.0, 1.0):
+            exact = binomtest(int(share.value) * len(by_seed), len(by_seed)).proportion_ci()
+            low, high = exact.low, exact.high
+        kind = "power" if own["positive"].iloc[0] else "false_positive"
+        line = dict(zip(OF_ROW, row, strict=True))
+        for name, ends in (
+            ("power", ("low", "high")),
+            ("false_positive", ("false_positive.low", "false_positive.high")),
+        ):
+            known = (float(share.value), low, high) if name == kind else (np.nan,) * 3
+            line |= dict(zip((name, *ends), known, strict=True))
+        lines.append(line | {"verdicts": len(own), "seeds": len(by_seed)})
+    units: dict[str, Unit] = {"power": "fraction", "false_positive": "fraction"}
+    return Table(pd.DataFrame(lines), units, "power", ("experiment", "test", "truth", *units))
+
+
+def separation(trials: pd.DataFrame) -> dict[str, float]:
+    """Return the AUC with which the effects of each experiment separate positive from negative verdicts.
+
+    Args:
+        trials: The columns of `Trial`.
+    """
+    known = trials[trials["effect"].notna()]
+    both = {str(name): own for name, own in known.groupby("experiment", sort=False) if own["positive"].nunique() == 2}
+    return {name.replace(" ", "_"): float(roc_auc_score(own["positive"], own["effect"])) for name, own in both.items()}

@@ -1,0 +1,479 @@
+"""Experiments on models with planted heads, and what each of their tests should find there.
+
+A function for each experiment yields trials. A trial is one verdict of one test: it is positive if the model has
+something to find, and negative otherwise.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from analysis import AttentionAnalyses, Clusters, Patterns, Surface
+from attention import EncoderSpec, Options
+from attention.blank import Shape
+from attention.quantities import QUANTITIES, QuantityName
+from corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
+from datamodules import ClassificationDataModule, CorpusDataModule, DependencyDataModule, TextDataModule
+from fidelity import (
+    Adversary,
+    Correlation,
+    Fidelity,
+    FidelityTest,
+    Permutation,
+    Perturbation,
+    Rationale,
+    SetErasure,
+    SingleWeight,
+)
+from heads import SingleHeads
+from interventions.ablation import HeadAblation
+from interventions.causal import CausalCheck
+from metrics.bootstrap import paired_permutation
+from models import AttentionClassifier, DotAttention, EmbeddingSpec, NoEncoder, TextClassifier, TransformerClassifier
+from models.planted import LABELS, PlantedHead, planted_model
+from probes import AttentionOnlyProbe, ControlTask, DescriptionLength, StructuralDistanceProbe
+from probes.frozen import Mode
+from probes.nested import best_copy, result_of, train_copy
+from results import Estimate, Result, Table
+from training import Experiment, TrainedModule, alone, nested_trainer, quiet
+
+PRAISE, BLAME = {"GOOD", "FINE", "LIKED"}, {"BAD", "POOR", "HATED"}
+"""Symbols of the sample grammar for words that `models.planted` reads as praise and as blame."""
+_REVIEWS = 150  # of train, dev and test
+_SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
+
+Scores = Mapping[str, Estimate]
+
+LEVEL = 0.05
+"""A p-value up to this level is a finding."""
+
+Planted = tuple[Shape, tuple[PlantedHead, ...], str | None]
+
+PLANTED: Mapping[str, Planted] = {
+    "planted": (
+        "bert",
+        (
+            PlantedHead("1-1", "same_word", 0.5),
+            PlantedHead("2-1", "relation", 0.5, relation="obj"),
+            PlantedHead("2-2", "relation", 0.5, relation="det"),
+            PlantedHead("3-1", "opinion", 0.9),
+            PlantedHead("3-2", "offset", 0.9, offset=-1),
+            PlantedHead("3-3", "delimiter", 0.9),
+            PlantedHead("3-4", "evenly"),
+        ),
+        "3-1",
+    ),
+    "planted decoder": (
+        "llama",
+        (PlantedHead("2-1", "relation", 0.5, relation="nmod"), PlantedHead("2-2", "relation", 0.5, relation="xcomp")),
+        None,
+    ),
+    "null": ("bert", (), None),
+    "other null": ("bert", (), None),
+    "alike in a layer": (
+        "bert",
+        (
+            *(PlantedHead(f"1-{head}", "offset", 0.9, offset=-1) for head in (1, 2, 3, 4)),
+            *(PlantedHead(f"2-{head}", "delimiter", 0.9) for head in (1, 2, 3, 4)),
+            *(PlantedHead(f"3-{head}", "evenly") for head in (1, 2, 3, 4)),
+        ),
+        None,
+    ),
+    "even decision": ("bert", (PlantedHead("3-1", "evenly"), PlantedHead("3-2", "opinion", 0.9)), "3-1"),
+    "needed and not": (
+        "bert",
+        (PlantedHead("2-1", "relation", 0.9, relation="obj"), PlantedHead("2-2", "relation", 0.9, relation="det")),
+        "2-1",
+    ),
+    "with values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj"),), None),
+    "zero values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj", values=False),), None),
+}
+"""Kinds of models: shape, planted heads, and the head that the classifier reads. A null model has nothing planted."""
+
+
+class Trial(NamedTuple):
+    """One verdict of one test on one model.
+
+    Attributes:
+        experiment: Name of the experiment.
+        test: What decides that something is found.
+        model: Kind of the model.
+        truth: What is to be found in it, or that nothing is.
+        positive: True if there is something to find.
+        found: True if the test finds it.
+        effect: Size of the effect by which the test ranks, to separate positive from negative trials; nan
+            if it has none.
+    """
+
+    experiment: str
+    test: str
+    model: str
+    truth: str
+    positive: bool
+    found: bool
+    effect: float = np.nan
+
+
+class Case:
+    """Models and corpora of one seed, made when they are asked for.
+
+    Args:
+        seed: The seed.
+        folder: Folder for the files of this seed.
+        cache: Folder for stores.
+    """
+
+    def __init__(self, seed: int, folder: Path, cache: Path) -> None:
+        self.seed, self.folder, self.cache = seed, folder, str(cache)
+        self._random = np.random.default_rng(seed)
+
+    def model(self, kind: str) -> str:
+        """Return the folder of the model of a kind."""
+        path, (shape, heads, decision) = self.folder / kind.replace(" ", "-"), PLANTED[kind]
+        if not path.exists():
+            planted_model(shape, heads, self.seed + 500_000 * (kind == "other null"), decision=decision).save(path)
+        return str(path)
+
+    def treebank(self, kind: str, quantity: QuantityName = "attention", **options: Any) -> DependencyDataModule:  # noqa: ANN401
+        """Return a treebank of the sample grammar, drawn with the seed, read through the model of a kind."""
+        corpus = write_sample_treebank(self.folder, seed=self.seed + 1)["dev"].with_name("sample-{split}.conllu")
+        encoder, measured = EncoderSpec(self.model(kind)), Options(quantity=quantity)
+        return DependencyDataModule(str(corpus), encoder=encoder, options=measured, cache=self.cache, **options)
+
+    def texts(self, kind: str, limit: int) -> TextDataModule:
+        """Return sentences of the sample grammar, read through the model of a kind."""
+        corpus = write_sample_treebank(self.folder, seed=self.seed + 1)["dev"].with_name("sample-test.conllu")
+        source = {"corpus": str(corpus), "name": "sentences", "limit": limit}
+        return TextDataModule([source], encoder=EncoderSpec(self.model(kind)), cache=self.cache)
+
+    def classifier(self, kind: str, *, shuffled: bool = False) -> tuple[str, Any]:
+        """Return the checkpoint of a classifier on the model of a kind, and sample reviews drawn with the seed.
+
+        Args:
+            kind: Kind of the model.
+            shuffled: True to give the reviews the labels of others, so that no model can predict them.
+        """
+        return self._saved(
+            TransformerClassifier(heads=["3-1"]), kind, shuffled, tokenizer=EncoderSpec(self.model(kind))
+        )
+
+    def attending(self, target: str) -> tuple[str, Any]:
+        """Return the checkpoint of a word-by-word classifier whose weights are written by hand, and its reviews.
+
+        It predicts `positive` if words of praise outweigh words of blame, each weighted by its attention.
+
+        Args:
+            target: What it attends to: `opinion`, the words of praise and blame, or `period`, which has no effect.
+        """
+        attention = DotAttention()
+        module = AttentionClassifier(NoEncoder(), attention, EmbeddingSpec(size=_SIZE))
+
+        def write(data: ClassificationDataModule) -> None:
+            symbols, rows = sample_vocabulary(), module.embedding.rows.weight
+            rows.normal_(0, _SMALL, generator=torch.Generator().manual_seed(self.seed))
+            for place, word in enumerate(data.vocabulary.words):
+                own = symbols.get(word.lower(), frozenset())
+                sign = (not own.isdisjoint(PRAISE)) - (not own.isdisjoint(BLAME))
+                rows[place, :3] = torch.tensor([sign, abs(sign), word == "."], dtype=torch.float32)
+            attention.query.weight.zero_()[0, 1 if target == "opinion" else 2] = _SHARP * _SIZE**0.5
+            module.decision.weight.mul_(_SMALL)[:, 0] = torch.tensor([-1.0, 1.0]) * (4 if target == "opinion" else 100)
+            module.decision.bias.zero_()
+
+        return self._saved(module, target, False, write, min_count=1)
+
+    def _saved(
+        self,
+        module: TextClassifier,
+        name: str,
+        shuffled: bool,
+        write: Callable[[ClassificationDataModule], None] | None = None,
+        **options: Any,  # noqa: ANN401 # of the datamodule
+    ) -> tuple[str, ClassificationDataModule]:
+        """Save a classifier as the checkpoint of a run without training; `write` changes its weights before."""
+        texts, path = self._reviews(shuffled), self.folder / f"{name.replace(' ', '-')}-{shuffled}.ckpt"
+        given: dict[str, Any] = {
+            "corpus": str(texts / "{split}.tsv"),
+            "positive": LABELS[1],
+            "cache": self.cache,
+            **options,
+        }
+        data = ClassificationDataModule(**given)
+        with quiet(), alone():
+            trainer = nested_trainer(None, epochs=0)
+            trainer.fit(module, datamodule=data)
+            if write is not None:
+                with torch.no_grad():
+                    write(data)
+            trainer.save_checkpoint(path, weights_only=True)
+        config = {"seed_everything": 0, "model": _described(module), "data": {"class_path": "ClassificationDataModule"}}
+        content = torch.load(path, weights_only=True)
+        torch.save({**content, "hyper_parameters": {}, "config": yaml.safe_dump(config)}, path)
+        return str(path), data
+
+    def _reviews(self, shuffled: bool) -> Path:
+        folder = self.folder / f"reviews-{shuffled}"
+        if not folder.exists():
+            folder.mkdir()
+            for split, path in write_sample_reviews(self.folder, seed=self.seed + 1).items():
+                reviews = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).head(_REVIEWS)
+                if shuffled:
+                    reviews["label"] = self._random.permutation(reviews["label"])
+                reviews.to_csv(folder / f"{split}.tsv", sep="\t", index=False)
+        return folder
+
+
+def _described(module: TextClassifier) -> dict[str, Any]:
+    """Return the settings of a classifier, as a run writes them to its checkpoint."""
+    if isinstance(module, TransformerClassifier):
+        return {"class_path": "TransformerClassifier", "init_args": {"heads": ["3-1"]}}
+    parts = {"encoder": {"class_path": "NoEncoder"}, "attention": {"class_path": "DotAttention"}}
+    return {"class_path": "AttentionClassifier", "init_args": {**parts, "embedding": {"size": _SIZE}}}
+
+
+def run(module: Experiment[Any], data: CorpusDataModule[Any]) -> Result:
+    """Run an experiment on some data in this process, and return its result."""
+    with quiet(), alone():
+        nested_trainer(None).test(module, datamodule=data, verbose=False)
+    assert module.result is not None
+    return module.result
+
+
+def single_heads(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `SingleHeads`: the best head, its p-value, and the roles of heads."""
+    planted = {"planted": {"obj": "2-1", "det": "2-2"}, "planted decoder": {"nmod": "2-1", "xcomp": "2-2"}, "null": {}}
+    for kind, wanted in planted.items():
+        tables = run(SingleHeads(ensemble=1, maps=0, permutations=100, seed=case.seed), case.treebank(kind)).tables
+        best = _rows(tables["best_heads"], "relation")
+        for relation, head in wanted.items():
+            truth = f"a head attends from {relation} to its head"
+            row = best[relation]
+            yield Trial("heads", "the best head is the planted one", kind, truth, True, row["head"] == head)
+            yield Trial("heads", "p of the best head", kind, truth, True, row["p"] <= LEVEL)
+        if kind == "null":
+            for row in best.values():
+                if not np.isnan(row["p"]):
+                    yield Trial("heads", "p of the best head", kind, "nothing", False, row["p"] <= LEVEL)
+        roles = _rows(tables["roles"], "head")
+        if kind == "planted":
+            yield Trial("heads", "positional", kind, "a head of offset -1", True, roles["3-2"]["positional"])
+            for head in wanted.values():
+                yield Trial("heads", "syntactic", kind, "a head of a relation", True, roles[head]["syntactic"])
+        for role in ("positional", "syntactic") if kind == "null" else ():
+            for row in roles.values():
+                yield Trial("heads", role, kind, "nothing", False, row[role])
+
+
+def attention_statistics(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of the analyses of attention: surface statistics, patterns and clusters."""
+    for kind in ("planted", "null"):
+        tables = run(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 40)).tables
+        surface, patterns = (_rows(tables[name], "layer", "head") for name in ("surface", "head_patterns"))
+        if kind == "planted":
+            for column, head in (("previous", "3-2"), ("end", "3-3"), ("entropy", "3-4")):
+                found = max(surface, key=lambda name: surface[name][column]) == head
+                yield Trial("surface", f"highest {column}", kind, f"head {head} is made so", True, found)
+            for head, pattern in (("3-2", "diagonal"), ("3-3", "vertical"), ("3-4", "heterogeneous")):
+                found = patterns[head]["pattern"] == pattern
+                yield Trial("patterns", f"pattern {pattern}", kind, f"head {head} is made so", True, found)
+        for row in patterns.values() if kind == "null" else ():
+            found = row["pattern"] != "heterogeneous"
+            yield Trial("patterns", "another pattern than heterogeneous", kind, "nothing", False, found)
+    for kind, positive in (("alike in a layer", True), ("null", False)):
+        p = run(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 20)).scores["p"].value
+        truth = "heads of a layer are alike" if positive else "nothing"
+        yield Trial("clusters", "p of distances within layers", kind, truth, positive, p <= LEVEL)
+
+
+def _rows(table: Table, *key: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a table by the values of some columns, joined by `-`."""
+    rows: list[dict[str, Any]] = table.frame.to_dict("records")  # type: ignore[assignment]
+    return {"-".join(str(row[column]) for column in key): row for row in rows}
+
+
+def attention_probe(case: Case) -> Iterator[Trial]:
+    """Yield verdicts on probes: pairs of runs, the control task and the description length."""
+    probe = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7)
+    counts = {kind: _counts(probe, case.treebank(kind), "val_uas", "uas") for kind in ("planted", "null", "other null")}
+    yield from _compared("attention-only probe", counts)
+    for kind, positive in (("planted", True), ("null", False)):
+        truth = "heads of obj and det" if positive else "nothing"
+        control = run(ControlTask(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind)).scores
+        found = (control["selectivity"].low or 0) > 0
+        yield Trial("control task", "selectivity above 0", kind, truth, positive, found)
+        short = run(DescriptionLength(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind)).scores
+        yield Trial(
+            "description length", "compression above 1", kind, truth, positive, (short["compression"].low or 0) > 1
+        )
+
+
+def structural_probe(case: Case) -> Iterator[Trial]:
+    """Yield verdicts on pairs of structural probes."""
+    probe = StructuralDistanceProbe()
+    options: dict[str, Any] = {"hidden": [3], "max_sentences": 20}
+    counts = {
+        k: _counts(probe, case.treebank(k, **options), "val_loss", "uuas") for k in ("planted", "null", "other null")
+    }
+    yield from _compared("structural probe", counts)
+
+
+def _counts(
+    probe: TrainedModule[Any, Any], data: DependencyDataModule, monitor: str, score: str
+) -> list[NDArray[np.float64]]:
+    """Train a probe; return numerator and denominator of a score for each test sentence."""
+    mode: Mode = "min" if monitor == "val_loss" else "max"
+    best = train_copy(probe, data, monitor=monitor, mode=mode, max_epochs=3, patience=3, batches=1, seed=0)
+    result = result_of(best_copy(probe, best), data)
+    assert result.items is not None
+    return [result.items[column].to_numpy(dtype=np.float64) for column in result.ratios[score]]
+
+
+def _compared(experiment: str, counts: Mapping[str, Sequence[NDArray[np.float64]]]) -> Iterator[Trial]:
+    for kind, positive in (("planted", True), ("other null", False)):
+        p = paired_permutation(*counts[kind], *counts["null"], draws=1000)
+        truth = "heads of obj and det" if positive else "nothing"
+        yield Trial(experiment, "p of a comparison with a null model", kind, truth, positive, p <= LEVEL)
+
+
+def ablation(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `HeadAblation`; nothing can be lost on labels that no model predicts."""
+    for kind, shuffled in (("planted", False), ("even decision", False), ("null", True)):
+        checkpoint, data = case.classifier(kind, shuffled=shuffled)
+        module = HeadAblation(checkpoint, kinds=["zero"], layers=False, seed=case.seed)
+        table = _rows(run(module, data).tables["ablation"], "layer", "head")
+        if not shuffled:
+            truth = f"the decision is read from {'an even' if kind == 'even decision' else 'a planted'} head"
+            lost = table["3-1"]["difference"] < 0
+            yield Trial("ablation", "p", kind, truth, True, lost and table["3-1"]["p"] <= LEVEL)
+            yield Trial("ablation", "p after Holm", kind, truth, True, lost and table["3-1"]["p_holm"] <= LEVEL)
+        else:
+            for row in table.values():
+                yield Trial("ablation", "p", f"{kind}, shuffled labels", "nothing", False, row["p"] <= LEVEL)
+            found = min(row["p_holm"] for row in table.values()) <= LEVEL
+            yield Trial("ablation", "p after Holm", f"{kind}, shuffled labels", "nothing in any head", False, found)
+
+
+def causal(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `CausalCheck` on heads that a classifier needs, and does not need."""
+    probe, relations = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7), {"obj": True, "det": False}
+    for kind, shuffled in (("needed and not", False), ("null", True)):
+        checkpoint, _ = case.classifier(kind, shuffled=shuffled)
+        module = CausalCheck(
+            probe, tuple(relations), checkpoint, heads=1, random=3, upper=1, max_epochs=1, batches=1, seed=case.seed
+        )
+        table = _rows(run(module, case.treebank(kind)).tables["causal"], "measure", "relation")
+        for row in table.values():
+            lost = row["beyond"] < 0
+            if shuffled and not np.isnan(row["p"]):
+                yield Trial("causal check", f"p of the {row['measure']}", kind, "nothing", False, row["p"] <= LEVEL)
+            elif not shuffled and row["measure"] == "task":
+                needed = relations[row["relation"]]
+                truth = "a head of a relation is needed, another is not"
+                yield Trial(
+                    "causal check",
+                    "loss beyond random heads",
+                    kind,
+                    truth,
+                    needed,
+                    lost and row["p"] <= LEVEL,
+                    -row["beyond"],
+                )
+
+
+def quantities(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of single heads under each quantity on a head of a relation, with values and without.
+
+    `flow` takes too long for whole treebanks; its capacities are those of `rollout`.
+    """
+    for one in QUANTITIES.values():
+        if (quantity := one.name) == "flow":
+            continue
+        for kind, positive in (("with values", True), ("zero values", False)):
+            module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
+            row = _rows(run(module, case.treebank(kind, quantity)).tables["best_heads"], "relation")["obj"]
+            # A map of a layer is that of layer 2.
+            found = row["head"].startswith("2-1") and row["test"] > row["offset"] + MARGIN
+            truth = "a head of obj moves something" if positive else "a head of obj moves nothing"
+            name = quantity if one.has_heads else f"{quantity} (a layer)"
+            yield Trial("quantities", name, kind, truth, positive, found, row["test"] - row["offset"])
+
+
+MARGIN = 0.1
+"""A head finds a relation if its accuracy is this much above that of the best fixed offset."""
+
+
+def fidelity(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of the tests of attention as explanation, on a classifier that is explained, and another."""
+    for target, positive in (("opinion", True), ("period", False)):
+        checkpoint, data = case.attending(target)
+        tests: list[FidelityTest] = [
+            Perturbation(),
+            Permutation(),
+            Adversary(),
+            SetErasure(),
+            SingleWeight(),
+            Correlation(),
+            Rationale(),
+        ]
+        scores = run(Fidelity([checkpoint], tests, examples=0, seed=case.seed), data).scores
+        truth = f"the decision is {'' if positive else 'not '}read from the words attended to"
+        for name, verdict in VERDICTS.items():
+            yield Trial("fidelity", name, f"attends to {target}", truth, positive, verdict(scores))
+
+
+def _above(one: str, other: str) -> Callable[[Scores], bool]:
+    """Return a verdict: the interval of a score lies above the interval of another."""
+    return lambda scores: bool(scores[one].interval[0] > scores[other].interval[1])
+
+
+VERDICTS: Mapping[str, Callable[[Scores], bool]] = {
+    "permutation: median TVD above .1": lambda scores: scores["permutation.median_tvd"].value > 0.1,
+    "uniform weights lose F1": lambda scores: scores["perturbation.uniform_drop"].interval[0] > 0,
+    "adversary: no JSD above .3": lambda scores: scores["adversary.max_jsd_strict"].value < 0.3,
+    "erasure: fewer words than random": lambda scores: scores["erasure.attention.below_random"].interval[0] > 0,
+    "erasure by attention and norm": lambda scores: scores["erasure.attention_norm.below_random"].interval[0] > 0,
+    "single weight: flips more than a random one": _above("single_weight.flips_top", "single_weight.flips_random"),
+    "correlation: significant in most texts": lambda s: s["correlation.leave_one_out.significant"].value > 0.5,
+    "correlation: Pearson above .5": lambda scores: scores["correlation.leave_one_out.pearson"].value > 0.5,
+    "comprehensiveness above random": _above(
+        "rationale.attention.comprehensiveness", "rationale.random.comprehensiveness"
+    ),
+    "sufficiency below random": _above("rationale.random.sufficiency", "rationale.attention.sufficiency"),
+}
+"""When the scores of a test say that attention explains the decision.
+
+`SingleToken` is left out: it reads words without their attention.
+"""
+
+
+@dataclass(frozen=True)
+class KnownCase:
+    """An experiment on models with known answers.
+
+    Attributes:
+        name: Name, as in the option `seeds`.
+        trials: Function that yields the trials of one seed.
+        seeds: Number of seeds.
+    """
+
+    name: str
+    trials: Callable[[Case], Iterator[Trial]]
+    seeds: int
+
+
+CASES = (
+    KnownCase("heads", single_heads, 50),
+    KnownCase("statistics", attention_statistics, 50),
+    KnownCase("probes", attention_probe, 10),
+    KnownCase("structural", structural_probe, 5),
+    KnownCase("ablation", ablation, 20),
+    KnownCase("causal", causal, 15),
+    KnownCase("quantities", quantities, 5),
+    KnownCase("fidelity", fidelity, 20),
+)
