@@ -496,11 +496,13 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
             sealed.result()
 
 
-def _check_time(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> None:
-    """Estimate the time of a slow quantity from a sample of forward passes, and print it.
+def estimated_seconds(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> float:
+    """Estimate the time of the forward passes of a slow quantity from a sample of them.
 
-    Raises:
-        UserError: It is longer than the option `minutes`.
+    Args:
+        encoder: The encoder.
+        items: What is extracted.
+        shards: Numbers of the shards to extract.
     """
     options = items.extraction.options
 
@@ -518,9 +520,19 @@ def _check_time(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> 
             seen, taken = seen + work(job), time.monotonic() - start
             if taken > SAMPLED:
                 break
-    minutes = taken / 60 * sum(map(work, jobs)) / seen
-    said = f"{options.quantity} of {items.extraction.corpus.name}: about {minutes:.1f} minutes, estimated from a sample"
-    if minutes > options.minutes:
+    return taken * sum(map(work, jobs)) / seen
+
+
+def _check_time(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> None:
+    """Print the estimated time of a slow quantity.
+
+    Raises:
+        UserError: It is longer than the option `minutes`.
+    """
+    options, seconds = items.extraction.options, estimated_seconds(encoder, items, shards)
+    shown = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
+    said = f"{options.quantity} of {items.extraction.corpus.name}: about {shown}, estimated from a sample"
+    if seconds > 60 * options.minutes:
         raise UserError(
             f"{said}, more than --data.init_args.options.minutes {options.minutes:g}. Raise it, read fewer sentences, "
             "or choose another quantity."

@@ -14,6 +14,7 @@ from transformers import AutoModel
 
 from attention import Encoder, EncoderSpec, Extraction, Items, Options, Store, cut_sentences, make_store, resolve
 from attention.extraction import WORKERS, batches, extract, in_order, pad, shapes
+from attention.quantities import QuantityName
 from attention.store import seal_part, write_shard
 from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
 from benchmarks.memory import run_job
@@ -127,7 +128,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     _against_forward(settings, treebanks, encoder, folder, report)
     _against_reference(settings, treebanks, encoder, folder, report)
     if settings.memory:
-        _memory(treebanks, folder, report)
+        memory(treebanks, folder, report)
 
 
 def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder, folder: Path, report: Report) -> None:
@@ -200,13 +201,15 @@ def _against_reference(
     report.figure("reference_difference", difference, "largest difference between weights of the two")
 
 
-def _memory(treebanks: Treebanks, folder: Path, report: Report) -> None:
-    peaks = []
+def memory(treebanks: Treebanks, folder: Path, report: Report, quantity: QuantityName = "attention") -> None:
+    """Report the peak of memory of extraction from a small and from a large treebank."""
+    peaks, of = [], "" if quantity == "attention" else f"{quantity}_"
     for size, train in (("small", treebanks.small), ("large", treebanks.large)):
-        peaks.append(run_job("setup", folder / f"cache-{size}", train=train).peak_mb)
-        sentences = len(read_treebank(train))
-        report.figure(f"peak_rss_mb_{size}", peaks[-1], f"peak anonymous memory of a run over {sentences:,} sentences")
-    report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
+        peaks.append(run_job("setup", folder / f"cache-{of}{size}", train=train, quantity=quantity).peak_mb)
+        meaning = f"peak anonymous memory of a run over {len(read_treebank(train)):,} sentences"
+        report.figure(f"{of}peak_rss_mb_{size}", peaks[-1], meaning)
+    name = f"{of}peak_rss_large_over_small"
+    report.ratio(name, peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
 
 
 def main(arguments: list[str] | None = None) -> int:

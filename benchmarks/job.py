@@ -1,4 +1,4 @@
-"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit,distances} CACHE TRAIN [--dev DEV]`.
+"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit,distances} CACHE TRAIN [--dev DEV] …`.
 
 Prints one line of JSON: `startup_s`, from the start of the process to the first line of the job, `ready_s`, from
 entering the datamodule's `setup` to its end, and under `fit` `fit_s`, one epoch of training with its validation. Under
@@ -17,18 +17,29 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 
 from analysis import AttentionAnalyses, Clusters, Surface
-from attention.encoder import EncoderSpec
+from attention import EncoderSpec, Options
+from attention.quantities import QuantityName
 from datamodules import DependencyDataModule, TextDataModule, TextSource, VectorSpec
 from probes import AttentionOnlyProbe
 
 
 def datamodule(
-    cache: Path, train: Path, dev: Path | None = None, max_sentences: int = 32, vectors: VectorSpec | None = None
+    cache: Path,
+    train: Path,
+    dev: Path | None = None,
+    max_sentences: int = 32,
+    vectors: VectorSpec | None = None,
+    quantity: QuantityName = "attention",
 ) -> DependencyDataModule:
     """The treebank in these files through the default encoder."""
     files = {"train": str(train)} | ({"dev": str(dev)} if dev is not None else {})
     return DependencyDataModule(
-        files, encoder=EncoderSpec(), cache=str(cache), max_sentences=max_sentences, vectors=vectors
+        files,
+        encoder=EncoderSpec(),
+        options=Options(quantity=quantity),
+        cache=str(cache),
+        max_sentences=max_sentences,
+        vectors=vectors,
     )
 
 
@@ -75,13 +86,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("train")
     parser.add_argument("--dev", type=Path)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--quantity", default="attention")
     parser.add_argument("--started", type=float, default=time.monotonic(), help="monotonic clock before the process")
     given = parser.parse_args(arguments)
     data: TextDataModule | DependencyDataModule
     if given.kind == "distances":
         data = TextDataModule([TextSource(given.train, packing="pairs", limit=given.limit)], cache=str(given.cache))
     else:
-        data = datamodule(given.cache, Path(given.train), given.dev)
+        data = datamodule(given.cache, Path(given.train), given.dev, quantity=given.quantity)
     begun = time.monotonic()
     data.setup("test" if given.kind == "distances" else "fit")
     ready = time.monotonic()

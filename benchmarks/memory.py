@@ -83,6 +83,7 @@ def run_job(
     train: Path | str,
     dev: Path | None = None,
     limit: int | None = None,
+    quantity: str = "attention",
 ) -> Ended:
     """Run `benchmarks.job` in a fresh process, as a user's run would be.
 
@@ -92,7 +93,7 @@ def run_job(
     command = [sys.executable, "-m", "benchmarks.job", kind, str(cache), str(train)]
     command += ["--dev", str(dev)] if dev is not None else []
     command += ["--limit", str(limit)] if limit is not None else []
-    command += ["--started", str(time.monotonic())]
+    command += ["--quantity", quantity, "--started", str(time.monotonic())]
     root = Path(__file__).resolve().parent.parent
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process,

@@ -1,4 +1,4 @@
-"""Extraction of each quantity to disk against bare forward passes over the same batches.
+"""Extraction of each quantity against bare forward passes; the estimate for a slow one; peaks of memory.
 
 `python -m benchmarks.quantities [--json FILE]`
 """
@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import get_args
 
 from attention import Encoder, EncoderSpec, Options, resolve
+from attention.extraction import estimated_seconds
 from attention.quantities import QUANTITIES, QuantityName
-from benchmarks.extraction import BareForward, TimedExtraction
+from benchmarks.extraction import BareForward, TimedExtraction, memory
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
 
+HEAVY: tuple[QuantityName, ...] = (
+    "norms",
+    "alti",
+)  # the first keeps most on disk, the second makes the largest tensors
 WANTED = {"norms": "≤ 1.3", "effective": "≤ 1.3", "rollout": "≤ 1.15", "norms_residual": "≤ 2.0"}
 
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
-    """Extraction of each quantity to disk against bare forward passes over the same batches."""
+    """Extraction of each quantity against bare forward passes; the estimate for a slow one; peaks of memory."""
     treebanks = Treebanks.choose(settings, folder)
     encoder = Encoder(resolve(EncoderSpec()))
     report.figure("corpus", treebanks.corpus, "its dev split, all layers and heads")
@@ -29,6 +34,15 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     for name in names:
         meaning = "extraction to disk ÷ the bare forward passes"
         report.ratio(name, seconds[name], seconds["bare"], meaning, wanted=WANTED.get(name, ""))
+    slow = TimedExtraction(treebanks.dev, encoder, folder, Options(quantity="value_zeroing"))
+    parts = slow.items()
+    told = [estimated_seconds(encoder, parts, range(len(parts.shards)))]
+    report.seconds("value_zeroing_estimate_s", told, "estimated from a sample, as printed before")
+    report.ratio(
+        "value_zeroing_to_estimate", [timed(slow)()], told, "its extraction ÷ the estimate", wanted="0.8 – 1.2"
+    )
+    for quantity in HEAVY if settings.memory else ():
+        memory(treebanks, folder, report, quantity)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,7 +5,7 @@ something to find, and negative otherwise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ from training import Experiment, TrainedModule, alone, nested_trainer, quiet
 PRAISE, BLAME = {"GOOD", "FINE", "LIKED"}, {"BAD", "POOR", "HATED"}
 """Symbols of the sample grammar for words that `models.planted` reads as praise and as blame."""
 _REVIEWS = 150  # of train, dev and test
+_FEW = 400  # sentences of train, dev and test where a probe is trained
 _SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
 
 Scores = Mapping[str, Estimate]
@@ -141,11 +142,28 @@ class Case:
             planted_model(shape, heads, self.seed + 500_000 * (kind == "other null"), decision=decision).save(path)
         return str(path)
 
-    def treebank(self, kind: str, quantity: QuantityName = "attention", **options: Any) -> DependencyDataModule:  # noqa: ANN401
-        """Return a treebank of the sample grammar, drawn with the seed, read through the model of a kind."""
-        corpus = write_sample_treebank(self.folder, seed=self.seed + 1)["dev"].with_name("sample-{split}.conllu")
+    def treebank(
+        self,
+        kind: str,
+        quantity: QuantityName = "attention",
+        most: int | None = None,
+        **options: Any,  # noqa: ANN401 # of the datamodule
+    ) -> DependencyDataModule:
+        """Return a treebank of the sample grammar, drawn with the seed, read through the model of a kind.
+
+        Args:
+            kind: Kind of the model.
+            quantity: What is measured between two words.
+            most: Number of sentences of each split; None for all.
+            options: Further options of the datamodule.
+        """
+        files = write_sample_treebank(self.folder, seed=self.seed + 1)
+        for split, path in files.items() if most else ():
+            sentences = path.read_text(encoding="utf-8").split("\n\n")[:most]
+            (self.folder / f"few-{split}.conllu").write_text("\n\n".join([*sentences, ""]), encoding="utf-8")
+        corpus = str(self.folder / f"{'few' if most else 'sample'}-{{split}}.conllu")
         encoder, measured = EncoderSpec(self.model(kind)), Options(quantity=quantity)
-        return DependencyDataModule(str(corpus), encoder=encoder, options=measured, cache=self.cache, **options)
+        return DependencyDataModule(corpus, encoder=encoder, options=measured, cache=self.cache, **options)
 
     def texts(self, kind: str, limit: int) -> TextDataModule:
         """Return sentences of the sample grammar, read through the model of a kind."""
@@ -212,7 +230,9 @@ class Case:
                 with torch.no_grad():
                     write(data)
             trainer.save_checkpoint(path, weights_only=True)
-        config = {"seed_everything": 0, "model": _described(module), "data": {"class_path": "ClassificationDataModule"}}
+        plain = {name: asdict(value) if isinstance(value, EncoderSpec) else value for name, value in given.items()}
+        of_data = {"class_path": "ClassificationDataModule", "init_args": plain}
+        config = {"seed_everything": 0, "model": _described(module), "data": of_data}
         content = torch.load(path, weights_only=True)
         torch.save({**content, "hyper_parameters": {}, "config": yaml.safe_dump(config)}, path)
         return str(path), data
@@ -300,14 +320,21 @@ def _rows(table: Table, *key: str) -> dict[str, dict[str, Any]]:
 def attention_probe(case: Case) -> Iterator[Trial]:
     """Yield verdicts on probes: pairs of runs, the control task and the description length."""
     probe = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7)
-    counts = {kind: _counts(probe, case.treebank(kind), "val_uas", "uas") for kind in ("planted", "null", "other null")}
+    counts = {
+        kind: _counts(probe, case.treebank(kind, most=_FEW), "val_uas", "uas")
+        for kind in ("planted", "null", "other null")
+    }
     yield from _compared("attention-only probe", counts)
     for kind, positive in (("planted", True), ("null", False)):
         truth = "heads of obj and det" if positive else "nothing"
-        control = run(ControlTask(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind)).scores
+        control = run(
+            ControlTask(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind, most=_FEW)
+        ).scores
         found = (control["selectivity"].low or 0) > 0
         yield Trial("control task", "selectivity above 0", kind, truth, positive, found)
-        short = run(DescriptionLength(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind)).scores
+        short = run(
+            DescriptionLength(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind, most=_FEW)
+        ).scores
         yield Trial(
             "description length", "compression above 1", kind, truth, positive, (short["compression"].low or 0) > 1
         )
@@ -318,7 +345,8 @@ def structural_probe(case: Case) -> Iterator[Trial]:
     probe = StructuralDistanceProbe()
     options: dict[str, Any] = {"hidden": [3], "max_sentences": 20}
     counts = {
-        k: _counts(probe, case.treebank(k, **options), "val_loss", "uuas") for k in ("planted", "null", "other null")
+        k: _counts(probe, case.treebank(k, most=_FEW, **options), "val_loss", "uuas")
+        for k in ("planted", "null", "other null")
     }
     yield from _compared("structural probe", counts)
 
@@ -367,14 +395,14 @@ def causal(case: Case) -> Iterator[Trial]:
         module = CausalCheck(
             probe, tuple(relations), checkpoint, heads=1, random=3, upper=1, max_epochs=1, batches=1, seed=case.seed
         )
-        table = _rows(run(module, case.treebank(kind)).tables["causal"], "measure", "relation")
+        table = _rows(run(module, case.treebank(kind, most=_FEW)).tables["causal"], "measure", "relation")
         for row in table.values():
             lost = row["beyond"] < 0
             if shuffled and not np.isnan(row["p"]):
                 yield Trial("causal check", f"p of the {row['measure']}", kind, "nothing", False, row["p"] <= LEVEL)
             elif not shuffled and row["measure"] == "task":
                 needed = relations[row["relation"]]
-                truth = "a head of a relation is needed, another is not"
+                truth = f"the head of {row['relation']} is {'' if needed else 'not '}needed"
                 yield Trial(
                     "causal check",
                     "loss beyond random heads",
@@ -396,7 +424,7 @@ def quantities(case: Case) -> Iterator[Trial]:
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
             module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
-            row = _rows(run(module, case.treebank(kind, quantity)).tables["best_heads"], "relation")["obj"]
+            row = _rows(run(module, case.treebank(kind, quantity, most=40)).tables["best_heads"], "relation")["obj"]
             # A map of a layer is that of layer 2.
             found = row["head"].startswith("2-1") and row["test"] > row["offset"] + MARGIN
             truth = "a head of obj moves something" if positive else "a head of obj moves nothing"

@@ -386,7 +386,8 @@ class TransformerClassifier(TextClassifier):
         layer, head = self.levels[level]
         parts = find_parts(self.classifier.model, type(self.classifier.model).__name__)[layer]
         moved: Tensor = output.levels[level].hidden @ parts.by_head[head]
-        return moved.norm(dim=-1)
+        sizes: Tensor = moved.norm(dim=-1)
+        return sizes
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
         remedy = "--model.init_args.heads names the levels."
