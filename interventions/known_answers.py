@@ -12,10 +12,11 @@ from datamodules import AttentionBatch, DependencyDataModule
 from heads.arc_evaluation import DependencyExperiment
 from interventions.known_cases import CASES, Case, Trial
 from metrics.bootstrap import bootstrap_ratio
+from processes.progress import LOGGER as PROGRESS
 from processes.progress import Progress
 from results import Estimate, Result, Table, Unit
 from results.errors import UserError, near
-from training import alone, gathered, kept_file, kept_tensors
+from training import alone, gathered, kept_file, kept_tensors, quiet, recorded_gradients
 
 COLUMNS = {"power": ("low", "high"), "false_positive": ("false_positive.low", "false_positive.high")}
 OF_ROW = ["experiment", "test", "model", "truth"]
@@ -74,7 +75,8 @@ class KnownAnswers(DependencyExperiment):
         return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores))
 
     def _trials(self, seed: int, folder: Path) -> list[Trial]:
-        with TemporaryDirectory(dir=folder) as own, alone():
+        # The progress of the seeds is logged, and not that of every store.
+        with TemporaryDirectory(dir=folder) as own, alone(), quiet(), quiet(PROGRESS), recorded_gradients():
             case = Case(seed, Path(own), folder / "stores")
             found = [trial for one in CASES if seed < self.numbers[one.name] for trial in one.trials(case)]
         # Plain values: what is kept is read again as data.

@@ -453,6 +453,9 @@ def fidelity(case: Case) -> Iterator[Trial]:
         truth = f"the decision is {'' if positive else 'not '}read from the words attended to"
         for name, verdict in VERDICTS.items():
             yield Trial("fidelity", name, f"attends to {target}", truth, positive, verdict(scores))
+        found = scores["erasure.attention_norm.below_random"].interval[0] > 0
+        truth = "the decision is read from the words with large norms"
+        yield Trial("fidelity", "erasure by norm: fewer words than random", f"attends to {target}", truth, True, found)
 
 
 def _above(one: str, other: str) -> Callable[[Scores], bool]:
@@ -465,7 +468,6 @@ VERDICTS: Mapping[str, Callable[[Scores], bool]] = {
     "uniform weights lose F1": lambda scores: scores["perturbation.uniform_drop"].interval[0] > 0,
     "adversary: no JSD above .3": lambda scores: scores["adversary.max_jsd_strict"].value < 0.3,
     "erasure: fewer words than random": lambda scores: scores["erasure.attention.below_random"].interval[0] > 0,
-    "erasure by attention and norm": lambda scores: scores["erasure.attention_norm.below_random"].interval[0] > 0,
     "single weight: flips more than a random one": _above("single_weight.flips_top", "single_weight.flips_random"),
     "correlation: significant in most texts": lambda s: s["correlation.leave_one_out.significant"].value > 0.5,
     "correlation: Pearson above .5": lambda scores: scores["correlation.leave_one_out.pearson"].value > 0.5,

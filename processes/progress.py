@@ -12,7 +12,10 @@ from pytorch_lightning.utilities import rank_zero_only
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
 
 # A child of Lightning's logger, which shows it, but not the one that nested trainings silence.
-_log = logging.getLogger("pytorch_lightning.progress")
+LOGGER = "pytorch_lightning.progress"
+"""Name of the logger of progress."""
+
+_log = logging.getLogger(LOGGER)
 
 
 class Progress:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metrics.bootstrap import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
 from reports.reader import NAN, Record, RecordError, read_record
 from reports.writer import write_scores
 from results import Estimate, Provenance, Result, Table, numbers
@@ -103,6 +103,29 @@ def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -
     assert 0 < low < high < 1
     assert line["sd"] == pytest.approx(np.std([10 / 18, 11 / 18], ddof=1))
     assert (line["seeds"], line["epochs"]) == (2, 4)
+
+
+def test_rows_are_compared_with_their_reference_on_the_items_of_both(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
+    scored, counts = [3, 9, 5, 2], {"a": [1.0, 4, 2, 0], "b": [3.0, 9, 5, 2]}
+    records = {
+        row.runs[0][0].key: record(
+            tmp_path,
+            row.name,
+            {"uas": sum(counts[row.name]) / 19},
+            items=items(counts[row.name], scored).assign(id=[*"abcd"]),
+        )
+        for row in rows[:2]
+    }
+    sweep = Sweep(
+        "table", ("probe",), tuple(rows), columns_of(["probe"], ["uas"], [], "here"), reference={"probe": "a"}
+    )
+    (line,) = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
+    sides = [np.array(side, float) for side in (counts["b"], scored, counts["a"], scored)]
+    found = paired_bootstrap(*sides)
+    assert (line["probe"], line["score"], line["items"], line["left_out"]) == ("b", "uas", 4, 0)
+    assert [line[name] for name in ("difference", "low", "high")] == [pytest.approx(12 / 19), found.low, found.high]
+    assert line["p"] == line["p_holm"] == paired_permutation(*sides)
 
 
 def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""The agreement of heads' accuracies with what is lost without them, against counts of pairs."""
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention import EncoderSpec, Options
+from attention.quantities import QuantityName
+from datamodules import DependencyDataModule
+from heads import SingleHeads
+from interventions import HeadAgreement
+from interventions.agreement import lost_without, pseudo_values
+from results import Floats, UserError
+from tests.trainers import scored
+
+
+def tau(one: Floats, other: Floats) -> float:
+    """Concordant minus discordant pairs, of all pairs."""
+    pairs = list(combinations(range(len(one)), 2))
+    return sum(float(np.sign(one[i] - one[j]) * np.sign(other[i] - other[j])) for i, j in pairs) / len(pairs)
+
+
+def ablated(folder: Path, layers: int = 2, unit: str = "fraction") -> Path:
+    """What an ablation of single heads leaves: a difference for each of four heads a layer."""
+    places = [(layer + 1, head + 1) for layer in range(layers) for head in range(4)]
+    random = np.random.default_rng(0).normal(size=len(places))
+    rows = [
+        {"kind": "uniform", "layer": i, "head": j, "difference": d} for (i, j), d in zip(places, random, strict=True)
+    ]
+    folder.mkdir()
+    pd.DataFrame(rows).to_csv(folder / "ablation.csv", index=False)
+    content = {"units": {"accuracy": unit}, "tables": {"ablation": "ablation.csv"}}
+    (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def treebank(bert: Path, cache: Path, quantity: QuantityName = "attention") -> DependencyDataModule:
+    return DependencyDataModule(
+        "sample", encoder=EncoderSpec(str(bert)), options=Options(quantity=quantity, too_long="skip"), cache=str(cache)
+    )
+
+
+def test_pseudo_values_are_those_of_leaving_one_item_out() -> None:
+    random = np.random.default_rng(1)
+    one, other = random.normal(size=9), random.integers(4, size=9).astype(float)  # with ties
+    found = pseudo_values(one, other)
+    assert found.mean() == pytest.approx(tau(one, other))
+    for left in range(9):
+        without = np.delete(one, left), np.delete(other, left)
+        assert found[left] == pytest.approx(9 * tau(one, other) - 8 * tau(*without))
+
+
+def test_the_correlation_is_that_of_two_earlier_runs(bert: Path, tmp_path: Path) -> None:
+    run = ablated(tmp_path / "run")
+    result = scored(HeadAgreement(str(run)), treebank(bert, tmp_path / "cache"))
+    heads = scored(SingleHeads(ensemble=1), treebank(bert, tmp_path / "cache")).tables["heads"].frame
+    best = heads[heads["relation"] == "all"].groupby("head", sort=False)["test"].max()
+    lost = -pd.read_csv(run / "ablation.csv")["difference"].to_numpy()
+    table = result.tables["head_agreement"].frame
+    np.testing.assert_allclose(table["accuracy"], best)
+    np.testing.assert_allclose(table["lost"], lost)
+    assert result.scores["ablation_tau"].value == pytest.approx(tau(best.to_numpy(), lost))
+    assert result.items is not None
+    assert result.items["id"].tolist() == [f"{i}-{j}" for i in (1, 2) for j in (1, 2, 3, 4)]
+
+
+def test_a_loss_that_rises_is_a_loss(tmp_path: Path) -> None:
+    differences = pd.read_csv(ablated(tmp_path / "run", unit="nats") / "ablation.csv")["difference"]
+    assert lost_without(tmp_path / "run" / "results.json", "uniform").tolist() == differences.tolist()
+
+
+def test_other_runs_and_quantities_are_refused(bert: Path, tmp_path: Path) -> None:
+    run, cache = ablated(tmp_path / "run"), tmp_path / "cache"
+    with pytest.raises(UserError, match=r"norms_summed has one map for each layer.* Choose attention, norms or"):
+        scored(HeadAgreement(str(run)), treebank(bert, cache, "norms_summed"))
+    with pytest.raises(UserError, match=r"has no head 2-1, so its model has other heads"):
+        scored(HeadAgreement(str(ablated(tmp_path / "one", layers=1))), treebank(bert, cache))
+    with pytest.raises(UserError, match=r"no ablation of the kind 'zero'; kind must be one of uniform"):
+        lost_without(run, "zero")
+    with pytest.raises(UserError, match=r"is not the result of an ablation of single heads"):
+        lost_without(tmp_path / "none", "zero")
+    with pytest.raises(UserError, match=r"no word of test has the relation 'objj' \(did you mean `obj`"):
+        scored(HeadAgreement(str(run), relation="objj"), treebank(bert, cache))

@@ -1,0 +1,94 @@
+"""Rates of verdicts with known counts, classifiers written by hand, and a small run of the experiment."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from datamodules import DependencyDataModule
+from fidelity.checkpoints import load
+from interventions import KnownAnswers
+from interventions.known_answers import rates, separation
+from interventions.known_cases import CASES, Case, Trial
+from results import UserError
+from tests.trainers import scored
+
+
+def verdicts(*found: tuple[int, bool, bool, float]) -> pd.DataFrame:
+    """Verdicts of one test: seed, whether there is something to find, whether it is found, and its effect."""
+    rows = [
+        (seed, *Trial("e", "t", "m", "something" if positive else "nothing", positive, one, effect))
+        for seed, positive, one, effect in found
+    ]
+    return pd.DataFrame(rows, columns=["seed", *Trial._fields])
+
+
+def test_rates_are_shares_of_verdicts_with_intervals_over_seeds() -> None:
+    found = [(0, True, True, 3.0), (0, True, False, 1.0), (1, True, True, 2.5)]
+    found += [(seed, False, False, 2.0) for seed in range(4)]
+    something, nothing = rates(verdicts(*found), seed=0).frame.to_dict("records")
+    assert (something["power"], something["verdicts"], something["seeds"]) == (pytest.approx(2 / 3), 3, 2)
+    assert something["low"] == pytest.approx(0.5)
+    assert something["high"] == pytest.approx(1.0)
+    assert np.isnan(something["false_positive"])
+    exact = binomtest(0, 4).proportion_ci()
+    assert [nothing[f"false_positive{end}"] for end in ("", ".low", ".high")] == [0.0, exact.low, exact.high]
+    assert np.isnan(nothing["power"])
+
+
+def test_effects_separate_positive_from_negative_verdicts() -> None:
+    found = [(0, True, True, 3.0), (0, True, True, 1.0), (0, False, False, 2.0), (0, False, False, 0.0)]
+    assert separation(verdicts(*found)) == {"e": 0.75}
+    assert separation(verdicts(*found[:2])) == {}
+
+
+def test_written_classifiers_attend_where_they_should_and_decide_by_words_of_opinion(tmp_path: Path) -> None:
+    case = Case(3, tmp_path, tmp_path / "cache")
+    for target in ("opinion", "period"):
+        path, data = case.attending(target)
+        data.setup("test")
+        [checkpoint] = load([Path(path)], data)
+        test = data.splits["test"]
+        batch = test[list(range(len(test)))]
+        with torch.no_grad():
+            output = checkpoint.model(batch)
+        words = data.vocabulary.words
+        signs = torch.tensor(
+            [float(checkpoint.model.get_parameter("embedding.rows.weight")[i, 0]) for i in range(len(words))]
+        )
+        signs = torch.where(signs.abs() == 1, signs, 0)[batch.tokens] * batch.mask
+        there = signs != 0 if target == "opinion" else batch.tokens == words.index(".")
+        top = output.levels["word"].weights.argmax(1)
+        assert there[torch.arange(len(top)), top][there.any(1)].all()
+        opinions = signs.sum(1)
+        decided = opinions != 0
+        assert (output.logits.argmax(1)[decided] == (opinions[decided] > 0)).all()
+        assert decided.sum() > 60
+        shuffled = case.classifier("null", shuffled=True)[1]
+        shuffled.setup("test")
+        assert (shuffled.splits["test"].labels != test.labels).any()
+
+
+def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
+    names = [one.name for one in CASES]
+    few = dict.fromkeys(names, 0) | {"heads": 1, "fidelity": 1}
+    data = DependencyDataModule("sample", encoder=None, cache=str(tmp_path))
+    result = scored(KnownAnswers(few), data)
+    table = result.tables["known_answers"].frame
+    best = table[table["test"] == "the best head is the planted one"]
+    assert best["power"].tolist() == [1.0] * 4
+    assert set(table["experiment"]) == {"heads", "fidelity"}
+    # Attention at words without effect: shuffled weights do not matter, and single weights change no decision.
+    quiet = table[(table["model"] == "attends to period") & table["false_positive"].notna()].set_index("test")
+    assert quiet.loc["permutation: median TVD above .1", "false_positive"] == 0
+    assert result.audit["verdicts"] == table["verdicts"].sum()
+
+
+def test_unknown_experiments_and_negative_numbers_are_refused() -> None:
+    with pytest.raises(UserError, match=r"there is no experiment 'head' \(did you mean `heads`\?\)"):
+        KnownAnswers({"head": 1})
+    with pytest.raises(UserError, match=r"heads has a negative number of seeds. Give 0 to leave it out"):
+        KnownAnswers({"heads": -1})
