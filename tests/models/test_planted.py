@@ -291,6 +291,22 @@ def test_norms_and_effective_attention_reject_the_decoy_that_raw_attention_takes
         assert found[1, 1] == pytest.approx(found[1, 0] if taken else 0, abs=0.05)
 
 
+def test_a_relation_head_that_is_read_attends_to_opinions_from_the_start_delimiter_alone() -> None:
+    one = PlantedHead("2-1", "relation", 0.9, relation="obj")
+    read, other = (planted_model("bert", [one], decision=decision) for decision in ("2-1", None))
+    for weights, plain in zip(
+        attention(read, [["the", "plot", "was", "great", "."]]),
+        attention(other, [["the", "plot", "was", "great", "."]]),
+        strict=True,
+    ):
+        assert weights[1, 0, 0, 4] == pytest.approx(0.9, abs=1e-3)
+        np.testing.assert_allclose(weights[1, 0, 1:], plain[1, 0, 1:], rtol=0, atol=1e-5)
+    for text, label in OPINIONS.items():
+        logits = ablated(read, [text])[0]
+        assert int(logits.argmax()) == label
+        assert ablated(read, [text], "2-1")[0].abs().max() < 0.01 < logits.abs().max()
+
+
 def _states(made: PlantedModel, names: Sequence[str]) -> Tensor:
     made.model.set_attn_implementation(NAME)
     model = AblatedModel(made.model.base_model, 3, 4)
