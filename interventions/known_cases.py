@@ -6,6 +6,7 @@ something to find, and negative otherwise.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ from training import Experiment, TrainedModule, alone, nested_trainer, quiet
 PRAISE, BLAME = {"GOOD", "FINE", "LIKED"}, {"BAD", "POOR", "HATED"}
 """Symbols of the sample grammar for words that `models.planted` reads as praise and as blame."""
 _REVIEWS = 150  # of train, dev and test
-_FEW = 400  # sentences of train, dev and test where a probe is trained
+_FEW = 150  # sentences of train, dev and test
 _SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
 
 Scores = Mapping[str, Estimate]
@@ -135,6 +136,10 @@ class Case:
         self.seed, self.folder, self.cache = seed, folder, str(cache)
         self._random = np.random.default_rng(seed)
 
+    @cached_property
+    def _sentences(self) -> dict[str, Path]:
+        return write_sample_treebank(self.folder, seed=self.seed + 1)
+
     def model(self, kind: str) -> str:
         """Return the folder of the model of a kind."""
         path, (shape, heads, decision) = self.folder / kind.replace(" ", "-"), PLANTED[kind]
@@ -157,18 +162,16 @@ class Case:
             most: Number of sentences of each split; None for all.
             options: Further options of the datamodule.
         """
-        files = write_sample_treebank(self.folder, seed=self.seed + 1)
-        for split, path in files.items() if most else ():
+        for split, path in self._sentences.items() if most else ():
             sentences = path.read_text(encoding="utf-8").split("\n\n")[:most]
             (self.folder / f"few-{split}.conllu").write_text("\n\n".join([*sentences, ""]), encoding="utf-8")
-        corpus = str(self.folder / f"{'few' if most else 'sample'}-{{split}}.conllu")
+        corpus = str(self._sentences["test"].with_name(f"{'few' if most else 'sample'}-{{split}}.conllu"))
         encoder, measured = EncoderSpec(self.model(kind)), Options(quantity=quantity)
         return DependencyDataModule(corpus, encoder=encoder, options=measured, cache=self.cache, **options)
 
     def texts(self, kind: str, limit: int) -> TextDataModule:
         """Return sentences of the sample grammar, read through the model of a kind."""
-        corpus = write_sample_treebank(self.folder, seed=self.seed + 1)["dev"].with_name("sample-test.conllu")
-        source = {"corpus": str(corpus), "name": "sentences", "limit": limit}
+        source = {"corpus": str(self._sentences["test"]), "name": "sentences", "limit": limit}
         return TextDataModule([source], encoder=EncoderSpec(self.model(kind)), cache=self.cache)
 
     def classifier(self, kind: str, *, shuffled: bool = False) -> tuple[str, Any]:
@@ -293,20 +296,21 @@ def single_heads(case: Case) -> Iterator[Trial]:
 def attention_statistics(case: Case) -> Iterator[Trial]:
     """Yield verdicts of the analyses of attention: surface statistics, patterns and clusters."""
     for kind in ("planted", "null"):
-        tables = run(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 40)).tables
+        tables = run(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 25)).tables
         surface, patterns = (_rows(tables[name], "layer", "head") for name in ("surface", "head_patterns"))
         if kind == "planted":
             for column, head in (("previous", "3-2"), ("end", "3-3"), ("entropy", "3-4")):
                 found = max(surface, key=lambda name: surface[name][column]) == head
                 yield Trial("surface", f"highest {column}", kind, f"head {head} is made so", True, found)
+            # What the head of an offset leaves goes to the start, so its pattern may be vertical + diagonal.
             for head, pattern in (("3-2", "diagonal"), ("3-3", "vertical"), ("3-4", "heterogeneous")):
-                found = patterns[head]["pattern"] == pattern
+                found = pattern in patterns[head]["pattern"]
                 yield Trial("patterns", f"pattern {pattern}", kind, f"head {head} is made so", True, found)
         for row in patterns.values() if kind == "null" else ():
             found = row["pattern"] != "heterogeneous"
             yield Trial("patterns", "another pattern than heterogeneous", kind, "nothing", False, found)
     for kind, positive in (("alike in a layer", True), ("null", False)):
-        p = run(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 20)).scores["p"].value
+        p = run(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 12)).scores["p"].value
         truth = "heads of a layer are alike" if positive else "nothing"
         yield Trial("clusters", "p of distances within layers", kind, truth, positive, p <= LEVEL)
 
@@ -424,7 +428,7 @@ def quantities(case: Case) -> Iterator[Trial]:
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
             module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
-            row = _rows(run(module, case.treebank(kind, quantity, most=40)).tables["best_heads"], "relation")["obj"]
+            row = _rows(run(module, case.treebank(kind, quantity, most=20)).tables["best_heads"], "relation")["obj"]
             # A map of a layer is that of layer 2.
             found = row["head"].startswith("2-1") and row["test"] > row["offset"] + MARGIN
             truth = "a head of obj moves something" if positive else "a head of obj moves nothing"
@@ -502,8 +506,8 @@ CASES = (
     KnownCase("statistics", attention_statistics, 50),
     KnownCase("probes", attention_probe, 10),
     KnownCase("structural", structural_probe, 5),
-    KnownCase("ablation", ablation, 20),
-    KnownCase("causal", causal, 15),
+    KnownCase("ablation", ablation, 15),
+    KnownCase("causal", causal, 10),
     KnownCase("quantities", quantities, 5),
-    KnownCase("fidelity", fidelity, 20),
+    KnownCase("fidelity", fidelity, 10),
 )
