@@ -117,7 +117,7 @@ class Manifest:
         return str(self.identity.get("quantity", "attention"))
 
     @property
-    def maps(self) -> str:
+    def maps_name(self) -> str:
         """Name of the tensors with the maps between words: the quantity, or `antecedent` in stores of coreference."""
         return next(name for name in self.quantities if name != "hidden")
 
@@ -362,7 +362,7 @@ class Store:
         stays zero. Attention weights are unpacked to float32.
 
         Args:
-            quantity: `manifest.maps` or `hidden`, as for `read`.
+            quantity: `manifest.maps_name` or `hidden`, as for `read`.
             items: Index of the item for each row.
             batch: Zeros `[items, …]`, with the axes of `read` after the first; float32 unless
                 `hidden` is read. It receives the values. Every axis must be as long as that of the

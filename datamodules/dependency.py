@@ -126,7 +126,7 @@ class DependencySplit(Dataset[AttentionBatch]):
             heads=padded(self._heads, -1).long(),
             relations=padded(self._relations, -1),
             punctuation=padded(self._punctuation, False),
-            attention=self._stored(manifest.maps if cells else "", indices, attention, torch.float32),
+            attention=self._stored(manifest.maps_name if cells else "", indices, attention, torch.float32),
             hidden=self._stored("hidden", indices, hidden, manifest.dtype),
             vectors=vectors,
             split=self.split,

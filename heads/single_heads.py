@@ -575,7 +575,7 @@ def _between(store: Store, arcs: Arcs, words: Flags, direction: int) -> Iterator
     for some in np.split(rows, np.flatnonzero(np.diff(arcs.sentence[rows])) + 1):
         word = torch.from_numpy(arcs.word[some])
         at = (..., word, slice(None)) if direction == 0 else (..., word)
-        weights = store.read(store.manifest.maps, int(arcs.sentence[some[0]]), at).flatten(0, 1)
+        weights = store.read(store.manifest.maps_name, int(arcs.sentence[some[0]]), at).flatten(0, 1)
         between = (weights if direction == 0 else weights.mT)[..., 1:-1].transpose(0, 1)
         between[torch.arange(len(word)), :, word - 1] = -torch.inf
         yield between, torch.from_numpy(arcs.head[some])
@@ -654,7 +654,9 @@ def draw_sentence(
     delimiters = split.store.manifest.delimiters
     first, last = 1 - delimiters["start"], len(words) + 1 + delimiters["end"]
     manifest = split.store.manifest
-    weights, what = drawable(split.store.read(manifest.maps, item)[names.place(wanted.head)].numpy(), manifest.quantity)
+    weights, what = drawable(
+        split.store.read(manifest.maps_name, item)[names.place(wanted.head)].numpy(), manifest.quantity
+    )
     return AttentionLines(
         title=f"Head {wanted.head} (layer-head){what}, {wanted.relation or 'all arcs'}, {wanted.direction}",
         words=tuple(["[start]", *words, "[end]"][first:last]),

@@ -323,7 +323,7 @@ def store_view(folder: Path, item: int, quantity: str = "") -> View:
     held, manifest = store.manifest.quantities, store.manifest
     if not held:
         raise UserError(f"{folder}: the store has no values to show, only words. Show texts with --text or --corpus.")
-    quantity = quantity or manifest.maps
+    quantity = quantity or manifest.maps_name
     if quantity not in held:
         raise UserError(f"--quantity {quantity}: the store has no {quantity}. Choose {' or '.join(held)}.")
     text, hidden = _labelled(store, item - 1), quantity == "hidden"
@@ -361,7 +361,7 @@ Values = tuple[np.ndarray, list[str]]  # [layers, heads, from, to], and notes
 def _between_words(store: Store, item: int) -> Values:
     there = store.manifest.delimiters
     kept = slice(0 if there["start"] else 1, None if there["end"] else -1)
-    return non_negative(store.read(store.manifest.maps, item).numpy()[..., kept, kept])
+    return non_negative(store.read(store.manifest.maps_name, item).numpy()[..., kept, kept])
 
 
 def _cosines(store: Store, item: int) -> Values:

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -148,6 +149,18 @@ def test_rollout_and_flow_have_the_numbers_of_the_authors_code() -> None:
     assert (flows / flows.sum(1, keepdim=True))[0].tolist() == pytest.approx(
         [0.334610, 0.240686, 0.223229, 0.201475], abs=1e-6
     )
+
+
+def test_a_maximum_flow_is_that_of_another_library() -> None:
+    capacities = torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    graph: Any = nx.DiGraph()
+    for layer, source, target in np.ndindex(2, 4, 4):
+        graph.add_edge((layer + 1, source), (layer, target), capacity=float(capacities[layer, source, target]))
+    found = maximum_flows(capacities)
+    for source, target in np.ndindex(4, 4):
+        assert float(found[source, target]) == pytest.approx(
+            nx.maximum_flow_value(graph, (2, source), (0, target)), abs=1e-8
+        )
 
 
 def test_effective_attention_looks_at_the_rank_and_not_at_the_number_of_columns() -> None:
@@ -380,7 +393,7 @@ def test_a_store_holds_a_quantity_as_it_was_computed(name: QuantityName, extract
     encoder = Encoder(str(extraction.encoder))
     words = [sentence.words for sentence in extraction.treebank.sentences]
     arrays = encoder.attention(words, options=Options(quantity=name, layers=(2,), precision="float32"))
-    assert store.manifest.quantity == store.manifest.maps == name
+    assert store.manifest.quantity == store.manifest.maps_name == name
     for item, array in enumerate(arrays):
         found = store.read(name, item)
         assert found.shape[:2] == (1, 4 if QUANTITIES[name].has_heads else 1)
