@@ -21,7 +21,7 @@ from metrics.bootstrap import holm
 from metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
 from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
 from results.errors import UserError
-from training import Experiment
+from training import Experiment, gathered
 from training.experiment import check_names
 
 
@@ -146,6 +146,7 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             )
         self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
+        self._empty = 0
 
     def prepare(self) -> None:
         """Create the metrics of every analysis for every encoder."""
@@ -218,8 +219,9 @@ class AttentionAnalyses(Experiment[TextDataModule]):
 
         def receive(layer: int, weights: Tensor) -> None:
             if not quantity.sums_to_one:
-                # A head without output has rows of zeros.
-                weights = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+                sums = weights.sum(-1, keepdim=True)
+                self._empty += int(((sums[..., 0] == 0) & batch.mask[:, None]).sum())
+                weights = weights / sums.clamp_min(torch.finfo(weights.dtype).tiny)
             for analysis in (*analyses, *comparing):
                 analysis.update(batch, layer, weights)
 
@@ -240,7 +242,12 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             whole = _joined(whole, which, result)
         if self.data.quantity == "attention":
             return whole
-        return replace(whole, audit={**whole.audit, "quantity": f"{self.data.quantity}, rows divided by their sums"})
+        # A head without output has rows of zeros, which stay so.
+        counts = {
+            "quantity": f"{self.data.quantity}, rows divided by their sums",
+            "rows_of_zeros": sum(gathered([self._empty])),
+        }
+        return replace(whole, audit={**whole.audit, **counts})
 
     def restrict(self, corpora: Mapping[str, Sequence[str]]) -> None:
         """Keep only some analyses, and limit each to some corpora.

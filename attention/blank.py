@@ -1,4 +1,4 @@
-"""Transformers without knowledge: a classifier with zero weights, and a tokenizer whose pieces are whole words."""
+"""Transformers without knowledge, with a tokenizer whose pieces are whole words: weights of zero, or random ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,14 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from attention.encoder import new_folder
 
@@ -39,10 +46,10 @@ _WORDS = r"\w+?(?=n't\b)|n't\b|'s\b|\w+|[^\w\s]"  # "didn't." is did n't .
 
 @dataclass(frozen=True, eq=False)
 class WordModel:
-    """A sequence classifier of transformers with a tokenizer of whole words, in memory.
+    """A model of transformers with a tokenizer of whole words, in memory.
 
     Attributes:
-        model: The classifier, in eval mode.
+        model: The model, in eval mode.
         tokenizer: Fast tokenizer. It lower-cases words, and replaces words outside its vocabulary by the unknown token.
     """
 
@@ -72,9 +79,7 @@ def blank_model(shape: Shape, words: Sequence[str], sizes: Mapping[str, object],
         sizes: Options of the config; `max_position_embeddings` is also the limit of the tokenizer.
         labels: Names of the classes in order.
     """
-    tokenizer = _word_tokenizer(shape, words, sizes["max_position_embeddings"])
-    ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad_token", "bos_token", "eos_token")}
-    config = AutoConfig.for_model(shape, vocab_size=len(tokenizer), **ids, **sizes)
+    config, tokenizer = _config_and_tokenizer(shape, words, sizes)
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: number for number, label in enumerate(labels)}
     with torch.random.fork_rng(devices=[]):
@@ -83,6 +88,26 @@ def blank_model(shape: Shape, words: Sequence[str], sizes: Mapping[str, object],
         for parameter in model.parameters():
             parameter.zero_()
     return WordModel(model.eval(), tokenizer)  # type: ignore[no-untyped-call]
+
+
+def masked_language_model(words: Sequence[str], sizes: Mapping[str, object]) -> WordModel:
+    """Return a BERT for masked language modelling with random weights, drawn from torch's generator.
+
+    Args:
+        words: Vocabulary in lower case.
+        sizes: Options of the config, as in `blank_model`.
+    """
+    config, tokenizer = _config_and_tokenizer("bert", words, sizes)
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)  # type: ignore[no-untyped-call]
+    return WordModel(model.eval(), tokenizer)  # type: ignore[no-untyped-call]
+
+
+def _config_and_tokenizer(
+    shape: Shape, words: Sequence[str], sizes: Mapping[str, object]
+) -> tuple[PreTrainedConfig, PreTrainedTokenizerFast]:
+    tokenizer = _word_tokenizer(shape, words, sizes["max_position_embeddings"])
+    ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad_token", "bos_token", "eos_token")}
+    return AutoConfig.for_model(shape, vocab_size=len(tokenizer), **ids, **sizes), tokenizer
 
 
 def set_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:

@@ -503,6 +503,9 @@ def estimated_seconds(encoder: LoadedEncoder, items: Items, shards: Sequence[int
         encoder: The encoder.
         items: What is extracted.
         shards: Numbers of the shards to extract.
+
+    Returns:
+        The time in seconds.
     """
     options = items.extraction.options
 

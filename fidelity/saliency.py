@@ -21,7 +21,8 @@ Ranking = Literal[
     "integrated_gradients",
 ]
 """Rankings of positions. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
-`attention_times_gradient`, α ∂p/∂α. `attention_norm`, ‖α W h‖, is ours, after the norm of Kobayashi et al. (2020)."""
+`attention_times_gradient`, α ∂p/∂α. `attention_norm`, the norm of what attention adds, follows Kobayashi et al.
+(2020)."""
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 
 Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out"]
@@ -163,7 +164,7 @@ class Saliency:
         heads are summed. The states that attention averages are held fixed. The norm is 0 outside the mask.
         """
         classified = self.classified
-        written = [classified.checkpoint.model.norms(classified.output, name) for name in classified.names]
+        written = [classified.checkpoint.model.value_norms(classified.output, name) for name in classified.names]
         if known := [norms for norms in written if norms is not None]:
             return (classified.weights * torch.stack(known)).masked_fill(~classified.mask, 0).sum(0)
         weights = self.classified.weights.detach().requires_grad_()

@@ -120,6 +120,10 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
                     f"{name} reads only one encoder, but --data gives {len(data.encoders)}. Set "
                     "--data.init_args.random_init false, and leave out --data.init_args.before."
                 )
+            if data.quantity != "attention":
+                raise UserError(
+                    f"--data.init_args.quantity is {data.quantity}, but {name} replaces attention itself. Leave it out."
+                )
             return LanguageModelling(data.encoders["given"], self.seed)
         given = "no data are given" if data is None else f"{type(data).__name__} is given"
         if self.checkpoint is not None:
@@ -338,6 +342,7 @@ class HeadAblation(TaskExperiment):
                 headline += [f"{kind}.heads_that_help", f"{kind}.heads_that_hurt"]
             figures |= self._figures(kind, tables)
         audit: dict[str, object] = {"texts": len(outputs), "draws": draws, **self._audit()}
+        audit |= {"score": task.score, "lower_is_better": task.lower_is_better}
         if self.each_head:
             audit["least_p_holm"] = least
         return Result(self.experiment, scores, tables, figures, audit, headline=headline)

@@ -2,29 +2,32 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 from attention.ablation import Kind
 from datamodules import AttentionBatch
+from datamodules.batches import Split
+from datamodules.corpus import STAGES
 from heads.arc_evaluation import DependencyExperiment
 from heads.single_heads import Names, Predictions
 from metrics.attachment import ALL, ratio_scores
 from metrics.heads import most_attended
 from metrics.rows import ArcRows
-from results import Floats, Result, Table
+from results import Floats, Result, Table, Unit
 from results.errors import UserError, check_values, near, one_of
 
 WHAT = "--model.init_args.ablation"
+_LEAST = 3  # heads, for the spread of τ
 
 
 class HeadAgreement(DependencyExperiment):
     """Experiment that correlates the accuracy of single heads with what a model loses when they are ablated.
 
-    The accuracy of a head is that of `SingleHeads` on test, in its better direction. The loss is the change
-    of a score in an earlier run of `HeadAblation` on a model with the same heads; it does not depend on the
+    The accuracy of a head is that of `SingleHeads` on test, in the direction that is better on dev. The loss is the
+    change of a score in an earlier run of `HeadAblation` on a model with the same heads; it does not depend on the
     quantity. The correlation is Kendall's τ-a over all heads, which counts a pair with a tie as 0. Its items are the
     heads, each with its jackknife pseudo-value H·τ − (H−1)·τ₋ₕ for H heads: their mean is τ, and their spread is that
     of τ (Arvesen 1969), so that runs can be compared head by head.
@@ -33,6 +36,10 @@ class HeadAgreement(DependencyExperiment):
         ablation: Folder of the run of `HeadAblation`, or its `results.json`.
         kind: Kind of ablation in this run.
         relation: Relation whose words are predicted; by default all words.
+
+    Raises:
+        UserError: There is no such run. During setup: the run has other heads than the encoder, or the quantity has one
+            map for each layer. During the test: no word has the relation.
     """
 
     experiment = "head_agreement"
@@ -40,7 +47,8 @@ class HeadAgreement(DependencyExperiment):
     def __init__(self, ablation: str, kind: Kind = "uniform", relation: str = ALL) -> None:
         super().__init__()
         check_values(self, kind=kind)
-        self.ablation, self.kind, self.relation = Path(ablation), kind, relation
+        self.lost = lost_without(Path(ablation).expanduser(), kind)
+        self.ablation, self.kind, self.relation = ablation, kind, relation
 
     def prepare(self) -> None:
         data = self.data
@@ -49,39 +57,49 @@ class HeadAgreement(DependencyExperiment):
                 f"--data.init_args.options.quantity: {data.options.quantity} has one map for each layer, and no number "
                 "for each head to compare with its ablation. Choose attention, norms or effective."
             )
-        self._names = Names(data.layers, data.heads)
-        self._lost = lost_without(self.ablation, self.kind)
-        if strange := [name for name in map(self._names.head, range(len(self._names))) if name not in self._lost.index]:
-            raise UserError(
-                f"{WHAT}: {self.ablation} has no head {strange[0]}, so its model has other heads than the encoder. "
-                "Name a run on a model fine-tuned from the same encoder."
+        names = Names(data.layers, data.heads)
+        self._names = [names.head(place) for place in range(len(names))]
+        whole = data.options.layers is None and data.options.heads is None
+        strange = set(self._names) ^ set(self.lost.index) if whole else set(self._names) - set(self.lost.index)
+        if strange or len(self._names) < _LEAST:
+            fault = (
+                f"head {min(strange)} is in only one of the two"
+                if strange
+                else f"there are only {len(self._names)} heads"
             )
-        self._rows = ArcRows(heads=2 * len(self._names))
+            raise UserError(
+                f"{WHAT}: {self.ablation} and the encoder do not fit: {fault}. Name a run on a model fine-tuned from "
+                "the same encoder, and keep at least three heads."
+            )
+        self._rows = nn.ModuleDict({split: ArcRows(heads=2 * len(self._names)) for split in STAGES["test"]})
 
     def update(self, batch: AttentionBatch) -> None:
-        if batch.split == "test":
-            self._rows.add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))
+        self._rows[batch.split].add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))  # type: ignore[operator]
 
     def outcome(self) -> Result:
-        arcs, columns = self._rows.arcs()
+        dev, test = (self._accuracies(split) for split in ("dev", "test"))
+        accuracy = np.take_along_axis(test, dev.argmax(0)[None], 0)[0]
+        lost = self.lost.loc[self._names].to_numpy()
+        items = pd.DataFrame({"id": self._names, "pseudo_value": pseudo_values(accuracy, lost), "heads": 1})
+        ratios = {"ablation_tau": ("pseudo_value", "heads")}
+        scores = ratio_scores(items, ratios, seed=self.seed)
+        frame = pd.DataFrame({"head": self._names, "accuracy": accuracy, "lost": lost})
+        units: dict[str, Unit] = {"accuracy": "fraction", "lost": self.lost.attrs["unit"]}
+        audit = {"ablation": self.ablation, "kind": self.kind, "score": self.lost.attrs["score"]}
+        audit |= {"encoder_of_ablation": self.lost.attrs["encoder"]}
+        tables = {"head_agreement": Table(frame, units)}
+        return Result(self.experiment, scores, tables, {}, audit, items, ratios, ["ablation_tau"])
+
+    def _accuracies(self, split: Split) -> Floats:
+        """Return the accuracy of each head on the words of the relation, `[directions, heads]`."""
+        arcs, columns = self._rows[split].arcs()  # type: ignore[operator]
         found = Predictions(arcs, self.data.relations, columns["heads"])
         if self.relation not in found.groups:
             raise UserError(
-                f"--model.init_args.relation: no word of test has the relation {self.relation!r}"
+                f"--model.init_args.relation: no word of {split} has the relation {self.relation!r}"
                 f"{near(self.relation, found.groups)}; there are {', '.join(found.groups)}."
             )
-        names = [self._names.head(place) for place in range(len(self._names))]
-        accuracy = found.accuracies(self.relation).reshape(2, -1).max(0)
-        lost = self._lost.loc[names].to_numpy()
-        tau = pd.DataFrame({"id": names, "pseudo_value": pseudo_values(accuracy, lost), "heads": 1})
-        ratios = {"ablation_tau": ("pseudo_value", "heads")}
-        scores = ratio_scores(tau, ratios, seed=self.seed)
-        frame = pd.DataFrame({"head": names, "accuracy": accuracy, "lost": lost})
-        units: dict[str, Any] = {"accuracy": "fraction", "lost": self._lost.attrs["unit"]}
-        audit = {"ablation": str(self.ablation), "kind": self.kind, "ties": int(len(lost) - len(np.unique(lost)))}
-        return Result(
-            self.experiment, scores, {"head_agreement": Table(frame, units)}, {}, audit, tau, ratios, ["ablation_tau"]
-        )
+        return found.accuracies(self.relation).reshape(2, -1)
 
 
 def lost_without(run: Path, kind: str) -> pd.Series:
@@ -92,29 +110,32 @@ def lost_without(run: Path, kind: str) -> pd.Series:
         kind: Kind of ablation.
 
     Returns:
-        The losses, above 0 if the model is worse without the head; `attrs["unit"]` is their unit.
+        The losses, above 0 if the model is worse without the head. In `attrs` are the name of the `score`, its `unit`,
+        and the name of the `encoder`.
 
     Raises:
-        UserError: There is no such run, or it ablated no single heads in this way.
+        UserError: There is no such run, it ablated no single heads in this way, or a loss is not a finite number.
     """
     path = run / "results.json" if run.is_dir() else run
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
         frame = pd.read_csv(path.parent / content["tables"]["ablation"])
-        unit = next(iter(content["units"].values()))
+        about = {"score": score, "unit": content["units"][score], "encoder": str(content["encoder"].get("name"))}
         kinds = frame["kind"].unique().tolist()
         own = frame[frame["kind"] == kind]
         names = own["layer"].astype(str) + "-" + own["head"].astype(str)
-        worse = own["difference"] if unit == "nats" else -own["difference"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        found = (own["difference"] if falls else -own["difference"]).set_axis(names).astype(np.float64)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{WHAT}: {path} is not the result of an ablation of single heads ({type(error).__name__}: {error}). Name "
             "a run of configs/kovaleva2019/ablation.yaml."
         ) from None
-    if own.empty:
+    if found.empty:
         raise UserError(f"{WHAT}: {run} has no ablation of the kind {kind!r}; kind must be {one_of(kind, kinds)}.")
-    found = worse.set_axis(names)
-    found.attrs["unit"] = unit
+    if not np.isfinite(found).all():
+        raise UserError(f"{WHAT}: {run} has a loss that is not a finite number. Run the ablation again.")
+    found.attrs |= about
     return found
 
 
@@ -122,10 +143,10 @@ def pseudo_values(one: Floats, other: Floats) -> Floats:
     """Return the jackknife pseudo-values of Kendall's τ-a; their mean is τ-a.
 
     Args:
-        one: A number for each item, `[n]`.
+        one: A number for each item, `[n]`, with n at least 3.
         other: Another number for each item, `[n]`.
     """
     agree = np.sign(one[:, None] - one) * np.sign(other[:, None] - other)
     n, total, own = len(one), agree.sum(), agree.sum(1)
-    found: Floats = n * total / (n * (n - 1)) - (n - 1) * (total - 2 * own) / ((n - 1) * (n - 2))
+    found: Floats = total / (n - 1) - (total - 2 * own) / (n - 2)
     return found

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from datamodules import AttentionBatch, DependencyDataModule
 from heads.arc_evaluation import DependencyExperiment
-from interventions.known_cases import CASES, Case, Trial
+from interventions.known_cases import CASES, Case, Trial, promised
 from metrics.bootstrap import bootstrap_ratio
 from processes.progress import LOGGER as PROGRESS
 from processes.progress import Progress
@@ -72,7 +72,7 @@ class KnownAnswers(DependencyExperiment):
         table, separated = rates(trials, self.seed), separation(trials)
         scores = {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
         audit = {"seeds": self.numbers, "verdicts": len(trials)}
-        return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores))
+        return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores)[:1])
 
     def _trials(self, seed: int, folder: Path) -> list[Trial]:
         # The progress of the seeds is logged, and not that of every store.
@@ -88,7 +88,8 @@ class KnownAnswers(DependencyExperiment):
 def rates(trials: pd.DataFrame, seed: int) -> Table:
     """Return the power and the false-positive rate of every test, with 95 % intervals over seeds.
 
-    If all verdicts of a row are the same, the interval is the exact one of Clopper & Pearson (1934) over the seeds.
+    If each seed gives one verdict, or all verdicts of a row are the same, the interval is the exact one of Clopper &
+    Pearson (1934), with the seeds as trials; otherwise it is a bootstrap over seeds.
 
     Args:
         trials: The columns of `Trial`, and `seed`.
@@ -99,35 +100,39 @@ def rates(trials: pd.DataFrame, seed: int) -> Table:
 
         - `power`, `low`, `high`: share of verdicts that find what is there; nan if there is nothing to find;
         - `false_positive` with its interval: share of verdicts that find something; nan if there is something;
+        - `promised`: false-positive rate that the test promises; nan if it promises none;
         - `verdicts`, `seeds`: number of verdicts, and of seeds.
     """
     lines = []
     for row, own in trials.groupby(OF_ROW, sort=False):
         by_seed = own.groupby("seed")["found"].agg(["sum", "size"])
-        share = bootstrap_ratio(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy(), seed=seed)
-        low, high = share.interval
-        if share.value in (0.0, 1.0):
-            exact = binomtest(int(share.value) * len(by_seed), len(by_seed)).proportion_ci()
+        found, seeds = bootstrap_ratio(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy(), seed=seed), len(by_seed)
+        share, (low, high) = float(found.value), found.interval
+        if share in (0, 1) or len(own) == seeds:
+            exact = binomtest(round(share * seeds), seeds).proportion_ci()
             low, high = exact.low, exact.high
         kind = "power" if own["positive"].iloc[0] else "false_positive"
         line = dict(zip(OF_ROW, row, strict=True))
-        for name, ends in (
-            ("power", ("low", "high")),
-            ("false_positive", ("false_positive.low", "false_positive.high")),
-        ):
-            known = (float(share.value), low, high) if name == kind else (np.nan,) * 3
+        for name, ends in COLUMNS.items():
+            known = (share, low, high) if name == kind else (np.nan,) * 3
             line |= dict(zip((name, *ends), known, strict=True))
-        lines.append(line | {"verdicts": len(own), "seeds": len(by_seed)})
-    units: dict[str, Unit] = {"power": "fraction", "false_positive": "fraction"}
-    return Table(pd.DataFrame(lines), units, "power", ("experiment", "test", "truth", *units))
+        lines.append(line | {"promised": promised(str(line["test"])), "verdicts": len(own), "seeds": seeds})
+    units: dict[str, Unit] = dict.fromkeys(("power", "false_positive", "promised"), "fraction")
+    return Table(pd.DataFrame(lines), units, "power", ("experiment", "test", "truth", "power", "false_positive"))
 
 
 def separation(trials: pd.DataFrame) -> dict[str, float]:
-    """Return the AUC with which the effects of each experiment separate positive from negative verdicts.
+    """Return the AUC with which the effects of each test separate positive from negative verdicts.
 
     Args:
         trials: The columns of `Trial`.
+
+    Returns:
+        The AUC by `<experiment>.<test>`, with `_` for spaces; tests without effects of both kinds are left out.
     """
     known = trials[trials["effect"].notna()]
-    both = {str(name): own for name, own in known.groupby("experiment", sort=False) if own["positive"].nunique() == 2}
-    return {name.replace(" ", "_"): float(roc_auc_score(own["positive"], own["effect"])) for name, own in both.items()}
+    return {
+        ".".join(map(str, name)).replace(" ", "_"): float(roc_auc_score(own["positive"], own["effect"]))
+        for name, own in known.groupby(["experiment", "test"], sort=False)
+        if own["positive"].nunique() == 2
+    }

@@ -46,6 +46,9 @@ LABELS = ("negative", "positive")
 LONGEST = 64
 """Largest number of pieces of an input, delimiters included."""
 
+PRAISE, BLAME = frozenset({"GOOD", "FINE", "LIKED"}), frozenset({"BAD", "POOR", "HATED"})
+"""Symbols of the sample grammar for words that count as praise, and as blame."""
+
 _HEADS, _HIDDEN = 4, 512
 _DIM: Mapping[Shape, int] = {"bert": _HIDDEN // _HEADS, "llama": 160}  # of a head
 _NORM = 32.0  # of a token in the residual stream
@@ -347,7 +350,7 @@ class _Writer:
         for name, piece in (("start", {"[CLS]", "<s>"}), ("end", {"[SEP]"})):
             rows[[place for place, one in enumerate(special) if one in piece]] += self.at[name]
         for place, (word, own) in enumerate(symbols.items(), len(special)):
-            sign = (not own.isdisjoint({"GOOD", "FINE", "LIKED"})) - (not own.isdisjoint({"BAD", "POOR", "HATED"}))
+            sign = (not own.isdisjoint(PRAISE)) - (not own.isdisjoint(BLAME))
             rows[place] += abs(sign) * self.at["opinion"][0] + sign * self.at["polarity"][0]
             for name in self.relations:
                 dependents, candidates, _ = relation_rules()[name]

@@ -186,7 +186,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
                 being normalised. The leading axes `...` are alternative weights for the same texts.
         """
 
-    def norms(self, output: Output, level: str) -> Tensor | None:
+    def value_norms(self, output: Output, level: str) -> Tensor | None:
         """Return the norm of what each position adds to the model with a weight of 1, `[batch, positions]`.
 
         It is None where the logits themselves are linear in the weights, so that their gradient gives it.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
@@ -18,7 +19,7 @@ from attention.encoder import (
     load_tokenizer,
     resolve,
 )
-from attention.quantities import find_parts
+from attention.quantities import LayerParts, find_parts
 from datamodules import ClassificationDataModule, TextBatch
 from models.text_classifier import TextClassifier
 from models.text_model import Level, Output, TextSizes, checked_levels
@@ -91,6 +92,21 @@ class SequenceClassifier(nn.Module):
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
         # from_pretrained leaves it in eval mode, and Lightning would keep that: fine-tuning without dropout.
         self.model.train()
+
+    @cached_property
+    def parts(self) -> tuple[LayerParts, ...]:
+        """Modules around the attention of each layer, for the ranking `attention_norm`; weights must not change after.
+
+        Raises:
+            UserError: The output projection of a layer cannot be found or read.
+        """
+        try:
+            return find_parts(self.model, type(self.model).__name__)
+        except UserError as error:
+            fault = str(error).partition(". ")[0].partition(" Choose")[0]
+            raise UserError(
+                f"the ranking attention_norm: {fault}. Leave it out of the `rankings` of each test."
+            ) from None
 
     def freeze(self) -> None:
         """Freeze the weights from the files; only weights that were initialised at random stay trainable."""
@@ -378,14 +394,16 @@ class TransformerClassifier(TextClassifier):
             logits.append(found.logits)
         return torch.cat(logits).view(*leading, texts, output.logits.size(1))
 
-    def norms(self, output: Output, level: str) -> Tensor:
-        """Return the norm of each value after the part of the output projection that reads the head, ‖v W_O‖.
+    def value_norms(self, output: Output, level: str) -> Tensor:
+        """Return ‖v W_O‖, the norm of each value after the part of the output projection that reads the head.
 
         Multiplied by the weights it is the norm of Kobayashi et al. (2020, §3).
+
+        Raises:
+            UserError: No linear layer reads the heads, or its weights are quantised.
         """
         layer, head = self.levels[level]
-        parts = find_parts(self.classifier.model, type(self.classifier.model).__name__)[layer]
-        moved: Tensor = output.levels[level].hidden @ parts.by_head[head]
+        moved: Tensor = output.levels[level].hidden @ self.classifier.parts[layer].by_head[head]
         sizes: Tensor = moved.norm(dim=-1)
         return sizes
 

@@ -285,8 +285,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     if plan.reference and not any(sweep.compared()):
         there = ", ".join(f"{label}: {value}" for label, value in zip(labels, rows[0].labels, strict=True))
         raise UserError(
-            f"{path}: `reference` is {plan.reference}, but no two rows differ in nothing but these labels. Give a label "
-            f"and one of its values, such as `{there}`"
+            f"{path}: `reference` is {plan.reference}, but no two rows differ in nothing but these labels. Give a "
+            f"label and one of its values, such as `{there}`"
         )
     return sweep
 
@@ -351,7 +351,7 @@ def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
     if other := sorted(part.keys() & OF_ROW):
         raise UserError(
             f"{where}: `{other[0]}` belongs to the row, not to one of its runs. Move it there: a run may have only the "
-            "keys `config`, `command` and `set`"
+            "keys `config`, `command`, `set` and `ablation`"
         )
     return typed(Entry, _over(row, part, where), where)
 
@@ -374,9 +374,10 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     if reads != "checkpoints":
         trained = [run for run in trained if run.seed == seed]
         if len(trained) != 1:
+            what, how = ("runs", "has one run") if reads == "ablation" else ("trainings", "runs one `fit`")
             raise UserError(
-                f"{where}: `{reads}` names {len(trained)} trainings with seed {seed}, but must name one for each seed "
-                "of the row. Name a row that runs one `fit` with the same `seeds`"
+                f"{where}: `{reads}` names {len(trained)} {what} with seed {seed}, but must name one for each seed of "
+                f"the row. Name a row that {how} with the same `seeds`"
             )
     config = path.parent / entry.config
     if not entry.config:

@@ -8,7 +8,7 @@ runs' intervals.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -66,19 +66,20 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
     runs = Table(_runs(labels, rows, records, out), {"epochs": "count", **units})
     tables = {sweep.name: Table(shown, known, interval, answer), f"{sweep.name}_runs": runs}
     if sweep.reference:
-        tables[f"{sweep.name}_differences"] = differences(sweep, records, units)
+        tables[f"{sweep.name}_differences"] = differences(sweep, records, units, faults)
     audit = {"faults": faults, "warnings": _warnings(rows, records)}
     encoder, data = (_common([one.content[what] for one in records.values()]) for what in ("encoder", "data"))
     return Result(sweep.name, scores, tables, audit=audit), Provenance(encoder, data, {})
 
 
-def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit]) -> Table:
-    """Compare rows with their reference, score by score, on the items that both have.
+def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], faults: list[str]) -> Table:
+    """Compare rows with their reference, score by score, on the items and seeds that both have.
 
     Args:
         sweep: The sweep.
         records: Results of the finished runs, by key of the run.
         units: Unit of each score.
+        faults: List that receives a message for each pair and score that cannot be compared.
 
     Returns:
         Table with a row for each pair and score with counts for each item, and these columns:
@@ -90,10 +91,18 @@ def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit]) -> Ta
     """
     lines, of_lines = [], list[Unit]()
     for row, other in sweep.compared():
+        both = row.done(records).keys() & other.done(records).keys()
         for column, unit in units.items():
-            counts = [_mean_counts(one, column, records) for one in (row, other)]
+            if not (both and row.scores[column] and other.scores[column]):
+                continue
+            try:
+                counts = [_mean_counts(one, column, both, records) for one in (row, other)]
+            except RecordError as error:
+                faults.append(f"`{row.name}` is not compared with `{other.name}` by {column}: {error}")
+                continue
             shared = counts[0].index.intersection(counts[1].index)
             if not len(shared):
+                faults.append(f"`{row.name}` and `{other.name}` share no item of {column}")
                 continue
             sides = [side for one in counts for side in one.loc[shared].to_numpy().T]
             found = paired_bootstrap(*sides)
@@ -108,17 +117,19 @@ def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit]) -> Ta
     return Table(frame, {"difference": of_lines, "p": "p", "p_holm": "p"}, "difference", columns[:-2])
 
 
-def _mean_counts(row: Row, column: str, records: Records) -> pd.DataFrame:
-    """Return the counts of a score for each item, means over the seeds; empty without a finished run or without counts."""
-    found = []
-    for runs in row.done(records).values():
-        for record in runs:
-            with suppress(RecordError):
-                found.append(record.counts(row.scores[column], by_id=True))
-                break
-    if not found:
-        return pd.DataFrame()
-    return pd.concat(found).groupby(level=list(range(found[0].index.nlevels)), sort=False).mean()
+def _mean_counts(row: Row, column: str, seeds: Collection[int], records: Records) -> pd.DataFrame:
+    """Return the counts of a score for each item, means over some seeds.
+
+    Raises:
+        RecordError: A seed has no counts, or they cannot be read.
+    """
+    found, score = [], row.scores[column]
+    for seed, runs in row.done(records).items():
+        if seed in seeds:
+            giver = next((one for one in runs if one.has(score)), runs[0])
+            found.append(giver.counts(score, by_id=True))
+    levels = list(range(found[0].index.nlevels))
+    return pd.concat(found).groupby(level=levels, sort=False, dropna=False).mean()
 
 
 def _epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:

@@ -1,9 +1,12 @@
 """Analyses of norms of weighted values in place of attention weights."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from analysis import Analysis, AttentionAnalyses, Bags, RepeatedSequences, Surface
 from attention import EncoderSpec
@@ -19,20 +22,23 @@ def texts(bert: Path, cache: Path, quantity: QuantityName) -> TextDataModule:
     )
 
 
+def keep(weights: list[Tensor]) -> Callable[[int, Tensor], None]:
+    return lambda _, own: weights.append(own.clone())
+
+
 def test_rows_of_norms_are_divided_by_their_sums(bert: Path, tmp_path: Path) -> None:
     result = scored(AttentionAnalyses([Surface()]), texts(bert, tmp_path, "norms"))
     data = texts(bert, tmp_path, "attention")
     data.setup("test")
     encoder, found = data.encoders["given"], []
+    model: Any = encoder.model
     for batch in data.test_dataloader()[0]:
         inputs = encoder.inputs(batch.tokens, batch.mask, batch.segments)
         with torch.inference_mode():
-            states = encoder.model(**inputs, output_attentions=False, output_hidden_states=True).hidden_states
-            weights: list[torch.Tensor] = []
-            encoder.capture(
-                inputs, lambda _, own, kept=weights: kept.append(own.clone()), frozenset(range(encoder.layers))
-            )
-        for layer, block in enumerate(encoder.model.encoder.layer):
+            states = model(**inputs, output_attentions=False, output_hidden_states=True).hidden_states
+            weights: list[Tensor] = []
+            encoder.capture(inputs, keep(weights), frozenset(range(encoder.layers)))
+        for layer, block in enumerate(model.encoder.layer):
             values = block.attention.self.value(states[layer]).unflatten(2, (encoder.heads, -1))
             parts = block.attention.output.dense.weight.unflatten(1, (encoder.heads, -1))  # [size, heads, dim]
             sizes = torch.einsum("bthd,shd->bhts", values, parts).norm(dim=-1)

@@ -172,7 +172,7 @@ def test_the_norm_in_a_transformer_is_that_of_the_weighted_value_after_the_outpu
     for name, weights in zip(found.names, found.weights, strict=True):
         layer, head = model.levels[name]
         values = found.output.levels[name].hidden
-        written = model.classifier.model.get_submodule(f"bert.encoder.layer.{layer}.attention.output.dense").weight
+        written = model.classifier.model.get_parameter(f"bert.encoder.layer.{layer}.attention.output.dense.weight")
         own = written[:, head * values.size(2) : (head + 1) * values.size(2)]
         for text, position in np.ndindex(tuple(norms.shape)):
             norms[text, position] += (weights[text, position] * own @ values[text, position]).norm()

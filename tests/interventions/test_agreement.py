@@ -1,6 +1,7 @@
 """The agreement of heads' accuracies with what is lost without them, against counts of pairs."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
-from datamodules import DependencyDataModule
+from datamodules import ClassificationDataModule, DependencyDataModule
 from heads import SingleHeads
-from interventions import HeadAgreement
+from interventions import HeadAblation, HeadAgreement
 from interventions.agreement import lost_without, pseudo_values
+from reports.writer import write
 from results import Floats, UserError
 from tests.trainers import scored
 
@@ -33,7 +35,8 @@ def ablated(folder: Path, layers: int = 2, unit: str = "fraction") -> Path:
     ]
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "ablation.csv", index=False)
-    content = {"units": {"accuracy": unit}, "tables": {"ablation": "ablation.csv"}}
+    audit = {"score": "score", "lower_is_better": unit == "nats"}
+    content = {"units": {"score": unit}, "tables": {"ablation": "ablation.csv"}, "audit": audit, "encoder": {}}
     (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
@@ -58,7 +61,8 @@ def test_the_correlation_is_that_of_two_earlier_runs(bert: Path, tmp_path: Path)
     run = ablated(tmp_path / "run")
     result = scored(HeadAgreement(str(run)), treebank(bert, tmp_path / "cache"))
     heads = scored(SingleHeads(ensemble=1), treebank(bert, tmp_path / "cache")).tables["heads"].frame
-    best = heads[heads["relation"] == "all"].groupby("head", sort=False)["test"].max()
+    ways = heads[heads["relation"] == "all"].sort_values("dev", kind="stable", ascending=False)
+    best = ways.groupby("head", sort=False).first().loc[sorted(set(ways["head"])), "test"]
     lost = -pd.read_csv(run / "ablation.csv")["difference"].to_numpy()
     table = result.tables["head_agreement"].frame
     np.testing.assert_allclose(table["accuracy"], best)
@@ -66,6 +70,15 @@ def test_the_correlation_is_that_of_two_earlier_runs(bert: Path, tmp_path: Path)
     assert result.scores["ablation_tau"].value == pytest.approx(tau(best.to_numpy(), lost))
     assert result.items is not None
     assert result.items["id"].tolist() == [f"{i}-{j}" for i in (1, 2) for j in (1, 2, 3, 4)]
+
+
+def test_a_real_ablation_is_read(checkpoint: Path, data: ClassificationDataModule, tmp_path: Path) -> None:
+    result = scored(HeadAblation(str(checkpoint), kinds=["uniform"]), data)
+    write(tmp_path, result, data.provenance)
+    found, table = lost_without(tmp_path, "uniform"), result.tables["ablation"].frame
+    np.testing.assert_allclose(found, -table["difference"])
+    assert found.index.tolist() == [f"{layer}-{head}" for layer in (1, 2) for head in (1, 2, 3, 4)]
+    assert (found.attrs["score"], found.attrs["unit"]) == ("accuracy", "fraction")
 
 
 def test_a_loss_that_rises_is_a_loss(tmp_path: Path) -> None:
@@ -77,11 +90,21 @@ def test_other_runs_and_quantities_are_refused(bert: Path, tmp_path: Path) -> No
     run, cache = ablated(tmp_path / "run"), tmp_path / "cache"
     with pytest.raises(UserError, match=r"norms_summed has one map for each layer.* Choose attention, norms or"):
         scored(HeadAgreement(str(run)), treebank(bert, cache, "norms_summed"))
-    with pytest.raises(UserError, match=r"has no head 2-1, so its model has other heads"):
-        scored(HeadAgreement(str(ablated(tmp_path / "one", layers=1))), treebank(bert, cache))
+    for layers, name in ((1, "2-1"), (3, "3-1")):
+        with pytest.raises(UserError, match=rf"do not fit: head {name} is in only one of the two. Name a run"):
+            scored(HeadAgreement(str(ablated(tmp_path / f"run-{layers}", layers=layers))), treebank(bert, cache))
+    few = treebank(bert, cache)
+    few.options = replace(few.options, layers=(2,), heads=(1, 2))
+    with pytest.raises(UserError, match=r"do not fit: there are only 2 heads"):
+        scored(HeadAgreement(str(run)), few)
+    table = pd.read_csv(run / "ablation.csv")
+    table.loc[0, "difference"] = np.nan
+    table.to_csv(tmp_path / "run-1" / "ablation.csv", index=False)
+    with pytest.raises(UserError, match=r"has a loss that is not a finite number"):
+        lost_without(tmp_path / "run-1", "uniform")
     with pytest.raises(UserError, match=r"no ablation of the kind 'zero'; kind must be one of uniform"):
         lost_without(run, "zero")
     with pytest.raises(UserError, match=r"is not the result of an ablation of single heads"):
         lost_without(tmp_path / "none", "zero")
-    with pytest.raises(UserError, match=r"no word of test has the relation 'objj' \(did you mean `obj`"):
+    with pytest.raises(UserError, match=r"no word of dev has the relation 'objj' \(did you mean `obj`"):
         scored(HeadAgreement(str(run), relation="objj"), treebank(bert, cache))

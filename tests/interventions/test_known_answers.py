@@ -1,5 +1,6 @@
 """Rates of verdicts with known counts, classifiers written by hand, and a small run of the experiment."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,16 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import binomtest
+from transformers import PreTrainedTokenizerFast
 
+from attention import Encoder, EncoderSpec, resolve
+from corpora.sample import write_sample_treebank
 from datamodules import DependencyDataModule
 from fidelity.checkpoints import load
 from interventions import KnownAnswers
 from interventions.known_answers import rates, separation
-from interventions.known_cases import CASES, Case, Trial
+from interventions.known_cases import CASES, Case, Trial, ablation, causal, promised, quantities
+from models.natural import natural_model
 from results import UserError
 from tests.trainers import scored
 
@@ -33,15 +38,34 @@ def test_rates_are_shares_of_verdicts_with_intervals_over_seeds() -> None:
     assert (something["power"], something["verdicts"], something["seeds"]) == (pytest.approx(2 / 3), 3, 2)
     assert something["low"] == pytest.approx(0.5)
     assert something["high"] == pytest.approx(1.0)
+    assert np.isnan(something["promised"])
     assert np.isnan(something["false_positive"])
     exact = binomtest(0, 4).proportion_ci()
     assert [nothing[f"false_positive{end}"] for end in ("", ".low", ".high")] == [0.0, exact.low, exact.high]
     assert np.isnan(nothing["power"])
 
 
+def test_intervals_of_one_verdict_a_seed_are_exact_and_rise_with_the_count() -> None:
+    ends = []
+    for count in range(51):
+        [row] = rates(verdicts(*[(seed, True, seed < count, 0.0) for seed in range(50)]), seed=0).frame.to_dict(
+            "records"
+        )
+        exact = binomtest(count, 50).proportion_ci()
+        assert (row["low"], row["high"]) == (exact.low, exact.high)
+        ends.append(row["low"])
+    assert all(low < high for low, high in pairwise(ends))
+
+
+@pytest.mark.parametrize(("test", "rate"), [("p", 0.05), ("p after Holm", 0.05), ("compression above 1", 0.025)])
+def test_a_test_promises_the_rate_of_its_level(test: str, rate: float) -> None:
+    assert promised(test) == rate
+    assert np.isnan(promised("positional"))
+
+
 def test_effects_separate_positive_from_negative_verdicts() -> None:
     found = [(0, True, True, 3.0), (0, True, True, 1.0), (0, False, False, 2.0), (0, False, False, 0.0)]
-    assert separation(verdicts(*found)) == {"e": 0.75}
+    assert separation(verdicts(*found)) == {"e.t": 0.75}
     assert separation(verdicts(*found[:2])) == {}
 
 
@@ -85,6 +109,63 @@ def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
     quiet = table[(table["model"] == "attends to period") & table["false_positive"].notna()].set_index("test")
     assert quiet.loc["permutation: median TVD above .1", "false_positive"] == 0
     assert result.audit["verdicts"] == table["verdicts"].sum()
+
+
+def test_ablations_find_what_is_needed_and_norms_reject_the_decoy(tmp_path: Path) -> None:
+    case = Case(1, tmp_path, tmp_path / "cache")
+    found = {(one.test, one.truth): one for run in (ablation, causal, quantities) for one in run(case)}
+    for what in ("a planted", "an even"):
+        assert found["p after Holm", f"the decision is read from {what} head"].found
+    needed, not_needed = (
+        found["loss beyond random heads", f"the head of {what} needed"] for what in ("obj is", "det is not")
+    )
+    assert needed.found
+    assert not not_needed.found
+    assert needed.effect > not_needed.effect
+    rejected = {test: not one.found for (test, truth), one in found.items() if truth == "a head of obj moves nothing"}
+    assert not rejected["attention"]
+    assert rejected["norms"]
+    assert rejected["value_zeroing (a layer)"]
+
+
+def test_the_sentences_of_the_natural_model_are_not_those_of_the_sample(tmp_path: Path) -> None:
+    read: list[str] = []
+
+    def note(self: object, text: list[str], **options: object) -> object:
+        read.extend(text)
+        raise InterruptedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PreTrainedTokenizerFast, "__call__", note)
+        with pytest.raises(InterruptedError):
+            natural_model(0, steps=1)
+    sample = {line for path in write_sample_treebank(tmp_path).values() for line in sentences_of(path)}
+    assert len(read) > 7000
+    assert len(sample) == 2500
+    assert not sample & set(read)
+
+
+def sentences_of(path: Path) -> list[str]:
+    return [
+        " ".join(row.split("\t")[1] for row in block.splitlines() if not row.startswith("#"))
+        for block in path.read_text(encoding="utf-8").strip().split("\n\n")
+    ]
+
+
+def test_a_natural_model_learns_and_is_a_model_folder(tmp_path: Path) -> None:
+    folder = natural_model(0, steps=60).save(tmp_path / "natural")
+    encoder = Encoder(resolve(EncoderSpec(str(folder))))
+    assert (encoder.layers, encoder.heads) == (3, 4)
+    assert encoder.language_model is not None
+    losses = []
+    for steps in (0, 60):
+        made = natural_model(0, steps=steps)
+        hidden = made.tokenizer("the dog met a cat [MASK]", return_tensors="pt")["input_ids"]
+        assert hidden[0, -2] == made.tokenizer.mask_token_id
+        with torch.no_grad():
+            scores = made.model(input_ids=hidden).logits[0, -2].log_softmax(0)
+        losses.append(-float(scores[made.tokenizer.convert_tokens_to_ids(".")]))
+    assert losses[1] < 1 < 5 < losses[0]
 
 
 def test_unknown_experiments_and_negative_numbers_are_refused() -> None:
