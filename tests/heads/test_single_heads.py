@@ -289,7 +289,17 @@ def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Re
     maps = {name for name, figure in found.figures.items() if isinstance(figure, HeatMap)}
     assert maps == {"heads_all", "heads_all_no_punctuation", "heads_nsubj", "heads_det"}
     pd.testing.assert_frame_equal(found.tables["roles"].frame, result.tables["roles"].frame)
-    assert found.numbers == result.numbers
+    best = found.tables["best_heads"].frame.set_index("relation")
+    own = {
+        f"heads.{name}{end}": best.loc[name, column]
+        for name in ("all", *chosen)
+        for end, column in (("", "test"), (".low", "low"), (".high", "high"))
+    }
+    assert found.numbers == {**result.numbers, **own}
+    assert found.items is not None
+    for name in ("all", *chosen):
+        right, words = (found.items[column].sum() for column in found.ratios[f"heads.{name}"])
+        assert (right / words, words) == (best.loc[name, "test"], best.loc[name, "n"])
 
 
 def test_ensembles_begin_with_the_best_head(result: Result) -> None:

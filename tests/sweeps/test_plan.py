@@ -115,6 +115,13 @@ FAULTS = {
     "rows: {c: {config: a.yaml}, a: {config: a.yaml, checkpoints: [':b']}}": r"`b`, which is .* one \(rows above: c\)",
     "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "`checkpoints` names the plan itself. Write a row of",
     "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
+    "rows: {b: {config: a.yaml}, a: {runs: [{config: a.yaml, ablation: ':c'}]}}": "`ablation` names the row `c`",
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, seeds: [1], ablation: ':b'}}": (
+        "`ablation` names 0 runs with seed 1, but must name one for each seed of the row. Name a row that has one run"
+    ),
+    "reference: {probe: c}\nrows: {a: {config: a.yaml}, b: {config: a.yaml}}": (
+        "but no two rows differ in nothing but these labels. Give a label and one of its values, such as `probe: a`"
+    ),
     "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` is set by the sweep: give the seeds",
     "rows: {a: {config: a.yaml, set: {--x: 1}}}": "options are named without dashes: `x`, not `--x`",
     "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set` gives x the value 2026-01-01, which cannot be written",
@@ -136,6 +143,20 @@ def test_faults_say_where_they_are(text: str, tmp_path: Path) -> None:
     head = "scores: [uas]\n" if "label:" in text or "grid" in text else "scores: [uas]\nlabel: probe\n"
     with pytest.raises(UserError, match=FAULTS[text]):
         read_sweep(write_spec(tmp_path, head + text, a=""))
+
+
+def test_one_run_of_a_row_reads_the_ablation_of_another(tmp_path: Path) -> None:
+    rows = """reference: {probe: off}
+rows:
+  off: {config: a.yaml, command: test}
+  both: {runs: [{config: b.yaml}, {config: b.yaml, command: test, ablation: ":off"}]}
+"""
+    sweep = read_sweep(write_spec(tmp_path, HEAD + rows, a="", b=""))
+    off, both = sweep.rows
+    [ablation], (plain, reading) = off.runs[0], both.runs[0]
+    assert (plain.trained, reading.trained, reading.reads) == ((), (ablation,), "ablation")
+    assert reading.identity["ablation"] == [ablation.key]
+    assert list(sweep.compared()) == [(both, off)]
 
 
 def test_plans_that_take_checkpoints_from_each_other_are_refused(tmp_path: Path) -> None:

@@ -128,6 +128,23 @@ def test_rows_are_compared_with_their_reference_on_the_items_of_both(tmp_path: P
     assert line["p"] == line["p_holm"] == paired_permutation(*sides)
 
 
+def test_rows_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
+    own = {"a": [*"wxyz"], "b": [*"abcd"], "c": [*"aacd"]}
+    records = {
+        row.runs[0][0].key: record(
+            tmp_path, row.name, {"uas": 0.5}, items=items([1.0, 1, 1, 1], [2, 2, 2, 2]).assign(id=own[row.name])
+        )
+        for row in rows
+    }
+    columns = columns_of(["probe"], ["uas"], [], "here")
+    result, _ = collect(Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "b"}), records, tmp_path)
+    assert result.tables["table_differences"].frame.empty
+    disjoint, twins = (line for line in told(result, "faults") if "compared" in line or "share" in line)
+    assert disjoint == "`a` and `b` share no item of uas"
+    assert re.match("`c` is not compared with `b` by uas: .* 1 item has the same id as another item", twins)
+
+
 def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> None:
     row = row_of(0, 1)
     records = {
