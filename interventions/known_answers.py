@@ -15,7 +15,7 @@ from metrics.bootstrap import bootstrap_ratio
 from processes.progress import LOGGER as PROGRESS
 from processes.progress import Progress
 from results import Estimate, Result, Table, Unit
-from results.errors import UserError, near
+from results.errors import UserError, check_numbers, near
 from training import alone, gathered, kept_file, kept_tensors, quiet, recorded_gradients
 
 COLUMNS = {"power": ("low", "high"), "false_positive": ("false_positive.low", "false_positive.high")}
@@ -47,10 +47,7 @@ class KnownAnswers(DependencyExperiment):
                 f"--model.init_args.seeds: there is no experiment {strange[0]!r}{near(strange[0], names)}; the "
                 f"experiments are {', '.join(names)}."
             )
-        if low := [name for name, number in (seeds or {}).items() if number < 0]:
-            raise UserError(
-                f"--model.init_args.seeds: {low[0]} has a negative number of seeds. Give 0 to leave it out."
-            )
+        check_numbers(self, least=0, **{f"seeds.{name}": number for name, number in (seeds or {}).items()})
         self.numbers = {one.name: one.seeds for one in CASES} | (seeds or {})
 
     def update(self, batch: AttentionBatch) -> None:
