@@ -10,14 +10,14 @@ from corpora.sample import DOCUMENTS, Grammar, sample_vocabulary
 from models.planted import LONGEST
 from results.errors import check_numbers, check_values
 
-_DOCUMENTS = 1500  # of the grammar, with five sentences each
+_DOCUMENTS = 800  # of the grammar, with five sentences each
 _SIZES = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 512}
-_BATCH, _MASKED, _RATE = 64, 0.15, 1e-3
+_BATCH, _MASKED, _RATE = 32, 0.15, 2e-3
 _IGNORED = -100  # a target without a loss, as in torch
 _FIRST = 1_000_000  # seed of the grammar, far from those of corpora
 
 
-def natural_model(seed: int = 0, steps: int = 2000) -> WordModel:
+def natural_model(seed: int = 0, steps: int = 800) -> WordModel:
     """Train a BERT of three layers with four heads on sentences of the sample grammar.
 
     In every sentence 15 % of the words are replaced by the mask token and predicted. No sentence of the sample corpora
@@ -25,7 +25,7 @@ def natural_model(seed: int = 0, steps: int = 2000) -> WordModel:
 
     Args:
         seed: Seed of the sentences, of the first weights and of the masks.
-        steps: Number of batches of 64 sentences.
+        steps: Number of batches of 32 sentences.
     """
     check_values(natural_model, seed=seed, steps=steps)
     check_numbers(natural_model, least=0, seed=seed, steps=steps)
