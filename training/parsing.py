@@ -22,6 +22,8 @@ from training.config import SettingsError, in_a_line, leaves, read_yaml
 from training.faults import is_told_by_the_first
 
 # Unclear messages of jsonargparse. tests/training/test_parsing.py provokes each of them.
+_REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
+_LITERAL = re.compile(r"a typing\.Literal\[([^\]]*)\]")
 _NO_MODEL = re.compile(r"the following arguments are required: \w+\.model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
@@ -99,8 +101,10 @@ def explained(message: str) -> str:
         rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
         known = (name for room in rooms for name, value in room.items() if isinstance(value, type))
         fault = f"there is no class {found[1]}{near(found[1], known)}"
+    elif missing := _REQUIRED.search(in_a_line(message)):
+        fault = " and ".join(f"--{keys}.init_args.{name}" for name in missing[1].split(", ")) + " must be given"
     else:
-        fault = in_a_line(_IN_CLASS.sub("", _KEY.sub("", message)))
+        fault = _LITERAL.sub(r"one of \1", in_a_line(_IN_CLASS.sub("", _KEY.sub("", message))))
         if inside in (" (LightningModule)", " (LightningDataModule)"):
             inside, fault = "", f"{fault}, as no class is named before it: give --config or --{keys} first"
     return f"{keys}{inside}: {fault}" if keys or inside else fault
