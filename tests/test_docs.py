@@ -275,7 +275,9 @@ def test_the_runs_of_a_sweep_have_options_that_there_are_and_configs_that_tests_
     }
     for run in of_config.values():
         assert (run.command, run.config.resolve()) in RUN
-        parsed([*run.arguments, *(["--model.init_args.checkpoint=a.ckpt"] if run.reads == "checkpoint" else [])])
+        parsed(
+            [*run.arguments, *([f"--model.init_args.{run.reads}=a"] if run.reads in ("checkpoint", "ablation") else [])]
+        )
 
 
 def parameters(room: Any) -> set[str]:  # noqa: ANN401
