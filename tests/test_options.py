@@ -32,6 +32,7 @@ OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, analysis.Analy
 """What a command line makes: experiments, models and their parts, data, tests."""
 ROOMS = (analysis, datamodules, fidelity, heads, interventions, models, probes)
 REQUIRED: dict[str, Any] = {
+    "ablation": "run",
     **{name: models.NoEncoder() for name in ("encoder", "sentence_encoder")},
     **{name: models.DotAttention() for name in ("attention", "sentence_attention")},
     "checkpoints": ["a.ckpt"],
