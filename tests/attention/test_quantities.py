@@ -473,7 +473,7 @@ def test_the_time_of_a_slow_quantity_is_said_before_it_starts(
     text = StringIO()
     monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
     replace(extraction, options=Options(quantity="value_zeroing")).prepare()
-    assert re.search(r"value_zeroing of corpus.conllu: about \d+\.\d minutes, estimated from a sample", text.getvalue())
+    assert re.search(r"value_zeroing of corpus.conllu: about \d+ s, estimated from a sample", text.getvalue())
     short = replace(extraction, options=Options(quantity="flow", minutes=1e-6))
     with pytest.raises(UserError, match=r"more than --data.init_args.options.minutes 1e-06. Raise it, read fewer"):
         short.prepare()
