@@ -107,7 +107,8 @@ def test_peaks_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch)
     for stage in ("_against_forward", "_against_reference"):
         monkeypatch.setattr(extraction, stage, lambda *_: None)
 
-    def ran(kind: str, cache: Path, *, train: Path, dev: Path | None = None) -> Ended:
+    def ran(kind: str, cache: Path, *, train: Path, quantity: str) -> Ended:
+        assert quantity == "attention"
         assert not cache.exists(), "a run that finds its stores complete extracts nothing"
         return Ended({}, {"small.conllu": 400.0, "large.conllu": 420.0}[train.name])
 
