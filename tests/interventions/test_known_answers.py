@@ -98,13 +98,14 @@ def test_written_classifiers_attend_where_they_should_and_decide_by_words_of_opi
 
 def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
     names = [one.name for one in CASES]
-    few = dict.fromkeys(names, 0) | {"heads": 1, "fidelity": 1}
+    few = dict.fromkeys(names, 0) | {"heads": 1, "fidelity": 1, "statistics": 1, "probes": 1}
     data = DependencyDataModule("sample", encoder=None, cache=str(tmp_path))
     result = scored(KnownAnswers(few), data)
     table = result.tables["known_answers"].frame
     best = table[table["test"] == "the best head is the planted one"]
     assert best["power"].tolist() == [1.0] * 4
-    assert set(table["experiment"]) == {"heads", "fidelity"}
+    of_attention = {"heads", "surface", "patterns", "clusters", "fidelity"}
+    assert set(table["experiment"]) == of_attention | {"attention-only probe", "control task", "description length"}
     # Attention at words without effect: shuffled weights do not matter, and single weights change no decision.
     quiet = table[(table["model"] == "attends to period") & table["false_positive"].notna()].set_index("test")
     assert quiet.loc["permutation: median TVD above .1", "false_positive"] == 0
