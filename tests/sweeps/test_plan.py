@@ -146,10 +146,10 @@ def test_faults_say_where_they_are(text: str, tmp_path: Path) -> None:
 
 
 def test_one_run_of_a_row_reads_the_ablation_of_another(tmp_path: Path) -> None:
-    rows = """reference: {probe: off}
+    rows = """reference: {probe: ablated}
 rows:
-  off: {config: a.yaml, command: test}
-  both: {runs: [{config: b.yaml}, {config: b.yaml, command: test, ablation: ":off"}]}
+  ablated: {config: a.yaml, command: test}
+  both: {runs: [{config: b.yaml}, {config: b.yaml, command: test, ablation: ":ablated"}]}
 """
     sweep = read_sweep(write_spec(tmp_path, HEAD + rows, a="", b=""))
     off, both = sweep.rows
