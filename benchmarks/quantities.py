@@ -12,10 +12,8 @@ from attention.quantities import QUANTITIES, QuantityName
 from benchmarks.extraction import BareForward, TimedExtraction, memory
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
 
-HEAVY: tuple[QuantityName, ...] = (
-    "norms",
-    "alti",
-)  # the first keeps most on disk, the second makes the largest tensors
+# The first keeps most on disk, the second makes the largest tensors.
+HEAVY: tuple[QuantityName, ...] = ("norms", "alti")
 WANTED = {"norms": "≤ 1.3", "effective": "≤ 1.3", "rollout": "≤ 1.15", "norms_residual": "≤ 2.0"}
 
 

@@ -5,6 +5,7 @@ something to find, and negative otherwise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from attention import EncoderSpec, Options
 from attention.blank import Shape
 from attention.quantities import QUANTITIES, QuantityName
 from corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
-from datamodules import ClassificationDataModule, CorpusDataModule, DependencyDataModule, TextDataModule
+from datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
 from fidelity import (
     Adversary,
     Correlation,
@@ -37,13 +38,14 @@ from heads import SingleHeads
 from interventions.ablation import HeadAblation
 from interventions.causal import CausalCheck
 from metrics.bootstrap import paired_permutation
-from models import AttentionClassifier, DotAttention, EmbeddingSpec, NoEncoder, TextClassifier, TransformerClassifier
+from models import TextClassifier
 from models.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
 from probes import AttentionOnlyProbe, ControlTask, DescriptionLength, StructuralDistanceProbe
 from probes.frozen import Mode
-from probes.nested import best_copy, result_of, train_copy
-from results import Estimate, Result, Table
-from training import Experiment, TrainedModule, alone, nested_trainer, quiet
+from probes.nested import best_copy, train_copy
+from results import Estimate, Table
+from training import TrainedModule, nested_trainer, quiet, result_of
+from training.checkpoints import instantiate
 
 _REVIEWS = 150  # of train, dev and test
 _DECODERS = 20  # seeds
@@ -176,10 +178,12 @@ class Case:
             most: Number of sentences of each split; None for all.
             options: Further options of the datamodule.
         """
-        for split, path in self._sentences.items() if most else ():
-            sentences = path.read_text(encoding="utf-8").split("\n\n")[:most]
-            (self.folder / f"few-{split}.conllu").write_text("\n\n".join([*sentences, ""]), encoding="utf-8")
-        corpus = str(self._sentences["test"].with_name(f"{'few' if most else 'sample'}-{{split}}.conllu"))
+        name = f"first-{most}" if most else "sample"
+        for split, path in self._sentences.items():
+            if not (few := self.folder / f"{name}-{split}.conllu").exists():
+                sentences = path.read_text(encoding="utf-8").split("\n\n")[:most]
+                few.write_text("\n\n".join([*sentences, ""]), encoding="utf-8")
+        corpus = str(self.folder / f"{name}-{{split}}.conllu")
         encoder, measured = EncoderSpec(self.model(kind)), Options(quantity=quantity)
         return DependencyDataModule(corpus, encoder=encoder, options=measured, cache=self.cache, **options)
 
@@ -195,9 +199,8 @@ class Case:
             kind: Kind of the model.
             shuffled: True to give the reviews the labels of others, so that no model can predict them.
         """
-        return self._saved(
-            TransformerClassifier(heads=["3-1"]), kind, shuffled, tokenizer=EncoderSpec(self.model(kind))
-        )
+        model = {"class_path": "TransformerClassifier", "init_args": {"heads": ["3-1"]}}
+        return self._saved(kind, model, shuffled=shuffled, tokenizer=EncoderSpec(self.model(kind)))
 
     def attending(self, target: str) -> tuple[str, Any]:
         """Return the checkpoint of a word-by-word classifier whose weights are written by hand, and its reviews.
@@ -207,44 +210,46 @@ class Case:
         Args:
             target: What it attends to: `opinion`, the words of praise and blame, or `period`, which has no effect.
         """
-        attention = DotAttention()
-        module = AttentionClassifier(NoEncoder(), attention, EmbeddingSpec(size=_SIZE))
+        parts = {"encoder": {"class_path": "NoEncoder"}, "attention": {"class_path": "DotAttention"}}
+        model = {"class_path": "AttentionClassifier", "init_args": {**parts, "embedding": {"size": _SIZE}}}
+        of_opinion = target == "opinion"
 
-        def write(data: ClassificationDataModule) -> None:
+        def write(module: Any, data: ClassificationDataModule) -> None:  # noqa: ANN401 # the classifier
             symbols, rows = sample_vocabulary(), module.embedding.rows.weight
             rows.normal_(0, _SMALL, generator=torch.Generator().manual_seed(self.seed))
             for place, word in enumerate(data.vocabulary.words):
                 own = symbols.get(word.lower(), frozenset())
                 sign = (not own.isdisjoint(PRAISE)) - (not own.isdisjoint(BLAME))
                 rows[place, :3] = torch.tensor([sign, abs(sign), word == "."], dtype=torch.float32)
-            attention.query.weight.zero_()[0, 1 if target == "opinion" else 2] = _SHARP * _SIZE**0.5
-            module.decision.weight.mul_(_SMALL)[:, 0] = torch.tensor([-1.0, 1.0]) * (4 if target == "opinion" else 100)
+            module.attention.query.weight.zero_()[0, 1 if of_opinion else 2] = _SHARP * _SIZE**0.5
+            module.decision.weight.mul_(_SMALL)[:, 0] = torch.tensor([-1.0, 1.0]) * (4 if of_opinion else 100)
             module.decision.bias.zero_()
 
-        return self._saved(module, target, False, write, min_count=1)
+        return self._saved(target, model, write, min_count=1)
 
     def _saved(
         self,
-        module: TextClassifier,
         name: str,
-        shuffled: bool,
-        write: Callable[[ClassificationDataModule], None] | None = None,
+        model: Mapping[str, Any],
+        write: Callable[[TextClassifier, ClassificationDataModule], None] | None = None,
+        *,
+        shuffled: bool = False,
         **options: Any,  # noqa: ANN401 # of the datamodule
     ) -> tuple[str, ClassificationDataModule]:
         """Save a classifier as the checkpoint of a run without training; `write` changes its weights before."""
         texts, path = self._reviews(shuffled), self.folder / f"{name.replace(' ', '-')}-{shuffled}.ckpt"
         given = dict[str, Any](corpus=str(texts / "{split}.tsv"), positive=LABELS[1], cache=self.cache, **options)
-        data = ClassificationDataModule(**given)
-        with quiet(), alone():
-            trainer = nested_trainer(None, epochs=0)
+        data, trainer = ClassificationDataModule(**given), nested_trainer(None, epochs=0)
+        module = instantiate(TextClassifier, path, deepcopy(model))  # type: ignore[type-abstract]
+        with quiet():
             trainer.fit(module, datamodule=data)
-            if write is not None:
-                with torch.no_grad():
-                    write(data)
-            trainer.save_checkpoint(path, weights_only=True)
+        if write is not None:
+            with torch.no_grad():
+                write(module, data)
+        trainer.save_checkpoint(path, weights_only=True)
         plain = {name: asdict(value) if isinstance(value, EncoderSpec) else value for name, value in given.items()}
         of_data = {"class_path": "ClassificationDataModule", "init_args": plain}
-        config = {"seed_everything": 0, "model": _described(module), "data": of_data}
+        config = {"seed_everything": 0, "model": model, "data": of_data}
         content = torch.load(path, weights_only=True)
         torch.save({**content, "hyper_parameters": {}, "config": yaml.safe_dump(config)}, path)
         return str(path), data
@@ -261,29 +266,15 @@ class Case:
         return folder
 
 
-def _described(module: TextClassifier) -> dict[str, Any]:
-    """Return the settings of a classifier, as a run writes them to its checkpoint."""
-    if isinstance(module, TransformerClassifier):
-        return {"class_path": "TransformerClassifier", "init_args": {"heads": ["3-1"]}}
-    parts = {"encoder": {"class_path": "NoEncoder"}, "attention": {"class_path": "DotAttention"}}
-    return {"class_path": "AttentionClassifier", "init_args": {**parts, "embedding": {"size": _SIZE}}}
-
-
-def run(module: Experiment[Any], data: CorpusDataModule[Any]) -> Result:
-    """Run an experiment on some data in this process, and return its result."""
-    with quiet(), alone():
-        nested_trainer(None).test(module, datamodule=data, verbose=False)
-    assert module.result is not None
-    return module.result
-
-
 def single_heads(case: Case) -> Iterator[Trial]:
     """Yield verdicts of `SingleHeads`: the best head, its p-value, and the roles of heads."""
     planted = {"planted": {"obj": "2-1", "det": "2-2"}, "planted decoder": {"nmod": "2-1", "xcomp": "2-2"}, "null": {}}
     for kind, wanted in planted.items():
         if kind == "planted decoder" and case.seed >= _DECODERS:
             continue
-        tables = run(SingleHeads(ensemble=1, maps=0, permutations=100, seed=case.seed), case.treebank(kind)).tables
+        tables = result_of(
+            SingleHeads(ensemble=1, maps=0, permutations=100, seed=case.seed), case.treebank(kind)
+        ).tables
         best, roles = _rows(tables["best_heads"], "relation"), _rows(tables["roles"], "head")
         for relation, head in wanted.items():
             truth = f"a head attends from {relation} to its head"
@@ -310,7 +301,7 @@ def _nothing_in_heads(best: Mapping[str, Any], roles: Mapping[str, Any]) -> Iter
 def attention_statistics(case: Case) -> Iterator[Trial]:
     """Yield verdicts of the analyses of attention: surface statistics, patterns and clusters."""
     for kind in ("planted", "null"):
-        tables = run(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 25)).tables
+        tables = result_of(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 25)).tables
         surface, patterns = (_rows(tables[name], "layer", "head") for name in ("surface", "head_patterns"))
         if kind == "planted":
             for column, head in (("previous", "3-2"), ("end", "3-3"), ("entropy", "3-4")):
@@ -324,7 +315,7 @@ def attention_statistics(case: Case) -> Iterator[Trial]:
             found = row["pattern"] != "heterogeneous"
             yield Trial("patterns", "another pattern than heterogeneous", kind, "nothing", False, found)
     for kind, positive in (("alike in a layer", True), ("null", False)):
-        p = run(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 12)).scores["p"].value
+        p = result_of(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 12)).scores["p"].value
         truth = "heads of a layer are alike" if positive else "nothing"
         yield Trial("clusters", "p of distances within layers", kind, truth, positive, p <= LEVEL)
 
@@ -345,12 +336,12 @@ def attention_probe(case: Case) -> Iterator[Trial]:
     yield from _compared("attention-only probe", counts)
     for kind, positive in (("planted", True), ("null", False)):
         truth = "heads of obj and det" if positive else "nothing"
-        control = run(
+        control = result_of(
             ControlTask(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind, most=_FEW)
         ).scores
         found = (control["selectivity"].low or 0) > 0
         yield Trial("control task", "selectivity above 0", kind, truth, positive, found)
-        short = run(
+        short = result_of(
             DescriptionLength(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind, most=_FEW)
         ).scores
         yield Trial(
@@ -394,7 +385,7 @@ def ablation(case: Case) -> Iterator[Trial]:
     for kind, shuffled in (("planted", False), ("even decision", False), ("null", True)):
         checkpoint, data = case.classifier(kind, shuffled=shuffled)
         module = HeadAblation(checkpoint, kinds=["zero"], layers=False, seed=case.seed)
-        table = _rows(run(module, data).tables["ablation"], "layer", "head")
+        table = _rows(result_of(module, data).tables["ablation"], "layer", "head")
         if not shuffled:
             truth = f"the decision is read from {'an even' if kind == 'even decision' else 'a planted'} head"
             lost = table["3-1"]["difference"] < 0
@@ -415,7 +406,7 @@ def causal(case: Case) -> Iterator[Trial]:
         module = CausalCheck(
             probe, tuple(relations), checkpoint, heads=1, random=3, upper=1, max_epochs=1, batches=1, seed=case.seed
         )
-        table = _rows(run(module, case.treebank(kind, most=_FEW)).tables["causal"], "measure", "relation")
+        table = _rows(result_of(module, case.treebank(kind, most=_FEW)).tables["causal"], "measure", "relation")
         for row in table.values():
             lost = row["beyond"] < 0
             if shuffled and not np.isnan(row["p"]):
@@ -444,9 +435,11 @@ def quantities(case: Case) -> Iterator[Trial]:
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
             module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
-            row = _rows(run(module, case.treebank(kind, quantity, most=20)).tables["best_heads"], "relation")["obj"]
+            row = _rows(result_of(module, case.treebank(kind, quantity, most=20)).tables["best_heads"], "relation")[
+                "obj"
+            ]
             # A map of a layer is that of layer 2.
-            found = row["head"].startswith("2-1") and row["test"] > row["offset"] + MARGIN
+            found = row["head"] == "2-1" and row["test"] > row["offset"] + MARGIN
             truth = "a head of obj moves something" if positive else "a head of obj moves nothing"
             name = quantity if one.has_heads else f"{quantity} (a layer)"
             yield Trial("quantities", name, kind, truth, positive, found, row["test"] - row["offset"])
@@ -462,7 +455,7 @@ def fidelity(case: Case) -> Iterator[Trial]:
         checkpoint, data = case.attending(target)
         kinds = (Perturbation, Permutation, Adversary, SetErasure, SingleWeight, Correlation, Rationale)
         tests: list[FidelityTest] = [kind() for kind in kinds]
-        scores = run(Fidelity([checkpoint], tests, examples=0, seed=case.seed), data).scores
+        scores = result_of(Fidelity([checkpoint], tests, examples=0, seed=case.seed), data).scores
         truth = f"the decision is {'' if positive else 'not '}read from the words attended to"
         for name, verdict in VERDICTS.items():
             yield Trial("fidelity", name, f"attends to {target}", truth, positive, verdict(scores))

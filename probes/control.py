@@ -9,8 +9,9 @@ import pandas as pd
 
 from metrics.bootstrap import paired_bootstrap
 from probes.head_selection import HeadSelectionProbe
-from probes.nested import NestedExperiment, result_of
+from probes.nested import NestedExperiment
 from results import Estimate, Result, Table, numbers
+from training import result_of
 
 Behaviour = Literal["self", "first", "last"]
 BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")

@@ -5,16 +5,14 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from datamodules import AttentionBatch, DependencyDataModule
 from heads.arc_evaluation import DependencyExperiment
 from probes.frozen import DependencyProbe, Mode
-from results import Result
 from results.errors import UserError, check_numbers
-from training import Best, TrainedModule, Training, alone, kept_file
-from training.nested import nested_trainer, quiet, recorded_gradients, share, train_nested
+from training import Best, TrainedModule, Training, kept_file
+from training.nested import recorded_gradients, share, train_nested
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
@@ -84,20 +82,6 @@ def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
         batches: Number of training batches.
     """
     return -(-batches // len(data.train_dataloader()))
-
-
-def result_of(probe: TrainedModule[Any, Any], data: DependencyDataModule, device: torch.device | None = None) -> Result:
-    """Test a trained probe on the splits dev and test of a datamodule, and return its result.
-
-    Args:
-        probe: The trained probe.
-        data: The datamodule.
-        device: Device of the test; None for the CPU.
-    """
-    with isolate_rng(), quiet(), alone():
-        nested_trainer(device).test(probe, datamodule=data, verbose=False)
-    assert probe.result is not None
-    return probe.result
 
 
 class NestedExperiment(DependencyExperiment):

@@ -4,5 +4,14 @@ from training.checkpoints import TrainingError
 from training.experiment import Experiment
 from training.lifecycle import Average, Mean, Origin, TrainedModule, device_count, gathered, no_loss, over_devices
 from training.lightning_private import alone
-from training.nested import Best, Training, nested_trainer, quiet, recorded_gradients, share, train_nested
+from training.nested import (
+    Best,
+    Training,
+    nested_trainer,
+    quiet,
+    recorded_gradients,
+    result_of,
+    share,
+    train_nested,
+)
 from training.resume import kept_file, kept_tensors

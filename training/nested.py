@@ -13,15 +13,17 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from processes.ranks import Ranks
+from results import Result
 from results.errors import counted
 from training.checkpoints import TrainingError
+from training.experiment import Experiment
 from training.lifecycle import TrainedModule
 from training.lightning_private import alone, ignore_signals
 from training.resume import StopBetweenBatches, kept_tensors, load_tensors
@@ -245,6 +247,22 @@ def nested_trainer(
         )
     ignore_signals(trainer)
     return trainer
+
+
+def result_of(
+    module: Experiment[Any] | TrainedModule[Any, Any], data: LightningDataModule, device: torch.device | None = None
+) -> Result:
+    """Test an experiment or a trained module in this process, and return its result; random states are unchanged.
+
+    Args:
+        module: The experiment or module.
+        data: The datamodule.
+        device: Device of the test; None for the CPU.
+    """
+    with isolate_rng(), quiet(), alone():
+        nested_trainer(device).test(module, datamodule=data, verbose=False)
+    assert module.result is not None
+    return module.result
 
 
 @contextmanager

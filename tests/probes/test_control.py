@@ -13,8 +13,8 @@ from datamodules import DependencyDataModule
 from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from probes.control import ControlTask, behaviour, control_arcs, control_tree
-from probes.nested import result_of
 from tests.trainers import scored, trained
+from training import result_of
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
 TYPES = [f"{stem}{ending}" for stem in ("dog", "Dog", "café", "_", "run", "x") for ending in range(500)]

@@ -15,10 +15,9 @@ from torch import Tensor
 from datamodules import AttentionBatch, DependencyDataModule
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, StructuralDistanceProbe
 from probes.control import ControlTask
-from probes.nested import result_of
 from results.errors import UserError
 from tests.trainers import trained, trainer
-from training import TrainingError
+from training import TrainingError, result_of
 
 TO_LOWEST_LOSS: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "seed": 0}
 FEW = [3, 5, 8, 11, 20, 33]

@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -326,6 +327,24 @@ def test_other_parsers_of_the_program_are_left_alone() -> None:
     with only_known_classes(["strange"]):
         assert parsing_settings != before
     assert parsing_settings == before
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--config=" + str(CONFIGS / "ablation_tau.yaml")], r"--model\.init_args\.ablation must be given\n$"),
+        (
+            ["--config=" + str(CONFIGS / "clark2019/heads.yaml"), "--data.init_args.options.quantity=norm"],
+            r"Expected one of 'attention', 'norms', .*\. Got value: norm\n$",
+        ),
+    ],
+)
+def test_what_is_missing_and_what_can_be_chosen_is_named_plainly(
+    words: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["test", *words])
+    assert re.search(fault, told := capsys.readouterr().err), told
 
 
 @pytest.mark.parametrize(
