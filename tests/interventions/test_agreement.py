@@ -57,12 +57,23 @@ def test_pseudo_values_are_those_of_leaving_one_item_out() -> None:
         assert found[left] == pytest.approx(9 * tau(one, other) - 8 * tau(*without))
 
 
+def chosen_on_dev(heads: pd.DataFrame) -> pd.Series:
+    """The accuracy of each head on test, in the direction that is better on dev."""
+    ways = heads.sort_values("dev", kind="stable", ascending=False)
+    return ways.groupby("head", sort=False)["test"].first().sort_index()
+
+
 def test_the_correlation_is_that_of_two_earlier_runs(bert: Path, tmp_path: Path) -> None:
     run = ablated(tmp_path / "run")
-    result = scored(HeadAgreement(str(run)), treebank(bert, tmp_path / "cache"))
-    heads = scored(SingleHeads(ensemble=1), treebank(bert, tmp_path / "cache")).tables["heads"].frame
-    ways = heads[heads["relation"] == "all"].sort_values("dev", kind="stable", ascending=False)
-    best = ways.groupby("head", sort=False).first().loc[sorted(set(ways["head"])), "test"]
+    heads = scored(SingleHeads(ensemble=1), treebank(bert, tmp_path / "cache")).tables["heads"].frame.dropna()
+    # Of some relation, a direction that is better on dev is worse on test.
+    relation = next(
+        name
+        for name, own in heads.groupby("relation", sort=False)
+        if (chosen_on_dev(own) < own.groupby("head")["test"].max()).any()
+    )
+    best = chosen_on_dev(heads[heads["relation"] == relation])
+    result = scored(HeadAgreement(str(run), relation=str(relation)), treebank(bert, tmp_path / "cache"))
     lost = -pd.read_csv(run / "ablation.csv")["difference"].to_numpy()
     table = result.tables["head_agreement"].frame
     np.testing.assert_allclose(table["accuracy"], best)
