@@ -66,7 +66,8 @@ class KnownAnswers(DependencyExperiment):
                 progress.advance()
         trials = pd.DataFrame([(seed, *trial) for seed, trial in gathered(own)], columns=["seed", *Trial._fields])
         table, separated = rates(trials, self.seed), separation(trials)
-        scores = {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
+        scores = {"right": right(trials, self.seed)}
+        scores |= {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
         audit = {"seeds": self.numbers, "verdicts": len(trials)}
         return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores))
 
@@ -79,6 +80,17 @@ class KnownAnswers(DependencyExperiment):
         return [
             one._replace(positive=bool(one.positive), found=bool(one.found), effect=float(one.effect)) for one in found
         ]
+
+
+def right(trials: pd.DataFrame, seed: int) -> Estimate:
+    """Return the share of verdicts that are right, with a 95 % bootstrap interval over seeds.
+
+    Args:
+        trials: The columns of `Trial`, and `seed`.
+        seed: Seed of the bootstrap.
+    """
+    by_seed = (trials["found"] == trials["positive"]).groupby(trials["seed"]).agg(["sum", "size"])
+    return bootstrap_ratio(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy(), seed=seed)
 
 
 def rates(trials: pd.DataFrame, seed: int) -> Table:

@@ -272,9 +272,8 @@ def single_heads(case: Case) -> Iterator[Trial]:
     for kind, wanted in planted.items():
         if kind == "planted decoder" and case.seed >= _DECODERS:
             continue
-        tables = result_of(
-            SingleHeads(ensemble=1, maps=0, permutations=100, seed=case.seed), case.treebank(kind)
-        ).tables
+        module = SingleHeads(ensemble=1, maps=0, permutations=100, seed=case.seed)
+        tables = result_of(module, case.treebank(kind)).tables
         best, roles = _rows(tables["best_heads"], "relation"), _rows(tables["roles"], "head")
         for relation, head in wanted.items():
             truth = f"a head attends from {relation} to its head"
@@ -329,35 +328,28 @@ def _rows(table: Table, *key: str) -> dict[str, dict[str, Any]]:
 def attention_probe(case: Case) -> Iterator[Trial]:
     """Yield verdicts on probes: pairs of runs, the control task and the description length."""
     probe = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7)
-    counts = {
-        kind: _counts(probe, case.treebank(kind, most=_FEW), "val_uas", "uas")
-        for kind in ("planted", "null", "other null")
-    }
-    yield from _compared("attention-only probe", counts)
+    yield from _compared(
+        "attention-only probe", lambda kind: _counts(probe, case.treebank(kind, most=_FEW), "val_uas", "uas")
+    )
+    tests = (
+        ("control task", ControlTask, "selectivity", 0),
+        ("description length", DescriptionLength, "compression", 1),
+    )
     for kind, positive in (("planted", True), ("null", False)):
         truth = "heads of obj and det" if positive else "nothing"
-        control = result_of(
-            ControlTask(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind, most=_FEW)
-        ).scores
-        found = (control["selectivity"].low or 0) > 0
-        yield Trial("control task", "selectivity above 0", kind, truth, positive, found)
-        short = result_of(
-            DescriptionLength(probe, max_epochs=3, batches=1, seed=case.seed), case.treebank(kind, most=_FEW)
-        ).scores
-        yield Trial(
-            "description length", "compression above 1", kind, truth, positive, (short["compression"].low or 0) > 1
-        )
+        for name, make, score, least in tests:
+            module = make(probe, max_epochs=3, batches=1, seed=case.seed)
+            low = result_of(module, case.treebank(kind, most=_FEW)).scores[score].low or 0
+            yield Trial(name, f"{score} above {least}", kind, truth, positive, low > least)
 
 
 def structural_probe(case: Case) -> Iterator[Trial]:
     """Yield verdicts on pairs of structural probes."""
     probe = StructuralDistanceProbe()
     options: dict[str, Any] = {"hidden": [3], "max_sentences": 20}
-    counts = {
-        k: _counts(probe, case.treebank(k, most=_FEW, **options), "val_loss", "uuas")
-        for k in ("planted", "null", "other null")
-    }
-    yield from _compared("structural probe", counts)
+    yield from _compared(
+        "structural probe", lambda kind: _counts(probe, case.treebank(kind, most=_FEW, **options), "val_loss", "uuas")
+    )
 
 
 def _counts(
@@ -371,11 +363,12 @@ def _counts(
     return [result.items[column].to_numpy(dtype=np.float64) for column in result.ratios[score]]
 
 
-def _compared(experiment: str, counts: Mapping[str, Sequence[NDArray[np.float64]]]) -> Iterator[Trial]:
+def _compared(experiment: str, counted: Callable[[str], Sequence[NDArray[np.float64]]]) -> Iterator[Trial]:
+    null = counted("null")
     for kind, positive in (("planted", True), ("other null", False)):
-        p = paired_permutation(*counts[kind], *counts["null"], draws=1000)
-        better = [numerator.sum() / denominator.sum() for numerator, denominator in (counts[kind], counts["null"])]
-        found = p <= LEVEL and (not positive or better[0] > better[1])
+        counts = counted(kind)
+        better, worse = (numerator.sum() / denominator.sum() for numerator, denominator in (counts, null))
+        found = paired_permutation(*counts, *null, draws=1000) <= LEVEL and (not positive or better > worse)
         truth = "heads of obj and det" if positive else "two null models"
         yield Trial(experiment, "p of a comparison with a null model", kind, truth, positive, found)
 
@@ -412,17 +405,10 @@ def causal(case: Case) -> Iterator[Trial]:
             if shuffled and not np.isnan(row["p"]):
                 yield Trial("causal check", f"p of the {row['measure']}", kind, "nothing", False, row["p"] <= LEVEL)
             elif not shuffled and row["measure"] == "task":
-                needed = relations[row["relation"]]
+                needed, test = relations[row["relation"]], "loss beyond random heads"
                 truth = f"the head of {row['relation']} is {'' if needed else 'not '}needed"
-                yield Trial(
-                    "causal check",
-                    "loss beyond random heads",
-                    kind,
-                    truth,
-                    needed,
-                    lost and row["p"] <= LEVEL,
-                    -row["beyond"],
-                )
+                found = lost and row["p"] <= LEVEL
+                yield Trial("causal check", test, kind, truth, needed, found, -row["beyond"])
 
 
 def quantities(case: Case) -> Iterator[Trial]:
@@ -435,9 +421,8 @@ def quantities(case: Case) -> Iterator[Trial]:
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
             module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
-            row = _rows(result_of(module, case.treebank(kind, quantity, most=20)).tables["best_heads"], "relation")[
-                "obj"
-            ]
+            tables = result_of(module, case.treebank(kind, quantity, most=20)).tables
+            row = _rows(tables["best_heads"], "relation")["obj"]
             # A map of a layer is that of layer 2.
             found = row["head"] == "2-1" and row["test"] > row["offset"] + MARGIN
             truth = "a head of obj moves something" if positive else "a head of obj moves nothing"

@@ -51,6 +51,8 @@ SHIPPED = ROOT / "configs"
 # What tests run end to end on tiny inputs, where the tests have no list of their own.
 RUN_BY = {
     "interventions/test_ablation.py": [("test", "kovaleva2019/ablation.yaml"), ("test", "kovaleva2019/layers.yaml")],
+    "interventions/test_agreement.py": [("test", "ablation_tau.yaml")],
+    "interventions/test_known_answers.py": [("test", "known/answers.yaml")],
     "interventions/test_causal.py": [("test", "clark2019/causal.yaml")],
     "fidelity/test_experiment.py": [
         *(("test", f"fidelity/{name}.yaml") for name in ("all", "quick")),

@@ -1,9 +1,11 @@
 """The agreement of heads' accuracies with what is lost without them, against counts of pairs."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,6 +57,23 @@ def test_pseudo_values_are_those_of_leaving_one_item_out() -> None:
     for left in range(9):
         without = np.delete(one, left), np.delete(other, left)
         assert found[left] == pytest.approx(9 * tau(one, other) - 8 * tau(*without))
+
+
+@pytest.mark.slow
+def test_the_config_says_the_same_on_one_and_two_processes(
+    run_config: Callable[..., Any], corpus: str, tmp_path: Path
+) -> None:
+    run = ablated(tmp_path / "run")
+    config = Path(__file__).parents[2] / "configs" / "ablation_tau.yaml"
+    arguments = ["test", f"--config={config}", f"--data.init_args.corpus={corpus}"]
+    arguments += [f"--model.init_args.ablation={run}"]
+    found = [run_config(*arguments, processes=processes, figures=processes == 1) for processes in (1, 2)]
+    (_, one, at_one), (_, two, at_two) = found
+    assert -1 < one["scores"]["ablation_tau"] < 1
+    assert one["scores"] == two["scores"]
+    table = one["tables"]["head_agreement"]
+    assert (at_one / table).read_bytes() == (at_two / table).read_bytes()
+    assert all((at_one / figure).stat().st_size for figure in one["figures"].values())
 
 
 def chosen_on_dev(heads: pd.DataFrame) -> pd.Series:

@@ -1,7 +1,10 @@
 """Rates of verdicts with known counts, classifiers written by hand, and a small run of the experiment."""
 
+import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +18,7 @@ from corpora.sample import write_sample_treebank
 from datamodules import DependencyDataModule
 from fidelity.checkpoints import load
 from interventions import KnownAnswers
-from interventions.known_answers import rates, separation
+from interventions.known_answers import rates, right, separation
 from interventions.known_cases import CASES, Case, Trial, ablation, causal, promised, quantities
 from models.natural import natural_model
 from results import UserError
@@ -61,6 +64,13 @@ def test_intervals_of_one_verdict_a_seed_are_exact_and_rise_with_the_count() -> 
 def test_a_test_promises_the_rate_of_its_level(test: str, rate: float) -> None:
     assert promised(test) == rate
     assert np.isnan(promised("positional"))
+
+
+def test_a_verdict_is_right_if_it_finds_what_is_there_and_nothing_else() -> None:
+    found = [(0, True, True, 0.0), (0, False, True, 0.0), (0, False, False, 0.0), (1, True, False, 0.0)]
+    share = right(verdicts(*found), seed=0)
+    assert share.value == pytest.approx(1 / 2)
+    assert share.interval == pytest.approx((0, 2 / 3))
 
 
 def test_effects_separate_positive_from_negative_verdicts() -> None:
@@ -110,6 +120,20 @@ def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
     quiet = table[(table["model"] == "attends to period") & table["false_positive"].notna()].set_index("test")
     assert quiet.loc["permutation: median TVD above .1", "false_positive"] == 0
     assert result.audit["verdicts"] == table["verdicts"].sum()
+
+
+@pytest.mark.slow
+def test_the_config_says_the_same_on_one_and_two_processes(run_config: Callable[..., Any], cache: str) -> None:
+    config = Path(__file__).parents[2] / "configs" / "known" / "answers.yaml"
+    seeds = {one.name: 2 if one.name == "statistics" else 0 for one in CASES}
+    arguments = ["test", f"--config={config}", f"--data.init_args.cache={cache}"]
+    arguments += [f"--model.init_args.seeds={json.dumps(seeds)}", "--trainer.devices=1", "--trainer.strategy=auto"]
+    found = [run_config(*arguments, own_data=True, processes=processes) for processes in (1, 2)]
+    (_, one, at_one), (_, two, at_two) = found
+    assert one["audit"]["seeds"] == seeds
+    assert one["audit"]["verdicts"] == two["audit"]["verdicts"] > 20
+    table = one["tables"]["known_answers"]
+    assert (at_one / table).read_bytes() == (at_two / table).read_bytes()
 
 
 def test_ablations_find_what_is_needed_and_norms_reject_the_decoy(tmp_path: Path) -> None:
