@@ -106,6 +106,8 @@ def test_written_classifiers_attend_where_they_should_and_decide_by_words_of_opi
         assert (shuffled.splits["test"].labels != test.labels).any()
 
 
+@pytest.mark.slow
+@pytest.mark.core
 def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
     names = [one.name for one in CASES]
     few = dict.fromkeys(names, 0) | {"heads": 1, "fidelity": 1, "statistics": 1, "probes": 1}
@@ -136,6 +138,7 @@ def test_the_config_says_the_same_on_one_and_two_processes(run_config: Callable[
     assert (at_one / table).read_bytes() == (at_two / table).read_bytes()
 
 
+@pytest.mark.slow
 def test_ablations_find_what_is_needed_and_norms_reject_the_decoy(tmp_path: Path) -> None:
     case = Case(1, tmp_path, tmp_path / "cache")
     found = {(one.test, one.truth): one for run in (ablation, causal, quantities) for one in run(case)}
@@ -177,6 +180,7 @@ def sentences_of(path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_natural_model_learns_and_is_a_model_folder(tmp_path: Path) -> None:
     folder = natural_model(0, steps=60).save(tmp_path / "natural")
     encoder = Encoder(resolve(EncoderSpec(str(folder))))
