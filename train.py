@@ -2,12 +2,17 @@
 
 import os
 import sys
+from shutil import get_terminal_size
 
 import processes.threads  # noqa: F401 # before torch
 from processes import preemption
+from processes.overview import overview
 
 if __name__ == "__main__":
     preemption.install()  # torch takes seconds to load
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(overview(get_terminal_size().columns), end="")
+        sys.exit()
     if sys.argv[1:] == ["--check"]:  # what libraries print is no answer
         answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)

@@ -1,1 +1,1 @@
-"""Signals, ranks, locks, threads, progress in the log, and runs as jobs."""
+"""Signals, ranks, locks, threads, progress in the log, runs as jobs, and the help of train.py."""

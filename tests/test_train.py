@@ -806,6 +806,20 @@ def test_a_bug_of_the_program_is_no_fault_of_the_input(monkeypatch: pytest.Monke
     assert train.run(["wrapped"]) == 1
 
 
+def test_the_help_is_there_before_anything_that_takes_long_is_imported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-X", "importtime", "train.py", "--help"]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})
+    loaded = set(re.findall(r"(\w+)[\w.]*$", asked.stderr, re.MULTILINE))
+    assert {"processes", "textwrap"} <= loaded
+    assert not {"torch", "numpy", "pandas", "pytorch_lightning", "jsonargparse", "yaml", "rich"} & loaded
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        train.main(["--help"])
+    assert asked.stdout == capsys.readouterr().out
+
+
 def test_the_help_has_the_commands_and_every_config_that_they_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
@@ -17,6 +16,7 @@ from jsonargparse import Namespace, set_parsing_settings
 from jsonargparse._common import parsing_settings
 from pytorch_lightning.cli import LightningArgumentParser
 
+from processes.overview import overview
 from results.errors import near
 from training.config import SettingsError, in_a_line, leaves, read_yaml
 from training.faults import is_told_by_the_first
@@ -138,48 +138,6 @@ def check_settings(path: str, settings: object, at: str = "") -> None:
     if isinstance(settings, Mapping | list):
         for key, inner in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
             check_settings(path, inner, f"{at}.{key}" if at else str(key))
-
-
-CONFIGS = Path(__file__).parents[1] / "configs"
-HELP = """\
-usage: python train.py {fit,validate,test,predict} --config CONFIG [options]
-
-  fit       train a model, keep the best checkpoint, test it on the test split
-  validate  score a checkpoint on the dev split
-  test      score a checkpoint on the test split, or measure without training
-  predict   write the predictions of a checkpoint for the test split
-
-A config is a published experiment; options change parts of it:
-
-  python train.py fit --config configs/demo.yaml
-  python train.py test --config configs/clark2019/heads.yaml \\
-      --data.init_args.corpus 'my-{split}.conllu' --preflight
-  python train.py fit --help                 options of every run
-  python train.py fit --data.help DependencyDataModule
-                                             options of a class of --data
-
-Configs, each configs/FOLDER/NAME.yaml:
-"""
-
-
-def overview(columns: int) -> str:
-    """Return the help text of train.py: its commands, and its configs by folder.
-
-    Args:
-        columns: Width of the terminal.
-    """
-    names: dict[str, list[str]] = {}
-    for path in sorted(CONFIGS.rglob("*.yaml")):
-        if re.search("^model:", path.read_text(encoding="utf-8"), re.MULTILINE):
-            names.setdefault(path.parent.relative_to(CONFIGS).as_posix(), []).append(path.stem)
-    width = max(map(len, names), default=0)
-    lines = [
-        textwrap.fill(
-            ", ".join(stems), columns, initial_indent=f"  {folder:{width}}  ", subsequent_indent=" " * (width + 4)
-        )
-        for folder, stems in names.items()
-    ]
-    return "\n".join([HELP, *lines, "", "Many runs: python -m sweeps.run --help. Documentation: docs/index.md.", ""])
 
 
 ROOMS = (
