@@ -23,9 +23,9 @@ from transformers import (
 
 from attention.encoder import new_folder
 
-Shape = Literal["bert", "llama"]
+Architecture = Literal["bert", "llama"]
 
-SPECIAL: Mapping[Shape, Mapping[str, str]] = {
+SPECIAL: Mapping[Architecture, Mapping[str, str]] = {
     "bert": {
         "pad_token": "[PAD]",
         "unk_token": "[UNK]",
@@ -70,16 +70,18 @@ class WordModel:
         return path
 
 
-def blank_model(shape: Shape, words: Sequence[str], sizes: Mapping[str, object], labels: Sequence[str]) -> WordModel:
+def blank_model(
+    kind: Architecture, words: Sequence[str], sizes: Mapping[str, object], labels: Sequence[str]
+) -> WordModel:
     """Return a classifier all of whose parameters are zero, with a tokenizer of the given words.
 
     Args:
-        shape: Architecture.
+        kind: Architecture.
         words: Vocabulary in lower case. Its ids follow those of the special tokens.
         sizes: Options of the config; `max_position_embeddings` is also the limit of the tokenizer.
         labels: Names of the classes in order.
     """
-    config, tokenizer = _config_and_tokenizer(shape, words, sizes)
+    config, tokenizer = _config_and_tokenizer(kind, words, sizes)
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: number for number, label in enumerate(labels)}
     with torch.random.fork_rng(devices=[]):
@@ -103,11 +105,11 @@ def masked_language_model(words: Sequence[str], sizes: Mapping[str, object]) -> 
 
 
 def _config_and_tokenizer(
-    shape: Shape, words: Sequence[str], sizes: Mapping[str, object]
+    kind: Architecture, words: Sequence[str], sizes: Mapping[str, object]
 ) -> tuple[PreTrainedConfig, PreTrainedTokenizerFast]:
-    tokenizer = _word_tokenizer(shape, words, sizes["max_position_embeddings"])
+    tokenizer = _word_tokenizer(kind, words, sizes["max_position_embeddings"])
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad_token", "bos_token", "eos_token")}
-    return AutoConfig.for_model(shape, vocab_size=len(tokenizer), **ids, **sizes), tokenizer
+    return AutoConfig.for_model(kind, vocab_size=len(tokenizer), **ids, **sizes), tokenizer
 
 
 def set_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
@@ -116,13 +118,13 @@ def set_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
     assert not unknown, unknown
 
 
-def _word_tokenizer(shape: Shape, words: Sequence[str], longest: object) -> PreTrainedTokenizerFast:
-    special = SPECIAL[shape]
+def _word_tokenizer(kind: Architecture, words: Sequence[str], longest: object) -> PreTrainedTokenizerFast:
+    special = SPECIAL[kind]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys([*special.values(), *words]))}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=special["unk_token"]))
     tokenizer.normalizer = Lowercase()
     tokenizer.pre_tokenizer = Split(Regex(_WORDS), behavior="removed", invert=True)
-    single, pair = _TEMPLATES[shape]
+    single, pair = _TEMPLATES[kind]
     used = [(piece, vocabulary[piece]) for piece in special.values() if piece in pair]
     tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=used)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]

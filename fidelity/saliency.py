@@ -165,13 +165,13 @@ class Saliency:
         """
         classified = self.classified
         written = [classified.checkpoint.model.value_norms(classified.output, name) for name in classified.names]
-        if known := [norms for norms in written if norms is not None]:
-            return (classified.weights * torch.stack(known)).masked_fill(~classified.mask, 0).sum(0)
-        weights = self.classified.weights.detach().requires_grad_()
-        logits = self.classified.logits(weights).sum(0)
+        if None not in written:
+            return (classified.weights * torch.stack(written)).masked_fill(~classified.mask, 0).sum(0)  # type: ignore[arg-type]
+        weights = classified.weights.detach().requires_grad_()
+        logits = classified.logits(weights).sum(0)
         by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]
         norms = weights.detach() * torch.stack(by_class).square().sum(0).sqrt()
-        return norms.masked_fill(~self.classified.mask, 0).sum(0)
+        return norms.masked_fill(~classified.mask, 0).sum(0)
 
     @cached_property
     def attention_gradient(self) -> Tensor:

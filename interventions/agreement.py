@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
 from attention.ablation import Kind
@@ -59,6 +60,12 @@ class HeadAgreement(DependencyExperiment):
             )
         names = Names(data.layers, data.heads)
         self._names = [names.head(place) for place in range(len(names))]
+        ablated, own = str(self.lost.attrs["encoder"]), str(data.provenance.encoder.get("name", ""))
+        if ablated != own:
+            rank_zero_warn(
+                f"{self.ablation} ablates heads of {ablated or 'a model without a name'}, and the accuracies are those "
+                f"of {own}: τ compares the same heads only if one was fine-tuned from the other."
+            )
         whole = data.options.layers is None and data.options.heads is None
         strange = set(self._names) ^ set(self.lost.index) if whole else set(self._names) - set(self.lost.index)
         if strange or len(self._names) < _LEAST:
@@ -121,7 +128,7 @@ def lost_without(run: Path, kind: str) -> pd.Series:
         content = json.loads(path.read_text(encoding="utf-8"))
         score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
         frame = pd.read_csv(path.parent / content["tables"]["ablation"])
-        about = {"score": score, "unit": content["units"][score], "encoder": str(content["encoder"].get("name"))}
+        about = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         kinds = frame["kind"].unique().tolist()
         own = frame[frame["kind"] == kind]
         names = own["layer"].astype(str) + "-" + own["head"].astype(str)

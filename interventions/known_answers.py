@@ -5,13 +5,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
+from numpy.typing import NDArray
+from scipy.stats import beta
 from sklearn.metrics import roc_auc_score
 
 from datamodules import AttentionBatch
 from heads.arc_evaluation import DependencyExperiment
 from interventions.known_cases import CASES, Case, Trial, promised
-from metrics.bootstrap import bootstrap_ratio
 from processes.progress import LOGGER as PROGRESS
 from processes.progress import Progress
 from results import Estimate, Result, Table, Unit
@@ -40,14 +40,15 @@ class KnownAnswers(DependencyExperiment):
 
     def __init__(self, seeds: dict[str, int] | None = None) -> None:
         super().__init__()
-        names = [one.name for one in CASES]
-        if strange := [name for name in seeds or {} if name not in names]:
+        if strange := [name for name in seeds or {} if name not in CASES]:
             raise UserError(
-                f"--model.init_args.seeds: there is no experiment {strange[0]!r}{near(strange[0], names)}; the "
-                f"experiments are {', '.join(names)}."
+                f"--model.init_args.seeds: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
+                f"experiments are {', '.join(CASES)}."
             )
         check_numbers(self, least=0, **{f"seeds.{name}": number for name, number in (seeds or {}).items()})
-        self.numbers = {one.name: one.seeds for one in CASES} | (seeds or {})
+        self.numbers = {name: own for name, (_, own) in CASES.items()} | (seeds or {})
+        if not any(self.numbers.values()):
+            raise UserError("--model.init_args.seeds leaves every experiment out. Give one of them at least 1.")
 
     def update(self, batch: AttentionBatch) -> None:
         """Ignore the batch: every seed has corpora of its own."""
@@ -65,8 +66,8 @@ class KnownAnswers(DependencyExperiment):
                 own += [(seed, Trial(*one)) for one in kept["trials"]]
                 progress.advance()
         trials = pd.DataFrame([(seed, *trial) for seed, trial in gathered(own)], columns=["seed", *Trial._fields])
-        table, separated = rates(trials, self.seed), separation(trials)
-        scores = {"right": right(trials, self.seed)}
+        table, separated = rates(trials), separation(trials)
+        scores = {"right": right(trials)}
         scores |= {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
         audit = {"seeds": self.numbers, "verdicts": len(trials)}
         return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores))
@@ -75,33 +76,54 @@ class KnownAnswers(DependencyExperiment):
         # The progress of the seeds is logged, and not that of every store.
         with TemporaryDirectory(dir=folder) as own, alone(), quiet(), quiet(PROGRESS), recorded_gradients():
             case = Case(seed, Path(own), folder / "stores")
-            found = [trial for one in CASES if seed < self.numbers[one.name] for trial in one.trials(case)]
+            found = [
+                trial for name, (trials, _) in CASES.items() if seed < self.numbers[name] for trial in trials(case)
+            ]
         # Plain values: what is kept is read again as data.
         return [
             one._replace(positive=bool(one.positive), found=bool(one.found), effect=float(one.effect)) for one in found
         ]
 
 
-def right(trials: pd.DataFrame, seed: int) -> Estimate:
-    """Return the share of verdicts that are right, with a 95 % bootstrap interval over seeds.
+def right(trials: pd.DataFrame) -> Estimate:
+    """Return the share of verdicts that are right, with its interval over seeds (`share_interval`).
 
     Args:
         trials: The columns of `Trial`, and `seed`.
-        seed: Seed of the bootstrap.
     """
     by_seed = (trials["found"] == trials["positive"]).groupby(trials["seed"]).agg(["sum", "size"])
-    return bootstrap_ratio(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy(), seed=seed)
+    return Estimate(*share_interval(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy()), unit="fraction")
 
 
-def rates(trials: pd.DataFrame, seed: int) -> Table:
+def share_interval(found: NDArray[np.integer], verdicts: NDArray[np.integer]) -> tuple[float, float, float]:
+    """Return the share of verdicts that find something, with its 95 % interval over seeds.
+
+    The interval is that of Clopper & Pearson (1934), with as many trials as the verdicts are worth, which is fewer
+    than there are where the verdicts of a seed resemble each other (Korn & Graubard 1998, without their correction of
+    degrees of freedom). If every seed gives one verdict, every seed is a trial. If none or all find something,
+    nothing is known about resemblance, and every verdict is a trial.
+
+    Args:
+        found: Number of verdicts of each seed that find something.
+        verdicts: Number of verdicts of each seed.
+    """
+    total = int(verdicts.sum())
+    share = float(found.sum() / total)
+    variance = float(((found - share * verdicts) ** 2).sum()) / total**2
+    trials = min(total, share * (1 - share) / variance) if variance else total
+    successes = share * trials
+    low = beta.ppf(0.025, successes, trials - successes + 1) if share > 0 else 0.0
+    high = beta.ppf(0.975, successes + 1, trials - successes) if share < 1 else 1.0
+    return share, float(low), float(high)
+
+
+def rates(trials: pd.DataFrame) -> Table:
     """Return the power and the false-positive rate of every test, with 95 % intervals over seeds.
 
-    If each seed gives one verdict, or all verdicts of a row are the same, the interval is the exact one of Clopper &
-    Pearson (1934), with the seeds as trials; otherwise it is a bootstrap over seeds.
+    The intervals are those of `share_interval`.
 
     Args:
         trials: The columns of `Trial`, and `seed`.
-        seed: Seed of the bootstrap.
 
     Returns:
         Table with a row for each experiment, test, model and truth, and these columns:
@@ -114,17 +136,13 @@ def rates(trials: pd.DataFrame, seed: int) -> Table:
     lines = []
     for row, own in trials.groupby(OF_ROW, sort=False):
         by_seed = own.groupby("seed")["found"].agg(["sum", "size"])
-        found, seeds = bootstrap_ratio(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy(), seed=seed), len(by_seed)
-        share, (low, high) = float(found.value), found.interval
-        if share in (0, 1) or len(own) == seeds:
-            exact = binomtest(round(share * seeds), seeds).proportion_ci()
-            low, high = exact.low, exact.high
+        share = share_interval(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy())
         kind = "power" if own["positive"].iloc[0] else "false_positive"
         line = dict(zip(OF_ROW, row, strict=True))
         for name, ends in COLUMNS.items():
-            known = (share, low, high) if name == kind else (np.nan,) * 3
+            known = share if name == kind else (np.nan,) * 3
             line |= dict(zip((name, *ends), known, strict=True))
-        lines.append(line | {"promised": promised(str(line["test"])), "verdicts": len(own), "seeds": seeds})
+        lines.append(line | {"promised": promised(str(line["test"])), "verdicts": len(own), "seeds": len(by_seed)})
     units: dict[str, Unit] = dict.fromkeys(("power", "false_positive", "promised"), "fraction")
     return Table(pd.DataFrame(lines), units, "power", ("experiment", "test", "truth", "power", "false_positive"))
 

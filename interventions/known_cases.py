@@ -6,7 +6,7 @@ something to find, and negative otherwise.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from analysis import AttentionAnalyses, Clusters, Patterns, Surface
 from attention import EncoderSpec, Options
-from attention.blank import Shape
+from attention.blank import Architecture
 from attention.quantities import QUANTITIES, QuantityName
 from corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
 from datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
@@ -72,13 +72,12 @@ def promised(test: str) -> float:
     return LEVEL if test == "p" or test.startswith("p ") else np.nan
 
 
-Planted = tuple[Shape, tuple[PlantedHead, ...], str | None]
+Planted = tuple[Architecture, tuple[PlantedHead, ...], str | None]
 
 PLANTED: Mapping[str, Planted] = {
     "planted": (
         "bert",
         (
-            PlantedHead("1-1", "same_word", 0.5),
             PlantedHead("2-1", "relation", 0.5, relation="obj"),
             PlantedHead("2-2", "relation", 0.5, relation="det"),
             PlantedHead("3-1", "opinion", 0.9),
@@ -113,7 +112,7 @@ PLANTED: Mapping[str, Planted] = {
     "with values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj"),), None),
     "zero values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj", values=False),), None),
 }
-"""Kinds of models: shape, planted heads, and the head that the classifier reads. A null model has nothing planted."""
+"""Kinds of models: architecture, planted heads, and the head that the classifier reads. A null model has none."""
 
 
 class Trial(NamedTuple):
@@ -150,7 +149,6 @@ class Case:
 
     def __init__(self, seed: int, folder: Path, cache: Path) -> None:
         self.seed, self.folder, self.cache = seed, folder, str(cache)
-        self._random = np.random.default_rng(seed)
 
     @cached_property
     def _sentences(self) -> dict[str, Path]:
@@ -158,9 +156,9 @@ class Case:
 
     def model(self, kind: str) -> str:
         """Return the folder of the model of a kind."""
-        path, (shape, heads, decision) = self.folder / kind.replace(" ", "-"), PLANTED[kind]
+        path, (of, heads, decision) = self.folder / kind.replace(" ", "-"), PLANTED[kind]
         if not path.exists():
-            planted_model(shape, heads, self.seed + 500_000 * (kind == "other null"), decision=decision).save(path)
+            planted_model(of, heads, self.seed + 500_000 * (kind == "other null"), decision=decision).save(path)
         return str(path)
 
     def treebank(
@@ -208,7 +206,8 @@ class Case:
         It predicts `positive` if words of praise outweigh words of blame, each weighted by its attention.
 
         Args:
-            target: What it attends to: `opinion`, the words of praise and blame, or `period`, which has no effect.
+            target: What it attends to: `opinion`, the words of praise and blame, or `period`, which does not enter the
+                decision.
         """
         parts = {"encoder": {"class_path": "NoEncoder"}, "attention": {"class_path": "DotAttention"}}
         model = {"class_path": "AttentionClassifier", "init_args": {**parts, "embedding": {"size": _SIZE}}}
@@ -220,7 +219,9 @@ class Case:
             for place, word in enumerate(data.vocabulary.words):
                 own = symbols.get(word.lower(), frozenset())
                 sign = (not own.isdisjoint(PRAISE)) - (not own.isdisjoint(BLAME))
-                rows[place, :3] = torch.tensor([sign, abs(sign), word == "."], dtype=torch.float32)
+                rows[place, 0] = sign
+                # Added to noise, which breaks ties between the weights of other words.
+                rows[place, 1:3] += torch.tensor([abs(sign), word == "."])
             module.attention.query.weight.zero_()[0, 1 if of_opinion else 2] = _SHARP * _SIZE**0.5
             module.decision.weight.mul_(_SMALL)[:, 0] = torch.tensor([-1.0, 1.0]) * (4 if of_opinion else 100)
             module.decision.bias.zero_()
@@ -258,10 +259,11 @@ class Case:
         folder = self.folder / f"reviews-{shuffled}"
         if not folder.exists():
             folder.mkdir()
+            random = np.random.default_rng(self.seed)
             for split, path in write_sample_reviews(self.folder, seed=self.seed + 1).items():
                 reviews = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).head(_REVIEWS)
                 if shuffled:
-                    reviews["label"] = self._random.permutation(reviews["label"])
+                    reviews["label"] = random.permutation(reviews["label"])
                 reviews.to_csv(folder / f"{split}.tsv", sep="\t", index=False)
         return folder
 
@@ -473,28 +475,14 @@ VERDICTS: Mapping[str, Callable[[Scores], bool]] = {
 """
 
 
-@dataclass(frozen=True)
-class KnownCase:
-    """An experiment on models with known answers.
-
-    Attributes:
-        name: Name, as in the option `seeds`.
-        trials: Function that yields the trials of one seed.
-        seeds: Number of seeds.
-    """
-
-    name: str
-    trials: Callable[[Case], Iterator[Trial]]
-    seeds: int
-
-
-CASES = (
-    KnownCase("heads", single_heads, 50),
-    KnownCase("statistics", attention_statistics, 50),
-    KnownCase("probes", attention_probe, 8),
-    KnownCase("structural", structural_probe, 5),
-    KnownCase("ablation", ablation, 15),
-    KnownCase("causal", causal, 10),
-    KnownCase("quantities", quantities, 5),
-    KnownCase("fidelity", fidelity, 10),
-)
+CASES: Mapping[str, tuple[Callable[[Case], Iterator[Trial]], int]] = {
+    "heads": (single_heads, 50),
+    "statistics": (attention_statistics, 50),
+    "probes": (attention_probe, 8),
+    "structural": (structural_probe, 5),
+    "ablation": (ablation, 15),
+    "causal": (causal, 10),
+    "quantities": (quantities, 5),
+    "fidelity": (fidelity, 10),
+}
+"""Experiments by name: the function that yields the trials of one seed, and the number of seeds."""

@@ -34,7 +34,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from attention.blank import SPECIAL, Shape, WordModel, blank_model, set_weights
+from attention.blank import SPECIAL, Architecture, WordModel, blank_model, set_weights
 from attention.capture import Head, named_heads
 from corpora.sample import sample_vocabulary
 from results.errors import UserError, check_numbers, check_values, one_of
@@ -50,7 +50,7 @@ PRAISE, BLAME = frozenset({"GOOD", "FINE", "LIKED"}), frozenset({"BAD", "POOR", 
 """Symbols of the sample grammar for words that count as praise, and as blame."""
 
 _HEADS, _HIDDEN = 4, 512
-_DIM: Mapping[Shape, int] = {"bert": _HIDDEN // _HEADS, "llama": 160}  # of a head
+_DIM: Mapping[Architecture, int] = {"bert": _HIDDEN // _HEADS, "llama": 160}  # of a head
 _NORM = 32.0  # of a token in the residual stream
 _FAR = 20.0  # distance of other scores from the scores of the target and the start delimiter
 _MOST_ODDS = 9.0  # a mass of 1 is 0.9999
@@ -65,7 +65,7 @@ _ROTARY, _FIXED = 4, 16  # pairs of dimensions of RoPE that encode offsets; the 
 _BASE = 1e38  # of RoPE: the frequencies go from 1 to 3e-38
 _PEAK = 0.52  # by how much the peak of a sum of 1 for each rotary pair exceeds its value at other offsets, at least
 
-_NAMES: Mapping[Shape, Mapping[str, str]] = {
+_NAMES: Mapping[Architecture, Mapping[str, str]] = {
     "bert": {
         "words": "bert.embeddings.word_embeddings.weight",
         "query": "bert.encoder.layer.{}.attention.self.query.weight",
@@ -202,7 +202,12 @@ class PlantedModel(WordModel):
 
 
 def planted_model(
-    shape: Shape, heads: Sequence[PlantedHead] = (), seed: int = 0, *, layers: int = 3, decision: str | None = None
+    kind: Architecture,
+    heads: Sequence[PlantedHead] = (),
+    seed: int = 0,
+    *,
+    layers: int = 3,
+    decision: str | None = None,
 ) -> PlantedModel:
     """Make a BERT or Llama with four heads in each layer, some of which are written by hand.
 
@@ -216,7 +221,7 @@ def planted_model(
     The vocabulary has the words of the sample corpora, in lower case.
 
     Args:
-        shape: `bert` (absolute positions, layer normalisation after each block) or `llama` (RoPE, RMS normalisation
+        kind: `bert` (absolute positions, layer normalisation after each block) or `llama` (RoPE, RMS normalisation
             before each block, causal).
         heads: The planted heads.
         seed: Seed of the random weights and of the codes of words.
@@ -228,22 +233,22 @@ def planted_model(
             left for the counter, or has a head that needs it; or the head of the decision is not planted, or has no
             values.
     """
-    check_values(planted_model, shape=shape, layers=layers, seed=seed)
+    check_values(planted_model, kind=kind, layers=layers, seed=seed)
     if layers < 1:
         raise UserError(f"planted_model: layers is {layers}, but must be at least 1.")
-    planted = _checked(shape, heads, layers)
+    planted = _checked(kind, heads, layers)
     if decision is not None and not any(one.head == decision and one.values for one in heads):
         raise UserError(f"planted_model: the decision is read from {decision}, which is no planted head with values.")
-    needing = [one for one in heads if one.target == "relation" or (one.target == "same_word" and shape == "llama")]
+    needing = [one for one in heads if one.target == "relation" or (one.target == "same_word" and kind == "llama")]
     counter = _counter_head(needing, planted) if needing else None
-    writer = _Writer(shape, sorted({one.relation for one in needing} - {""}), seed, counter is not None)
+    writer = _Writer(kind, sorted({one.relation for one in needing} - {""}), seed, counter is not None)
     weights = writer.embeddings() | (writer.counting() if counter else {})
     for layer in range(layers):
         drawn = [writer.head(planted.get((layer, head)), decision) for head in range(_HEADS)]
         if counter and counter[0] == layer:
             drawn[counter[1]] = writer.counter()
         weights |= writer.layer(layer, drawn)
-    blank = blank_model(shape, list(sample_vocabulary()), writer.sizes(layers), LABELS)
+    blank = blank_model(kind, list(sample_vocabulary()), writer.sizes(layers), LABELS)
     for name, parameter in blank.model.named_parameters():
         if "norm" in name.lower() and name.endswith("weight"):
             weights[name] = torch.full_like(parameter, _NORM / math.sqrt(_HIDDEN))
@@ -251,7 +256,7 @@ def planted_model(
     return PlantedModel(blank.model, blank.tokenizer, f"{counter[0] + 1}-{counter[1] + 1}" if counter else None)
 
 
-def _checked(shape: Shape, heads: Sequence[PlantedHead], layers: int) -> dict[Head, PlantedHead]:
+def _checked(kind: Architecture, heads: Sequence[PlantedHead], layers: int) -> dict[Head, PlantedHead]:
     """Return the planted heads by 0-based layer and head."""
     found: dict[Head, PlantedHead] = {}
     for one in heads:
@@ -261,10 +266,10 @@ def _checked(shape: Shape, heads: Sequence[PlantedHead], layers: int) -> dict[He
         [place] = places
         if place in found:
             raise UserError(f"planted_model: head {one.head} is planted twice.")
-        if shape == "llama" and (one.offset > 0 or (one.relation and relation_rules()[one.relation].side > 0)):
+        if kind == "llama" and (one.offset > 0 or (one.relation and relation_rules()[one.relation].side > 0)):
             raise UserError(
                 f"planted_model: head {one.head} would attend to later tokens ({one.relation or one.offset}), which a "
-                "Llama does not. Give a negative offset or another relation, or choose the shape bert."
+                "Llama does not. Give a negative offset or another relation, or make a BERT."
             )
         found[place] = one
     return found
@@ -283,11 +288,11 @@ def _counter_head(needing: Collection[PlantedHead], planted: Collection[Head]) -
 
 
 @cache
-def _features(shape: Shape, relations: tuple[str, ...], counts: bool) -> dict[str, Tensor]:
+def _features(kind: Architecture, relations: tuple[str, ...], counts: bool) -> dict[str, Tensor]:
     """Return the dimensions of each feature of the residual stream, as unit rows `[width, hidden]`."""
     single = ("one", "ballast", "balance", "start", "end", "opinion", "polarity", "decision")
     widths = dict.fromkeys(single, 1)
-    widths |= {"position": LONGEST if shape == "bert" or counts else 0, "word": 2 * _CODE, "before": 1 if counts else 0}
+    widths |= {"position": LONGEST if kind == "bert" or counts else 0, "word": 2 * _CODE, "before": 1 if counts else 0}
     for name in relations:
         # Static, by word: candidate, other dependent, dependent that is a candidate. Then made by layer 1.
         widths |= {f"{name} {of}": 1 for of in ("candidate", "dependent", "both", "count")}
@@ -320,12 +325,12 @@ class _HeadWeights(NamedTuple):
 class _Writer:
     """Makes the weights of a model, by the names of its parameters."""
 
-    def __init__(self, shape: Shape, relations: Sequence[str], seed: int, counts: bool) -> None:
-        self.shape, self.relations, self.seed = shape, tuple(relations), seed
-        self.at = _features(shape, self.relations, counts)
-        self.names, self.dim = _NAMES[shape], _DIM[shape]
+    def __init__(self, kind: Architecture, relations: Sequence[str], seed: int, counts: bool) -> None:
+        self.kind, self.relations, self.seed = kind, tuple(relations), seed
+        self.at = _features(kind, self.relations, counts)
+        self.names, self.dim = _NAMES[kind], _DIM[kind]
         self.random = torch.Generator().manual_seed(seed)
-        rotary = self.dim // 2 if shape == "llama" else 0
+        rotary = self.dim // 2 if kind == "llama" else 0
         # Dimensions of a head that RoPE leaves as they are.
         self.fixed = [*range(_FIXED if rotary else 0, rotary or self.dim)]
         self.fixed += [rotary + place for place in self.fixed] if rotary else []
@@ -337,14 +342,14 @@ class _Writer:
         sizes: dict[str, object] = {"hidden_size": _HIDDEN, "num_hidden_layers": layers, "num_attention_heads": _HEADS}
         sizes |= {"intermediate_size": max(len(self.steps), 1), "hidden_act": "relu"}
         sizes["max_position_embeddings"] = LONGEST
-        if self.shape == "bert":
+        if self.kind == "bert":
             return sizes
         rope = {"rope_type": "default", "rope_theta": _BASE}
         return sizes | {"head_dim": self.dim, "mlp_bias": True, "rope_parameters": rope}
 
     def embeddings(self) -> dict[str, Tensor]:
         """Return the embeddings of words and, in a BERT, of positions."""
-        symbols, special = sample_vocabulary(), list(SPECIAL[self.shape].values())
+        symbols, special = sample_vocabulary(), list(SPECIAL[self.kind].values())
         rows = self.at["one"].repeat(len(special) + len(symbols), 1)
         rows[len(special) :] += _word_codes(self.seed, len(symbols)) @ self.at["word"]
         for name, piece in (("start", {"[CLS]", "<s>"}), ("end", {"[SEP]"})):
@@ -358,7 +363,7 @@ class _Writer:
                     rows[place] += self.at[f"{name} candidate"][0]
                 if word in dependents:
                     rows[place] += self.at[f"{name} {'both' if word in candidates else 'dependent'}"][0]
-        absolute = self.shape == "bert"
+        absolute = self.kind == "bert"
         total, square = rows.sum(1) + absolute, rows.square().sum(1) + absolute
         ballast = ((2 * (_NORM**2 - square) - total.square()).sqrt() - total) / 2
         rows += ballast[:, None] * self.at["ballast"] - (ballast + total)[:, None] * self.at["balance"]
@@ -367,7 +372,7 @@ class _Writer:
 
     def head(self, planted: PlantedHead | None, decision: str | None) -> _HeadWeights:
         """Return the weights of a planted head, or of a random one."""
-        seen = torch.cat([self.at["word"], self.at["free"], *([self.at["position"]] if self.shape == "bert" else [])])
+        seen = torch.cat([self.at["word"], self.at["free"], *([self.at["position"]] if self.kind == "bert" else [])])
         query, key, value = (self._drawn(self.dim, len(seen)) @ seen for _ in range(3))
         query, key, value = query * _SCORES, key * _SCORES, value / math.sqrt(self.dim)
         free = self.at["free"]
@@ -391,9 +396,9 @@ class _Writer:
             return self._looked_up([])
         if planted.target == "opinion":
             return self._looked_up([(one, _FAR * (self.at["opinion"] - one) + (_FAR + rest) * start)])
-        if planted.target == "delimiter" and self.shape == "bert":
+        if planted.target == "delimiter" and self.kind == "bert":
             return self._looked_up([(one, _FAR * (self.at["end"] - one) + (_FAR + rest) * start)])
-        if self.shape == "llama" and planted.target in ("offset", "delimiter"):
+        if self.kind == "llama" and planted.target in ("offset", "delimiter"):
             return self._rotated(planted.offset, rest)
         if planted.target == "offset":
             position, zeros = self.at["position"], torch.zeros(LONGEST, _HIDDEN)
@@ -401,7 +406,7 @@ class _Writer:
             return self._looked_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * shifted, position)])
         if planted.target == "same_word":
             far = _FAR / (1 - _CODE**-0.5)
-            own = self.at["position"] if self.shape == "bert" else self.at["position"] / _FLAG
+            own = self.at["position"] if self.kind == "bert" else self.at["position"] / _FLAG
             pairs = [(far * self.at["word"], self.at["word"]), (-2 * far * own, own)]
             return self._looked_up([(one, (far + rest) * start - far * one), *pairs])
         wanted, found = (self.at[f"{planted.relation} {of}"] / _FLAG for of in ("query", "key"))
@@ -431,7 +436,7 @@ class _Writer:
     def counter(self) -> _HeadWeights:
         """Return the weights of the head that attends evenly up to a token, and counts the candidates there."""
         query, key = self._looked_up([])
-        if self.shape == "bert":
+        if self.kind == "bert":
             position = self.at["position"]
             later = torch.ones(LONGEST, LONGEST).triu(1)  # [from, to]
             query, key = self._looked_up([(-_FAR * later.T @ position, position)])
@@ -461,7 +466,7 @@ class _Writer:
             # Of the candidates up to a dependent that is one itself, the last is the dependent.
             self._flag(name, "dependent", "query", -1 if side > 0 else 0)
             self._flag(name, "both", "query", -1 if side > 0 else 1)
-        if self.shape == "llama":
+        if self.kind == "llama":
             position = torch.cat([self.at["position"], torch.zeros(1, _HIDDEN)])
             for place in range(LONGEST + 1):  # at least `place` tokens before it: before is _COUNT / (number + 1)
                 least = one * _COUNT / (place + 0.5) - before
@@ -469,7 +474,7 @@ class _Writer:
         rows, biases, outputs = (list(column) for column in zip(*self.steps, strict=True))
         up, bias = torch.stack(rows), torch.tensor(biases)
         found = {self.names["down"]: self._balanced(torch.stack(outputs, 1))}
-        if self.shape == "bert":  # the feature shrinks with the others, so that their ratio is exact
+        if self.kind == "bert":  # the feature shrinks with the others, so that their ratio is exact
             return {**found, self.names["up"]: up + bias[:, None] * one}
         ones = {"model.layers.0.mlp.up_proj.bias": torch.ones(len(bias))}
         return {**found, **ones, self.names["up"]: up, self.names["up"].replace("weight", "bias"): bias}
@@ -494,7 +499,7 @@ class _Writer:
         """
         free, second = self.at["free"], torch.tensor([[0.0], [1.0]])
         row = self.at["decision"] + _NOISE * self._drawn(1, len(free)) @ free
-        if self.shape == "llama":
+        if self.kind == "llama":
             return {"score.weight": 16 * second * row}
         first = torch.eye(_HIDDEN)[:1]  # the only one of the pooler's outputs that is not 0
         return {"bert.pooler.dense.weight": 2 * first.T @ row, "classifier.weight": 8 * second * first}

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention.ablation import AblatedModel, Ablation
-from attention.blank import SPECIAL, Shape
+from attention.blank import SPECIAL, Architecture
 from attention.capture import NAME, Heads, named_heads
 from attention.quantities import QuantityName
 from corpora.sample import Grammar, Word, sample_vocabulary
@@ -27,7 +27,7 @@ from models.transformer import SequenceClassifier
 from results.errors import UserError
 from tests.trainers import scored
 
-SHAPES: tuple[Shape, ...] = ("bert", "llama")
+SHAPES: tuple[Architecture, ...] = ("bert", "llama")
 OPINIONS = {"the plot was great .": 1, "the plot was really awful .": 0, "it was a dull film .": 0, "I loved it .": 1}
 """Texts with one word of praise or blame each, and their labels."""
 
@@ -52,7 +52,7 @@ def attention(
     return [np.pad(one, [(0, 0), (0, 0), (0, n), (0, n)]) for one, n in zip(found, extra, strict=True)]
 
 
-def targets(one: PlantedHead, shape: Shape, words: Sequence[str]) -> Iterator[tuple[int, list[int]]]:
+def targets(one: PlantedHead, shape: Architecture, words: Sequence[str]) -> Iterator[tuple[int, list[int]]]:
     """Position of every word, and the positions that the head should attend to; 0 is the start delimiter."""
     low = ["", *(word.lower() for word in words), ""]
     last = len(words)
@@ -74,7 +74,7 @@ def targets(one: PlantedHead, shape: Shape, words: Sequence[str]) -> Iterator[tu
         yield i, found
 
 
-def planted_kinds(shape: Shape, mass: float) -> list[PlantedHead]:
+def planted_kinds(shape: Architecture, mass: float) -> list[PlantedHead]:
     """Heads of all kinds but `evenly`, in every layer of four that they may be in."""
     kinds: list[dict[str, Any]] = [
         {"head": "1-1", "target": "offset", "offset": -1},
@@ -100,7 +100,7 @@ def planted_kinds(shape: Shape, mass: float) -> list[PlantedHead]:
 
 @pytest.mark.parametrize("mass", [0.0, 0.3, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_mass_of_every_kind_is_exact_whatever_the_length(shape: Shape, mass: float) -> None:
+def test_the_mass_of_every_kind_is_exact_whatever_the_length(shape: Architecture, mass: float) -> None:
     kinds, sentences = planted_kinds(shape, mass), [forms(sentence) for sentence in sample(8)]
     assert {len(words) for words in sentences} >= {4, 25}
     found = attention(planted_model(shape, kinds, seed=3, layers=4), sentences)
@@ -121,7 +121,7 @@ def test_the_mass_of_every_kind_is_exact_whatever_the_length(shape: Shape, mass:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_head_that_attends_evenly(shape: Shape) -> None:
+def test_a_head_that_attends_evenly(shape: Architecture) -> None:
     sentences = [forms(sentence) for sentence in sample(2)]
     for words, weights in zip(
         sentences, attention(planted_model(shape, [PlantedHead("2-2", "evenly")]), sentences), strict=True
@@ -190,7 +190,7 @@ def best_offset(relation: str) -> float:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_planted_head_is_the_best_of_its_relation(shape: Shape, seed: int) -> None:
+def test_the_planted_head_is_the_best_of_its_relation(shape: Architecture, seed: int) -> None:
     relations = {"2-3": "obj", "3-1": "nmod"} | ({"2-1": "det", "3-4": "nsubj"} if shape == "bert" else {})
     kinds = [PlantedHead(head, "relation", 0.5, relation=relation) for head, relation in relations.items()]
     found = attention(planted_model(shape, kinds, seed), [forms(sentence) for sentence in sample()])
@@ -204,7 +204,7 @@ def test_the_planted_head_is_the_best_of_its_relation(shape: Shape, seed: int) -
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_head_of_the_null_model_is_better_than_an_offset(shape: Shape, seed: int) -> None:
+def test_no_head_of_the_null_model_is_better_than_an_offset(shape: Architecture, seed: int) -> None:
     made = planted_model(shape, seed=seed)
     assert made.counter is None
     found = attention(made, [forms(sentence) for sentence in sample()])
@@ -261,7 +261,7 @@ def _logits(model: AblatedModel, made: PlantedModel, text: str, chosen: Heads) -
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_head_with_zero_values_has_attention_and_no_output(shape: Shape) -> None:
+def test_a_head_with_zero_values_has_attention_and_no_output(shape: Architecture) -> None:
     kinds = [
         PlantedHead("2-1", "relation", 0.9, relation="obj", values=False),
         PlantedHead("2-2", "relation", 0.9, relation="obj"),
@@ -279,7 +279,7 @@ def test_a_head_with_zero_values_has_attention_and_no_output(shape: Shape) -> No
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_norms_and_effective_attention_reject_the_decoy_that_raw_attention_takes(shape: Shape) -> None:
+def test_norms_and_effective_attention_reject_the_decoy_that_raw_attention_takes(shape: Architecture) -> None:
     needed = PlantedHead("2-1", "relation", 0.9, relation="obj")
     made = planted_model(shape, [needed, replace(needed, head="2-2", values=False)])
     takes: dict[QuantityName, bool] = {"attention": True, "norms": False}
@@ -323,7 +323,7 @@ def _states(made: PlantedModel, names: Sequence[str]) -> Tensor:
 # word of opinion without values.
 @pytest.mark.parametrize("mass", [0.9, 0.2, None])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_decision_needs_the_head_that_it_is_read_from_and_no_other(shape: Shape, mass: float | None) -> None:
+def test_the_decision_needs_the_head_that_it_is_read_from_and_no_other(shape: Architecture, mass: float | None) -> None:
     read = PlantedHead("3-1", "evenly") if mass is None else PlantedHead("3-1", "opinion", mass)
     others = [PlantedHead("2-1", "relation", 0.9, relation="obj"), PlantedHead("3-2", "opinion", 0.9, values=False)]
     made = planted_model(shape, [read, *others], decision="3-1")
@@ -341,7 +341,7 @@ def test_the_decision_needs_the_head_that_it_is_read_from_and_no_other(shape: Sh
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_classifier_of_the_application_loads_the_folder(shape: Shape, tmp_path: Path) -> None:
+def test_the_classifier_of_the_application_loads_the_folder(shape: Architecture, tmp_path: Path) -> None:
     made = planted_model(shape, [PlantedHead("2-2", "opinion", 0.9)], decision="2-2")
     classifier = SequenceClassifier(resolve(EncoderSpec(str(made.save(tmp_path / "folder")))), len(LABELS))
     assert classifier.drawn == ()
@@ -353,7 +353,7 @@ def test_the_classifier_of_the_application_loads_the_folder(shape: Shape, tmp_pa
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_relation_needs_the_counter(shape: Shape) -> None:
+def test_the_relation_needs_the_counter(shape: Architecture) -> None:
     one = PlantedHead("2-1", "relation", 0.9, relation="obj")
     made = planted_model(shape, [one])
     assert made.counter == "1-4"
@@ -367,7 +367,7 @@ def test_the_relation_needs_the_counter(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_folder_is_an_ordinary_one(shape: Shape, tmp_path: Path) -> None:
+def test_the_folder_is_an_ordinary_one(shape: Architecture, tmp_path: Path) -> None:
     made = planted_model(shape, [PlantedHead("2-1", "opinion", 0.9)], decision="2-1")
     folder = made.save(tmp_path / "made" / "folder")
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
@@ -393,7 +393,7 @@ def test_the_folder_is_an_ordinary_one(shape: Shape, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_word_of_the_sample_is_one_piece(shape: Shape, tmp_path: Path) -> None:
+def test_every_word_of_the_sample_is_one_piece(shape: Architecture, tmp_path: Path) -> None:
     planted_model(shape).save(tmp_path / "folder")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "folder")
     unknown, words = tokenizer.unk_token_id, [*sample_vocabulary(), *forms(sample()[0])]
@@ -407,7 +407,7 @@ def test_every_word_of_the_sample_is_one_piece(shape: Shape, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_seed_gives_one_model_and_another_seed_another(shape: Shape) -> None:
+def test_a_seed_gives_one_model_and_another_seed_another(shape: Architecture) -> None:
     kinds = [PlantedHead("2-1", "relation", 0.7, relation="obj")]
     torch.manual_seed(1)
     one, again, other = (planted_model(shape, kinds, seed).model.state_dict() for seed in (4, 4, 5))
