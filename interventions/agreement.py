@@ -60,12 +60,6 @@ class HeadAgreement(DependencyExperiment):
             )
         names = Names(data.layers, data.heads)
         self._names = [names.head(place) for place in range(len(names))]
-        ablated, own = str(self.lost.attrs["encoder"]), str(data.provenance.encoder.get("name", ""))
-        if ablated != own:
-            rank_zero_warn(
-                f"{self.ablation} ablates heads of {ablated or 'a model without a name'}, and the accuracies are those "
-                f"of {own}: τ compares the same heads only if one was fine-tuned from the other."
-            )
         whole = data.options.layers is None and data.options.heads is None
         strange = set(self._names) ^ set(self.lost.index) if whole else set(self._names) - set(self.lost.index)
         if strange or len(self._names) < _LEAST:
@@ -77,6 +71,12 @@ class HeadAgreement(DependencyExperiment):
             raise UserError(
                 f"{WHAT}: {self.ablation} and the encoder do not fit: {fault}. Name a run on a model fine-tuned from "
                 "the same encoder, and keep at least three heads."
+            )
+        ablated, own = str(self.lost.attrs["encoder"]), str(data.provenance.encoder.get("name", ""))
+        if ablated != own:
+            rank_zero_warn(
+                f"{self.ablation} ablates heads of {ablated or 'a model without a name'}, and the accuracies are those "
+                f"of {own}: τ compares the same heads only if one was fine-tuned from the other."
             )
         self._rows = nn.ModuleDict({split: ArcRows(heads=2 * len(self._names)) for split in STAGES["test"]})
 

@@ -468,8 +468,9 @@ def test_a_model_whose_heads_no_linear_layer_reads_is_refused(folders: dict[str,
 
 
 def test_the_time_of_a_slow_quantity_is_said_before_it_starts(
-    extraction: Extraction, monkeypatch: pytest.MonkeyPatch
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    extraction = Extraction(tmp_path, bert, lengths=(5, 4, 3, 2))
     text = StringIO()
     monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
     replace(extraction, options=Options(quantity="value_zeroing")).prepare()

@@ -28,7 +28,7 @@ def tau(one: Floats, other: Floats) -> float:
     return sum(float(np.sign(one[i] - one[j]) * np.sign(other[i] - other[j])) for i, j in pairs) / len(pairs)
 
 
-def ablated(folder: Path, layers: int = 2, unit: str = "fraction") -> Path:
+def ablated(folder: Path, layers: int = 2, unit: str = "fraction", encoder: str = "bert0") -> Path:
     """What an ablation of single heads leaves: a difference for each of four heads a layer."""
     places = [(layer + 1, head + 1) for layer in range(layers) for head in range(4)]
     random = np.random.default_rng(0).normal(size=len(places))
@@ -38,7 +38,12 @@ def ablated(folder: Path, layers: int = 2, unit: str = "fraction") -> Path:
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "ablation.csv", index=False)
     audit = {"score": "score", "lower_is_better": unit == "nats"}
-    content = {"units": {"score": unit}, "tables": {"ablation": "ablation.csv"}, "audit": audit, "encoder": {}}
+    content = {
+        "units": {"score": unit},
+        "tables": {"ablation": "ablation.csv"},
+        "audit": audit,
+        "encoder": {"name": encoder},
+    }
     (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
@@ -100,6 +105,13 @@ def test_the_correlation_is_that_of_two_earlier_runs(bert: Path, tmp_path: Path)
     assert result.scores["ablation_tau"].value == pytest.approx(tau(best.to_numpy(), lost))
     assert result.items is not None
     assert result.items["id"].tolist() == [f"{i}-{j}" for i in (1, 2) for j in (1, 2, 3, 4)]
+    assert result.audit["encoder_of_ablation"] == bert.name
+
+
+def test_an_ablation_of_another_model_is_warned_of(bert: Path, tmp_path: Path) -> None:
+    run = ablated(tmp_path / "run", encoder="other")
+    with pytest.warns(UserWarning, match=r"run ablates heads of other, and the accuracies are those of bert0: τ"):
+        scored(HeadAgreement(str(run)), treebank(bert, tmp_path / "cache"))
 
 
 def test_a_real_ablation_is_read(checkpoint: Path, data: ClassificationDataModule, tmp_path: Path) -> None:

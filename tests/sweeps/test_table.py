@@ -128,6 +128,39 @@ def test_rows_are_compared_with_their_reference_on_the_items_of_both(tmp_path: P
     assert line["p"] == line["p_holm"] == paired_permutation(*sides)
 
 
+def test_differences_are_those_of_shared_seeds_and_items_after_holm(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    scored = random.integers(3, 9, 40)
+    right = {
+        (name, seed): np.minimum(random.binomial(scored, chance), scored).astype(float)
+        for name, chance in (("a", 0.4), ("b", 0.6), ("c", 0.45))
+        for seed in (0, 1)
+    }
+    seeds = {"a": (0, 1), "b": (0, 1), "c": (1,)}
+    rows = [Row((name,), {seed: (run(seed, name),) for seed in own}, {"uas": "uas"}) for name, own in seeds.items()]
+    records = {}
+    for row in rows:
+        for seed, (one,) in row.runs.items():
+            own = items(right[row.name, seed].tolist(), scored.tolist()).assign(id=[f"s{place}" for place in range(40)])
+            own = own.iloc[1:] if row.name == "c" else own  # of which one item is missing
+            records[one.key] = record(tmp_path, one.key, {"uas": own["correct"].sum() / own["scored"].sum()}, items=own)
+    columns = columns_of(["probe"], ["uas"], [], "here")
+    sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
+    b, c = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
+    means = {name: (right[name, 0] + right[name, 1]) / 2 for name in "ab"}
+    of_b = [means["b"], scored, means["a"], scored]
+    of_c = [right["c", 1][1:], scored[1:], right["a", 1][1:], scored[1:]]  # the seed that both have
+    for line, sides, left_out in ((b, of_b, 0), (c, of_c, 1)):
+        found = paired_bootstrap(*sides)
+        assert [line[name] for name in ("difference", "low", "high")] == [
+            pytest.approx(one) for one in (found.value, found.low, found.high)
+        ]
+        assert line["p"] == pytest.approx(paired_permutation(*sides))
+        assert (line["items"], line["left_out"]) == (40 - left_out, left_out)
+    assert b["p"] < c["p"] < 1
+    assert [b["p_holm"], c["p_holm"]] == pytest.approx([2 * b["p"], max(c["p"], 2 * b["p"])])
+
+
 def test_rows_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
     own = {"a": [*"wxyz"], "b": [*"abcd"], "c": [*"aacd"]}
