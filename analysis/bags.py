@@ -40,6 +40,7 @@ class Bags(Analysis):
     quantities = ("attention",)  # computed in passes of its own
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        encoder.require_interface(type(self).__name__)
         self._encoder = encoder
         self._numbers = HeadMeans(encoder, UNITS, ([-1, -1, 0], [1, 1, np.inf]))
 

@@ -6,7 +6,7 @@ the weights explicitly and passes them to a callback.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -21,7 +21,8 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from results.errors import UserError
 
-NAME = "probing"
+NAME, FLOAT32 = "probing", "probing_float32"
+"""Names of the attention function: scores in the type of the model, or in single precision."""
 
 _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
@@ -76,6 +77,9 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
 class Mixture:
     """Attention of one layer in a forward pass: weights, values and outputs, computed on first use.
 
+    In a captured pass, outputs come from PyTorch's fused attention, which keeps no weights, unless somebody has read or
+    set the weights. Other passes compute them explicitly, so that an intervention is compared with a pass like its own.
+
     Args:
         scores: Function that returns the scores `[batch, heads, from, to]`, to which it has added
             `mask`.
@@ -84,6 +88,7 @@ class Mixture:
         mask: The mask that `scores` adds, kept to tell which positions are allowed; None if the layer
             has none.
         drop: Function that applies dropout to weights.
+        fused: Function that returns the outputs without the weights; None if there is none for this layer.
         undropped: Bool, broadcast to the weights, True for weights that are exempt from dropout; None
             if dropout applies to all.
     """
@@ -93,6 +98,7 @@ class Mixture:
     groups: int
     mask: Tensor | None
     drop: Callable[[Tensor], Tensor]
+    fused: Callable[[], Tensor] | None = None
     undropped: Tensor | None = None
 
     @cached_property
@@ -109,6 +115,8 @@ class Mixture:
     @cached_property
     def outputs(self) -> Tensor:
         """Outputs of the heads `[batch, heads, from, dim]`: sums of values weighted by attention after dropout."""
+        if self.fused is not None and "weights" not in vars(self):
+            return self.fused()
         weights = self.weights.to(self.values.dtype)
         dropped = self.drop(weights)
         if self.undropped is not None:
@@ -249,6 +257,7 @@ def attend(
     *,
     softcap: float | None = None,
     position_bias: Tensor | None = None,
+    exact: bool = False,
     **_: object,
 ) -> tuple[Tensor, None]:
     """Compute softmax attention in place of the attention function of transformers.
@@ -266,6 +275,7 @@ def attend(
         dropout: Dropout probability of the weights.
         softcap: Bound on the scores, as in Gemma; None for no bound.
         position_bias: Addition to the scores, as in T5, `[batch, heads, from, to]`.
+        exact: True to compute scores in single precision at least.
 
     Returns:
         Outputs of the heads `[batch, from, heads, dim]`, and None instead of the weights.
@@ -273,24 +283,35 @@ def attend(
     groups = query.size(1) // key.size(1)
 
     def scores() -> Tensor:
+        kind = torch.promote_types(query.dtype, torch.float32) if exact else query.dtype
         keys = key if groups == 1 else key.repeat_interleave(groups, dim=1)
         # In place, which gradients allow here: for long inputs these are the largest tensors of the pass.
-        found = (query @ keys.transpose(2, 3)).mul_(query.size(-1) ** -0.5 if scaling is None else scaling)
+        found = (query.to(kind) @ keys.to(kind).transpose(2, 3)).mul_(
+            query.size(-1) ** -0.5 if scaling is None else scaling
+        )
         if position_bias is not None:
             found.add_(position_bias)
         if softcap is not None:
             found = found.div_(softcap).tanh_() * softcap  # not in place: the gradient of tanh needs its result
         return found if attention_mask is None else found.add_(attention_mask)
 
+    def fused() -> Tensor:
+        added = [one for one in (position_bias, attention_mask) if one is not None]
+        bias = sum(added[1:], added[0]) if added else None
+        return nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scaling, enable_gqa=groups > 1)
+
     drop = partial(nn.functional.dropout, p=dropout, training=module.training)
-    mixture = Mixture(scores, value, groups, attention_mask, drop)
-    if (capture := _ACTIVE.get()) is not None:
+    capture = _ACTIVE.get()
+    fuses = capture is not None and softcap is None  # which fused attention does not know
+    mixture = Mixture(scores, value, groups, attention_mask, drop, fused if fuses else None)
+    if capture is not None:
         capture.attention(mixture)
     return _OUTPUTS.get()(module, mixture).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, eager_mask)
+for _name, _function in ((NAME, attend), (FLOAT32, partial(attend, exact=True))):
+    AttentionInterface.register(_name, _function)
+    AttentionMaskInterface.register(_name, eager_mask)
 
 
 @torch.inference_mode()
@@ -303,6 +324,7 @@ def capture_attention(
     states: frozenset[int] = frozenset(),
     measure: Measure = weights_of,
     lower: bool = False,
+    tapped: bool = False,
 ) -> int:
     """Run `model` once, and pass the wanted weights and hidden states to callbacks.
 
@@ -320,6 +342,7 @@ def capture_attention(
         states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
         measure: Function of each wanted layer, whose maps `receive` gets in place of the weights.
         lower: True if `measure` is also called for the other layers below the last wanted one.
+        tapped: True for a model that was changed by `tap`.
 
     Returns:
         Number of layers that called this module's attention function before the pass ended. If it is
@@ -329,7 +352,7 @@ def capture_attention(
     capture = _Capture(receive, layers, None if states else max(layers, default=None), measure, lower)
     token = _ACTIVE.set(capture)
     try:
-        output = model(**inputs, output_hidden_states=bool(states))
+        output = model(**inputs, output_hidden_states=bool(states), **({"output_attentions": True} if tapped else {}))
     except _Finished:
         return capture.seen
     finally:
@@ -338,6 +361,53 @@ def capture_attention(
         for number in sorted(states):
             receive_state(number, output.hidden_states[number])
     return capture.seen
+
+
+_ORDERS = ((0, 1, 2, 3), (2, 3, 0, 1))  # of batch, heads, from and to; modules of XLNet put the positions first
+
+
+@torch.inference_mode()
+def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tensor]) -> bool:
+    """Make a model that goes round the attention interface pass its weights to `capture_attention`.
+
+    They are taken from the module of each layer that returns them if `output_attentions` is true. In a captured pass it
+    then returns none, so that no pass keeps the weights of several layers.
+
+    Args:
+        model: The model.
+        inputs: Arguments of a short pass over one text.
+        own: Weights of each layer that the model returned for these inputs, `[1, heads, from, to]`.
+
+    Returns:
+        False if the weights of a layer are returned by no module.
+    """
+    found: list[tuple[nn.Module, int, tuple[int, ...]]] = []
+
+    def look(module: nn.Module, _: object, output: object) -> None:
+        for place, one in enumerate(output if isinstance(output, tuple) else ()):
+            for order in _ORDERS if isinstance(one, Tensor) and one.dim() == len(_ORDERS[0]) else ():
+                if len(found) < len(own) and torch.equal(one.permute(order), own[len(found)]):
+                    found.append((module, place, order))
+
+    def pass_on(place: int, order: tuple[int, ...], _: nn.Module, __: object, output: tuple[Any, ...]) -> object:
+        if (capture := _ACTIVE.get()) is None:
+            return output
+        weights = output[place].permute(order)
+        mixture = Mixture(lambda: weights, weights, 1, None, lambda dropped: dropped)
+        mixture.weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        capture.attention(mixture)
+        return (*output[:place], weights.new_empty((0,) * weights.dim()), *output[place + 1 :])
+
+    hooks = [module.register_forward_hook(look) for module in model.modules()]
+    try:
+        model(**inputs, output_attentions=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(found) == len(own):
+        for module, place, order in found:
+            module.register_forward_hook(partial(pass_on, place, order))
+    return len(found) == len(own)
 
 
 def remember_arguments(layers: Iterable[nn.Module]) -> None:

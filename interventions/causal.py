@@ -181,6 +181,7 @@ class ProbeAccuracy(Task):
     ) -> None:
         self._probe, self._encoder, self._sentences, self._arcs = probe, encoder, sentences, arcs
         self._upper, self._from_pieces = layers, from_pieces
+        encoder.require_interface("CausalCheck")
         self.model, self.layers, self.heads = encoder.model, encoder.layers, encoder.heads
 
     def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:

@@ -441,6 +441,7 @@ class MeanStateClassification(LabelTask):
     name = "labels"
 
     def __init__(self, encoder: Encoder, train: Iterable[SegmentBatch]) -> None:
+        encoder.require_interface(type(self).__name__)
         self._encoder, self.model = encoder, encoder.model
         self.layers, self.heads = encoder.layers, encoder.heads
         features: list[Tensor] = []
@@ -523,6 +524,7 @@ class LanguageModelling(Task):
     width = 2
 
     def __init__(self, encoder: Encoder, seed: int) -> None:
+        encoder.require_interface(type(self).__name__)
         if reason := lacks_language_modelling(encoder):
             raise UserError(
                 f"{reason}. Name an encoder that can predict tokens (bert-base-uncased, gpt2) with "

@@ -87,7 +87,7 @@ class SequenceClassifier(nn.Module):
         self.names = (
             () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
         )
-        self.layers, self.heads = check(self.model, source.spec.name)
+        self.layers, self.heads, _ = check(self.model, source.spec.name, source.spec.scores, may_tap=False)
         self._segmented = is_segmented(self.model, load_tokenizer(source))
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
         # from_pretrained leaves it in eval mode, and Lightning would keep that: fine-tuning without dropout.

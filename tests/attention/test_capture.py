@@ -104,7 +104,8 @@ def test_a_part_is_that_of_the_whole_and_the_pass_ends_with_the_last_attention_i
         found = captured(model, (9, 4), layers, states)
         assert seen == calls
         assert found.keys() == {f"layer.{layer}" for layer in layers} | {f"state.{number}" for number in states}
-        assert all(torch.equal(found[one], every[one]) for one in found)
+        for one in found:  # a layer that nobody reads is computed by fused attention
+            torch.testing.assert_close(found[one], every[one], rtol=1e-5, atol=1e-6)
 
 
 @each_architecture
