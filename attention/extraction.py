@@ -109,10 +109,24 @@ def extract(
     Raises:
         UserError: A row of attention does not sum to one, or a hidden state is too large for the precision.
     """
-    jobs = ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type))
     allowance = Allowance()
-    for (shard, batch), found in passes(encoder, items, jobs):
-        for (item, part), blocks in zip(batch, found, strict=True):
+    for shard, name, tensor in joined(items, passes(encoder, items, jobs_of(items, shards, encoder.device.type))):
+        yield shard, name, tensor
+        allowance.check()
+
+
+def joined(items: Items, found: Iterable[tuple[Pass, Kept]]) -> Generator[tuple[int, str, Tensor], None, None]:
+    """Yield the tensors to store of forward passes over some items, those of the parts of an item joined.
+
+    Args:
+        items: The items of the store.
+        found: Each pass with its tensors, from `passes` or `run_pass`; all parts of an item, in their order.
+
+    Yields:
+        Shard of the pass, name of the tensor, and the tensor.
+    """
+    for (shard, batch), kept_of_parts in found:
+        for (item, part), blocks in zip(batch, kept_of_parts, strict=True):
             cut, kept = items.inputs[item], items.shapes(item)
             if len(cut) > 1:
                 if part == 0:  # an item's parts follow one another: there is never more than one such item
@@ -126,7 +140,6 @@ def extract(
             if part == len(cut) - 1:
                 for quantity, block in zip(kept, blocks, strict=True):
                     yield shard, tensor_name(quantity, item), block
-        allowance.check()
 
 
 def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Generator[tuple[Pass, Kept], None, None]:
@@ -142,25 +155,26 @@ def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Genera
         The pass, and for each of its inputs a tuple of tensors on the CPU: the attention, and the hidden
         states if the store has any.
     """
-    on_gpu = encoder.device.type == "cuda"
     if items.extraction.options.measured.needs_parts:
         _ = encoder.parts  # found in a forward pass that no other thread may disturb
-
-    def compute(job: Pass) -> Kept:
-        _, batch = job
-        parts = [items.inputs[item][part] for item, part in batch]
-        # Every thread has its own current GPU, and some kernels read only this.
-        with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
-            attention, hidden = forward(encoder, parts, items)
-            kept = [items.select(batch, attention)]
-            if items.hidden.layers:
-                kept.append([of[:, : part.words] for of, part in zip(hidden.cpu(), parts, strict=True)])
-            return list(zip(*kept, strict=True))
-
-    return in_order(compute, jobs, _workers(encoder, items))
+    return in_order(partial(run_pass, encoder, items), jobs, workers_of(encoder, items))
 
 
-def _workers(encoder: LoadedEncoder, items: Items) -> int:
+def run_pass(encoder: LoadedEncoder, items: Items, job: Pass) -> Kept:
+    """Run one forward pass; return the tensors to store for its inputs, as in `passes`."""
+    _, batch = job
+    parts = [items.inputs[item][part] for item, part in batch]
+    # Every thread has its own current GPU, and some kernels read only this.
+    with torch.cuda.device(encoder.device) if encoder.device.type == "cuda" else nullcontext():
+        attention, hidden = forward(encoder, parts, items)
+        kept = [items.select(batch, attention)]
+        if items.hidden.layers:
+            kept.append([of[:, : part.words] for of, part in zip(hidden.cpu(), parts, strict=True)])
+        return list(zip(*kept, strict=True))
+
+
+def workers_of(encoder: LoadedEncoder, items: Items) -> int:
+    """Return the number of forward passes to run at once."""
     if encoder.device.type != "cpu" or not encoder.reentrant:
         return 1
     longest = max(len(part) for cut in items.inputs for part in cut)
@@ -177,15 +191,20 @@ def _bytes(items: Items, pieces: int, longest: int) -> int:
     return pieces * (longest * weights + (2 * len(items.hidden.layers) + items.states) * items.hidden.size * 4)
 
 
-def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
-    """Yield, for each forward pass over a shard, its inputs as (item, part) pairs, both 0-based.
+def jobs_of(items: Items, shards: Iterable[int], device: str) -> Iterator[Pass]:
+    """Yield the forward passes over some shards; see `batches`."""
+    return ((shard, batch) for shard in shards for batch in batches(items, items.shards[shard], device))
+
+
+def batches(items: Items, order: Iterable[int], device: str) -> Iterator[list[tuple[int, int]]]:
+    """Yield, for each forward pass over some items, its inputs as (item, part) pairs, both 0-based.
 
     A long sentence may be cut into several parts, each an input. The size of a pass is bounded by limits for the kind
     of device.
 
     Args:
         items: The items of the store.
-        shard: 0-based index of the shard.
+        order: Indices of the items, in an order in which neighbours have similar lengths.
         device: Kind of device, `cpu` or `cuda`.
     """
     bounds = (BATCH_PIECES, BATCH_CELLS, MEMORY)
@@ -194,7 +213,7 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
     room = memory // (2 * (WORKERS if device == "cpu" else 1))
     batch: list[tuple[int, int]] = []
     longest = 0
-    for item in items.shards[shard]:
+    for item in order:
         for part, pieces in enumerate(items.inputs[item]):
             longest = max(longest, len(pieces))
             size = (len(batch) + 1) * longest
@@ -514,9 +533,7 @@ def estimated_seconds(encoder: LoadedEncoder, items: Items, shards: Sequence[int
         longest = max(map(len, texts))
         return sum(options.measured.work(longest, len(text), text.words + 2) for text in texts)
 
-    jobs = sorted(
-        ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type)), key=work
-    )
+    jobs = sorted(jobs_of(items, shards, encoder.device.type), key=work)
     seen, start, taken = 0, time.monotonic(), 0.0
     with closing(passes(encoder, items, jobs[:: -(-len(jobs) // SAMPLE)])) as sample:
         for job, _ in sample:  # the least work first: the longest texts may take hours

@@ -63,7 +63,7 @@ def shard_batches(items: Items) -> list[list[tuple[int, int]]]:
     """The (item, window) pairs of every forward pass that extraction makes on a CPU, in its order."""
     found: list[list[tuple[int, int]]] = []
     for shard in range(len(items.shards)):
-        found.extend(batches(items, shard, "cpu"))
+        found.extend(batches(items, items.shards[shard], "cpu"))
     return found
 
 

@@ -1,8 +1,9 @@
 """Batches of sentences, documents, texts and segments, and a sampler that groups items of similar length."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from attention.extraction import in_order
 from corpora.document import Window
 from corpora.texts import Passage
 from processes import preemption
@@ -246,6 +248,7 @@ class LengthBatches(Sampler[list[int]]):
         world: Number of processes.
         batch_per: `run` if the ranks divide each training batch, `device` if each rank gets whole
             batches.
+        groups: Batches of an evaluation that are given beforehand; of `items`, those that are in them.
     """
 
     def __init__(
@@ -253,6 +256,7 @@ class LengthBatches(Sampler[list[int]]):
         lengths: Lengths,
         *,
         items: Sequence[int] | None = None,
+        groups: Iterable[Sequence[int]] = (),
         max_cells: int | None,
         max_sentences: int,
         shuffle: bool,
@@ -274,6 +278,12 @@ class LengthBatches(Sampler[list[int]]):
         ascending = np.sort(self._lengths, kind="stable")
         costs = (ascending + 2) ** 2 if cells == "pairs" else ascending
         self._bounds = batch_bounds(costs, max_cells, max_sentences)
+        self._order: NDArray[np.int64] | None = None
+        if given := list(groups):
+            wanted = np.isin(np.concatenate(given), self._items)
+            self._order = np.concatenate(given)[wanted]
+            ends = np.cumsum(wanted)[np.cumsum(list(map(len, given))) - 1].tolist()
+            self._bounds = [(start, end) for start, end in pairwise([0, *ends]) if start < end]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, on which the order of the batches depends; Lightning calls this before every epoch."""
@@ -301,7 +311,7 @@ class LengthBatches(Sampler[list[int]]):
         taken_for = self._lengths[order].astype(np.float64)
         if self._shuffle and self._jitter:
             taken_for *= random.uniform(1 - self._jitter, 1 + self._jitter, len(order))
-        order = self._items[order[np.argsort(taken_for, kind="stable")]]
+        order = self._items[order[np.argsort(taken_for, kind="stable")]] if self._order is None else self._order
         places = random.permutation(len(self._bounds)) if self._shuffle else np.arange(len(self._bounds))
         mine = self._mine()
         skip, self._skip = self._skip, 0
@@ -331,9 +341,10 @@ class BatchLoader(DataLoader[Item]):
         data: The dataset.
         batches: Sampler of the batches.
         workers: Number of processes that read batches ahead; 0 reads in the main process.
+        threads: Number of threads that read batches ahead in the main process; None for none.
     """
 
-    def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int) -> None:
+    def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int, threads: int | None = None) -> None:
         super().__init__(
             data,
             sampler=batches,
@@ -343,12 +354,15 @@ class BatchLoader(DataLoader[Item]):
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
-        self._batches = batches
+        self._batches, self._threads = batches, threads
 
     def __iter__(self) -> Any:  # noqa: ANN401 # DataLoader's own iterators have a private type
         """Yield the batches; each pass draws one number from PyTorch's generator, with or without workers."""
         if self._iterator is not None:  # persistent workers draw none, and every later draw would differ
             torch.empty((), dtype=torch.int64).random_()
+        if self._threads is not None:
+            torch.empty((), dtype=torch.int64).random_()  # as DataLoader does
+            return (batch for _, batch in in_order(self.dataset.__getitem__, self._batches, self._threads))
         return super().__iter__()
 
     def state_dict(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from attention import Encoder, EncoderError, EncoderSpec, Extraction, Items, Opt
 from attention.encoder import EncoderSource
 from attention.extraction import open_store
 from attention.specification import UNKNOWN_WORDS
+from attention.stream import Stream, make_stream
 from corpora.document import Documents
 from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
@@ -334,8 +335,10 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         **bounds: Any,  # noqa: ANN401 # options of LengthBatches
     ) -> BatchLoader[Item]:
         """Return the batches of this rank; a resumed training skips the batches that it has seen."""
+        stream = data.store if isinstance(getattr(data, "store", None), Stream) else None
         batches = LengthBatches(
             data.lengths,
+            groups=stream.groups if stream is not None and not shuffle else (),
             shuffle=shuffle,
             seed=run_seed(self.seed),
             rank=self.ranks.rank,
@@ -345,7 +348,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         )
         if shuffle and self.trainer is not None:
             batches.resume(self.trainer)
-        return BatchLoader(data, batches, self.workers)
+        return BatchLoader(data, batches, self.workers, None if stream is None else stream.workers)
 
     def train_dataloader(self) -> BatchLoader[Item]:
         """Return shuffled batches of the train split."""
@@ -390,10 +393,13 @@ class AttentionDataModule(CorpusDataModule[Item]):
         random_init: In a test, also read dev and test through the same encoder with random weights; only
             its embeddings stay pretrained. The difference between the two encoders is the effect of
             pretraining.
+        store: `disk` to keep the attention on disk, where every later run finds it; `stream` to write nothing, and to
+            run the encoder whenever a batch is read.
 
     Attributes:
         make: Function that makes a missing store: `attention.make_store`, or a substitute that writes
-            nothing, for `--preflight`.
+            nothing, for `store: stream` and `--preflight`.
+        streams: True with `store: stream`.
         stores: Opened store of each split.
         random_splits: Datasets of dev and test with the attention of the encoder with random weights,
             after `setup` of a test.
@@ -405,11 +411,19 @@ class AttentionDataModule(CorpusDataModule[Item]):
         encoder: EncoderSpec | None = DEFAULT_ENCODER,
         options: Options = DEFAULT_OPTIONS,
         random_init: bool = False,
+        store: Literal["disk", "stream"] = "disk",
         **shared: Any,  # noqa: ANN401 # options of CorpusDataModule
     ) -> None:
         super().__init__(corpus, **shared)
+        check_values(self, store=store)
+        if store == "stream" and self.workers:
+            raise UserError(
+                f"--data.init_args.workers is {self.workers}, but must be 0 with `store: stream`: other processes "
+                "would have to run the encoder too."
+            )
         self.encoder, self.options, self.random_init = encoder, options, random_init
-        self.make = make_store
+        self.streams = store == "stream"
+        self.make: Callable[..., Store] = make_stream if self.streams else make_store
         self.stores: dict[Split, Store] = {}
         self.random_splits: dict[Split, Any] = {}
         self._warned: set[Split] = set()
@@ -529,7 +543,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
             extraction = self.extraction(path, source)
             if not path.is_file() or (extraction.companion is not None and not extraction.companion.is_file()):
                 self.read(path)  # raises the error that names the file and the remedy
-            if (store := open_store(extraction, self.cache, digests)) is None:
+            computed = self.streams and source is not None
+            if (store := None if computed else open_store(extraction, self.cache, digests)) is None:
                 parsed[path] = extraction, self.read(path)
             else:
                 self.accept(path, store)

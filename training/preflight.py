@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attention.encoder import LoadedEncoder, offline, resolve
-from attention.extraction import batches, missing_shards, passes
+from attention.extraction import jobs_of, missing_shards, passes
 from attention.specification import Items
 from attention.store import Manifest, Part, Store, store_key
 from datamodules.corpus import AttentionDataModule, CorpusDataModule, parts_of
@@ -314,8 +314,7 @@ class LabelStore(Store):
 
 def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
     """Return the measured time of forward passes over a random sample of the items, in seconds per word piece."""
-    kind = encoder.device.type
-    jobs = [(shard, batch) for shard in range(len(items.shards)) for batch in batches(items, shard, kind)]
+    jobs = list(jobs_of(items, range(len(items.shards)), encoder.device.type))
     random.Random(0).shuffle(jobs)
     pieces, began = 0, time.perf_counter()
     with closing(passes(encoder, items, jobs)) as running:
