@@ -183,6 +183,11 @@ def fake_items(
     return Items(extraction, "sentences", pa.table({}), {}, inputs, (), layers, heads, hidden, states)
 
 
+def passes_of(items: Items, device: str) -> list[list[tuple[int, int]]]:
+    """The passes over the first shard."""
+    return list(batches(items, items.shards[0], device))
+
+
 @pytest.mark.parametrize(
     ("sentences", "shards"), [(0, 0), (1, 1), (40, 4), (300, 32), (20_000, 32), (100_000, 107)]
 )  # of about 16 pieces
@@ -202,7 +207,7 @@ def test_shards_hold_equally_many_pieces_in_items_of_like_length(
 def test_batches_hold_every_item_once_and_stay_within_bounds(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = np.random.default_rng(0).integers(3, 30, 200).tolist()
     monkeypatch.setitem(BATCH_PIECES, "cpu", most)
-    found = list(batches(fake_items(*([n] for n in lengths)), range(len(lengths)), "cpu"))
+    found = passes_of(fake_items(*([n] for n in lengths)), "cpu")
     assert sorted(pair for batch in found for pair in batch) == [(item, 0) for item in range(len(lengths))]
     sizes = [[lengths[item] for item, _ in batch] for batch in found]
     assert [size for batch in sizes for size in batch] == sorted(lengths, reverse=True)
@@ -217,8 +222,8 @@ FIVE = ([100],) * 5
 
 def test_batches_of_long_items_are_bounded_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BATCH_CELLS, "cpu", 2 * 100**2)
-    assert [len(batch) for batch in batches(fake_items(*FIVE), range(5), "cpu")] == [2, 2, 1]
-    assert [len(batch) for batch in batches(fake_items([10**4]), [0], "cpu")] == [1]
+    assert [len(batch) for batch in passes_of(fake_items(*FIVE), "cpu")] == [2, 2, 1]
+    assert [len(batch) for batch in passes_of(fake_items([10**4]), "cpu")] == [1]
 
 
 MANY = tuple(range(32))
@@ -238,12 +243,12 @@ def test_batches_of_much_that_is_kept_are_bounded_by_memory(what: str, monkeypat
     kept, one = LARGE[what]
     for budget, sizes in ((4 * one, [2, 2, 1]), (4 * one - 1, [1] * 5), (1, [1] * 5)):  # two passes of two items each
         monkeypatch.setitem(MEMORY, "cuda", budget)
-        found = batches(fake_items(*FIVE, **kept), range(5), "cuda")  # type: ignore[arg-type]
+        found = passes_of(fake_items(*FIVE, **kept), "cuda")  # type: ignore[arg-type]
         assert [len(batch) for batch in found] == sizes
 
 
 def test_parts_of_a_sentence_follow_one_another() -> None:
-    [batch] = batches(fake_items([5], [9, 3], [9, 9, 1], [7]), range(4), "cpu")
+    [batch] = passes_of(fake_items([5], [9, 3], [9, 9, 1], [7]), "cpu")
     assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
 
 
