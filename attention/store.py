@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from math import prod
 from pathlib import Path
@@ -354,6 +354,10 @@ class Store:
         """
         stored = self._view(quantity, item)[at]
         return stored if quantity == "hidden" else unpack_weights(stored)
+
+    def each(self, quantity: str, items: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
+        """Yield the index and a quantity of each item once, in any order; see `read`."""
+        return ((item, self.read(quantity, item)) for item in items)
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
         """Copy a quantity of several items into a padded batch, one item for each row.

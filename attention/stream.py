@@ -1,15 +1,16 @@
 """Attention that is computed whenever it is read, by forward passes, in place of a store on disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from threading import local
 
 from torch import Tensor
 
 from attention.encoder import LoadedEncoder
-from attention.extraction import batches, joined, run_pass, workers_of
+from attention.extraction import batches, in_order, joined, run_pass, workers_of
 from attention.specification import Items
-from attention.store import Manifest, Part, Store, tensor_name
+from attention.store import Manifest, Part, Store, tensor_name, unpack_weights
 from processes.ranks import Ranks
 from results.digests import Digests
 
@@ -41,6 +42,15 @@ class Stream(Store):
                 if part == len(self.items.inputs[item]) - 1:  # otherwise the next pass has the rest of this item
                     yield group
                     group = []
+
+    def each(self, quantity: str, items: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
+        """Yield a quantity of each item, in the order of `groups`; see `Store.each`."""
+        wanted = set(items)
+        groups = (group for group in self.groups if wanted.intersection(group))
+        for group, held in in_order(partial(self._compute, quantity), groups, self.workers):
+            for item in group:
+                if item in wanted:
+                    yield item, unpack_weights(held[tensor_name(quantity, item)])
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
         """Compute a quantity of several items and copy it into a padded batch; see `Store.read_batch`."""

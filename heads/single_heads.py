@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -509,55 +510,65 @@ def heads_table(
     return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), "fraction"))
 
 
-def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most: int) -> tuple[tuple[int, ...], int]:
+Group = tuple[Flags, int]
+"""Words of a relation, bool `[words]`, and a direction: 0 reads the attention from a word to its syntactic head, 1 from
+the head to the word."""
+
+
+def choose_ensembles(store: Store, arcs: Arcs, groups: Sequence[Group], most: int) -> list[tuple[tuple[int, ...], int]]:
     """Choose heads whose averaged attention finds more syntactic heads than each alone (Limisiewicz et al. 2020, §4.2).
 
-    Attention heads are added one at a time, each time the one that helps most, until none helps or there
-    are `most`.
+    Attention heads are added one at a time, each time the one that helps most, until none helps or there are `most`.
+    The attention is read once for each head that is added, for all groups together.
 
     Args:
         store: Stored attention of the sentences.
         arcs: Gold arcs of the sentences.
-        words: Mask of the words of one relation, bool `[words]`.
-        direction: 0 reads the attention from a word to its syntactic head, 1 from the head to the word.
+        groups: Words for which heads are chosen.
         most: Largest number of attention heads.
 
     Returns:
-        Indices of the chosen attention heads, counted layer by layer, in the order of the choice; and the
-        number of words of the relation whose syntactic head they find.
+        For each group, indices of the chosen attention heads, counted layer by layer, in the order of the choice; and
+        the number of its words whose syntactic head they find.
     """
-    chosen: tuple[int, ...] = ()
-    reached = -1
-    while len(chosen) < most:
-        counts: Tensor | int = 0
-        for rows, gold in _between(store, arcs, words, direction):
-            together = rows + sum(rows[:, head, None] for head in chosen)
-            counts = counts + _right(together, gold[:, None]).sum(0)
-        assert isinstance(counts, Tensor)
-        counts[list(chosen)] = -1
-        best = int(counts.argmax())
-        if int(counts[best]) <= reached:
+    chosen: list[tuple[int, ...]] = [()] * len(groups)
+    reached = [-1] * len(groups)
+    open_groups: Sequence[int] = range(len(groups))
+    for _ in range(most):
+        counts: dict[int, Tensor | int] = dict.fromkeys(open_groups, 0)
+        for group, some, weights in _between(store, arcs, {group: groups[group] for group in open_groups}):
+            together = weights + sum(weights[:, head, None] for head in chosen[group])
+            counts[group] = counts[group] + _right(together, torch.from_numpy(arcs.head[some])[:, None]).sum(0)
+        still = []
+        for group, found in counts.items():
+            assert isinstance(found, Tensor)
+            found[list(chosen[group])] = -1
+            best = int(found.argmax())
+            if int(found[best]) > reached[group]:
+                chosen[group], reached[group] = (*chosen[group], best), int(found[best])
+                still.append(group)
+        if not (open_groups := still):
             break
-        chosen, reached = (*chosen, best), int(counts[best])
-    return chosen, reached
+    return list(zip(chosen, reached, strict=True))
 
 
-def ensemble_hits(store: Store, arcs: Arcs, words: Flags, direction: int, heads: Sequence[int]) -> Floats:
-    """Return, for each word of a relation, 1.0 if the averaged attention of some heads finds its syntactic head.
+def ensemble_hits(store: Store, arcs: Arcs, groups: Sequence[Group], heads: Sequence[Sequence[int]]) -> list[Floats]:
+    """Return, for each word of each group, 1.0 if the averaged attention of its heads finds its syntactic head.
 
     Args:
         store: Stored attention of the sentences.
         arcs: Gold arcs of the sentences.
-        words: Mask of the words of one relation, bool `[words]`.
-        direction: 0 reads the attention from a word to its syntactic head, 1 from the head to the word.
-        heads: Indices of the attention heads, counted layer by layer.
+        groups: The words.
+        heads: Indices of the attention heads of each group, counted layer by layer.
 
     Returns:
-        Float64, one number for each True in `words`, in the order of the arcs.
+        For each group float64, one number for each True in its words, in the order of the arcs.
     """
-    weights = _between(store, arcs, words, direction)
-    found: Floats = torch.cat([_right(rows[:, list(heads)].sum(1), gold) for rows, gold in weights]).double().numpy()
-    return found
+    right = np.zeros((len(groups), len(arcs)))
+    for group, some, weights in _between(store, arcs, dict(enumerate(groups))):
+        together = weights[:, list(heads[group])].sum(1)
+        right[group, some] = _right(together, torch.from_numpy(arcs.head[some])).numpy()
+    return [right[group, words] for group, (words, _) in enumerate(groups)]
 
 
 def _right(weights: Tensor, gold: Tensor) -> Tensor:
@@ -566,19 +577,23 @@ def _right(weights: Tensor, gold: Tensor) -> Tensor:
     return (place + 1 == gold) & (most > 0)
 
 
-def _between(store: Store, arcs: Arcs, words: Flags, direction: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, by sentence, weights between some words and all n words, `[some, heads, n]`, and gold heads `[some]`.
+def _between(store: Store, arcs: Arcs, groups: Mapping[int, Group]) -> Iterator[tuple[int, NDArray[np.int64], Tensor]]:
+    """Yield, by sentence and group, rows of arcs, and weights between their words and all n words, `[rows, heads, n]`.
 
     The word itself is minus infinity. A word without another one is its own prediction, and wrong.
     """
-    rows = np.flatnonzero(words)
-    for some in np.split(rows, np.flatnonzero(np.diff(arcs.sentence[rows])) + 1):
-        word = torch.from_numpy(arcs.word[some])
-        at = (..., word, slice(None)) if direction == 0 else (..., word)
-        weights = store.read(store.manifest.maps_name, int(arcs.sentence[some[0]]), at).flatten(0, 1)
-        between = (weights if direction == 0 else weights.mT)[..., 1:-1].transpose(0, 1)
-        between[torch.arange(len(word)), :, word - 1] = -torch.inf
-        yield between, torch.from_numpy(arcs.head[some])
+    starts = np.flatnonzero(arcs.word == 1)
+    first = dict(zip(arcs.sentence[starts].tolist(), starts.tolist(), strict=True))
+    wanted = np.unique(arcs.sentence[np.logical_or.reduce([words for words, _ in groups.values()])])
+    for sentence, found in store.each(store.manifest.maps_name, wanted.tolist()):
+        weights, start = found.flatten(0, 1)[..., 1:-1, 1:-1], first[sentence]
+        weights.diagonal(dim1=1, dim2=2).fill_(-torch.inf)
+        for group, (words, direction) in groups.items():
+            some = start + np.flatnonzero(words[start : start + weights.size(-1)])
+            if len(some):
+                word = torch.from_numpy(arcs.word[some]) - 1
+                rows = weights[:, word] if direction == 0 else weights[..., word].mT
+                yield group, some, rows.transpose(0, 1)
 
 
 _EXAMPLES = 3
@@ -892,22 +907,26 @@ class SingleHeads(DependencyExperiment):
     def _ensembles(self, given: ChosenHeads, split: DependencySplit) -> Table:
         """Return `relation, n, direction, heads, dev, test, low, high, single`; `single` is the first head alone."""
         dev, scored, names = given.dev, given.scored, given.names
+        totals = {name: int(np.count_nonzero(words)) for name, words in dev.groups.items()}
+        relations = [
+            name
+            for name in self.relations or scored.groups
+            if name not in (ALL, PLAIN) and name in scored.groups and totals.get(name, 0) >= self.minimum
+        ]
+        wanted = list(product(relations, range(len(DIRECTIONS))))
+        on_dev = [(dev.groups[name], direction) for name, direction in wanted]
+        chosen = choose_ensembles(self.data.splits["dev"].store, dev.arcs, on_dev, self.ensemble) if wanted else []
+        on_scored = [(scored.groups[name], direction) for name, direction in wanted]
+        hits = ensemble_hits(split.store, scored.arcs, on_scored, [heads for heads, _ in chosen]) if wanted else []
         rows = []
-        store = self.data.splits["dev"].store
-        for name in self.relations or scored.groups:
-            total = int(np.count_nonzero(dev.groups.get(name, 0)))
-            if name in (ALL, PLAIN) or name not in scored.groups or total < self.minimum:
-                continue
-            for direction, way in enumerate(DIRECTIONS):
-                heads, found = choose_ensemble(store, dev.arcs, dev.groups[name], direction, self.ensemble)
-                right = ensemble_hits(split.store, scored.arcs, scored.groups[name], direction, heads)
-                _, unit = np.unique(scored.arcs.sentence[scored.groups[name]], return_inverse=True)
-                found_of_units = np.bincount(unit, weights=right)
-                low, high = bootstrap_ratio(found_of_units, np.bincount(unit), seed=self.seed).interval
-                single = scored.accuracy(name, heads[0] + direction * len(names))
-                together = " + ".join(names.head(head) for head in heads)
-                test = np.nan if given.split == "dev" else float(right.mean())
-                rows.append((name, len(right), way, together, found / total, test, float(low), float(high), single))
+        for (name, direction), (heads, found), right in zip(wanted, chosen, hits, strict=True):
+            _, unit = np.unique(scored.arcs.sentence[scored.groups[name]], return_inverse=True)
+            low, high = bootstrap_ratio(np.bincount(unit, weights=right), np.bincount(unit), seed=self.seed).interval
+            single = scored.accuracy(name, heads[0] + direction * len(names))
+            together = " + ".join(names.head(head) for head in heads)
+            test = np.nan if given.split == "dev" else float(right.mean())
+            row = (name, len(right), DIRECTIONS[direction], together, found / totals[name], test)
+            rows.append((*row, float(low), float(high), single))
         columns = ["relation", "n", "direction", "heads", "dev", "test", "low", "high", "single"]
         units: dict[str, Unit] = dict.fromkeys(("dev", "test", "single"), "fraction")
         return Table(pd.DataFrame(rows, columns=columns), units, given.split)

@@ -28,7 +28,7 @@ from heads.single_heads import (
     Predictions,
     _right,
     check_drawing,
-    choose_ensemble,
+    choose_ensembles,
     draw_sentence,
     ensemble_hits,
 )
@@ -683,29 +683,41 @@ def test_the_choice_equals_trying_all_heads(store: tuple[Store, Arcs], relation:
     attention, gold = store
     every = np.ones(len(gold), dtype=np.bool_)
     words = every if relation == "all" else gold.relation == RELATIONS.index(relation)
-    alone = found = choose_ensemble(attention, gold, words, direction, 1)
+    group = (words, direction)
+    [alone] = [found] = choose_ensembles(attention, gold, [group], 1)
     for most in (1, 4):
-        found = choose_ensemble(attention, gold, words, direction, most)
+        [found] = choose_ensembles(attention, gold, [group], most)
         assert found == chosen_by_hand(attention, gold, words, direction, most)
-        right = ensemble_hits(attention, gold, words, direction, found[0])
+        [right] = ensemble_hits(attention, gold, [group], [found[0]])
         assert right.tolist() == found_by(attention, gold, words, direction, found[0])
         assert right.sum() == found[1]
     # On words it was not chosen on.
-    right = ensemble_hits(attention, gold, every, direction, found[0])
+    [right] = ensemble_hits(attention, gold, [(every, direction)], [found[0]])
     assert right.tolist() == found_by(attention, gold, every, direction, found[0])
     if relation == "all" and direction == 0:  # there are ensembles better than their first head
         assert found[0][0] == alone[0][0]
         assert found[1] > alone[1]
-    heads, _ = choose_ensemble(attention, gold, words, direction, 99)
+    [(heads, _)] = choose_ensembles(attention, gold, [group], 99)
     assert len(set(heads)) == len(heads) <= HEADS
+
+
+def test_ensembles_of_several_relations_are_those_of_each_alone(store: tuple[Store, Arcs]) -> None:
+    attention, gold = store
+    groups = [(gold.relation == code, direction) for code in range(len(RELATIONS)) for direction in (0, 1)]
+    together = choose_ensembles(attention, gold, groups, 4)
+    assert together == [choose_ensembles(attention, gold, [group], 4)[0] for group in groups]
+    assert len({heads for heads, _ in together}) > 2
+    hits = ensemble_hits(attention, gold, groups, [heads for heads, _ in together])
+    assert [right.sum() for right in hits] == [found for _, found in together]
 
 
 def test_a_word_alone_has_no_head_to_find(store: tuple[Store, Arcs]) -> None:
     attention, gold = store
     words = gold.length == 1
     assert words.sum() == 1
-    assert choose_ensemble(attention, gold, words, 0, 4) == ((0,), 0)
-    assert ensemble_hits(attention, gold, words, 1, (2, 5)).tolist() == [0]
+    assert choose_ensembles(attention, gold, [(words, 0)], 4) == [((0,), 0)]
+    [right] = ensemble_hits(attention, gold, [(words, 1)], [(2, 5)])
+    assert right.tolist() == [0]
 
     # Nor has one to which nothing has any weight.
     weights = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, -torch.inf, 0.5]])
