@@ -338,7 +338,6 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         stream = data.store if isinstance(getattr(data, "store", None), Stream) else None
         batches = LengthBatches(
             data.lengths,
-            groups=stream.groups if stream is not None and not shuffle else (),
             shuffle=shuffle,
             seed=run_seed(self.seed),
             rank=self.ranks.rank,

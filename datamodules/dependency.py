@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from attention import Encoder, Extraction, Items, Store, cut_sentences
 from attention.encoder import EncoderSource, load_config
+from attention.stream import Stream
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
@@ -359,8 +360,10 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def _batches(
         self, data: DependencySplit, items: Sequence[int] | None = None, *, shuffle: bool = False
     ) -> BatchLoader[AttentionBatch]:
+        bounds: dict[str, Any]
         if shuffle:
             bounds = {"max_cells": self.max_cells, "max_sentences": self.max_sentences, "items": self.train_on}
         else:
             bounds = {"max_cells": min(2 * self.max_cells, EVAL_CELLS), "max_sentences": len(data), "items": items}
+            bounds["groups"] = data.store.groups if isinstance(data.store, Stream) else ()
         return self._serve(data, shuffle=shuffle, **bounds)
