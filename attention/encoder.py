@@ -300,6 +300,7 @@ class LoadedEncoder:
         causal: True if no token attends to a later one.
         tapped: True if the model computes its attention outside transformers' attention interface, so that its
             weights can be read and not changed.
+        halved: Number of batches that were halved because they did not fit into memory.
 
     Raises:
         EncoderError: The encoder is not found or cannot be loaded, its attention cannot be captured, the
@@ -320,6 +321,7 @@ class LoadedEncoder:
         self.max_length = longest_input(self.model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # the mask hides padding
         self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the distinct masks of the layers
+        self.halved = 0
         self._mask_of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
 
     @classmethod

@@ -5,6 +5,7 @@ an interrupted extraction resumes; equal inputs on one kind of device give equal
 """
 
 import ctypes
+import logging
 import os
 import shutil
 import sys
@@ -48,7 +49,7 @@ from processes import preemption
 from processes.progress import Progress, is_logged
 from processes.ranks import Ranks
 from results.digests import Digests, file_digest
-from results.errors import UserError
+from results.errors import UserError, counted
 from results.files import remove_leftovers, temporary, write_atomically
 
 Pass = tuple[int, list[tuple[int, int]]]
@@ -70,9 +71,11 @@ MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
 """Largest size in bytes of the tensors that all concurrent passes keep. A single input may take more."""
 
 _ROW_TOLERANCE = 1e-3
+_NO_MEMORY = "not enough memory"  # of PyTorch's allocator on a CPU
 _STATM = Path("/proc/self/statm")
 
 console = Console(stderr=True)
+log = logging.getLogger(__name__)
 
 
 def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
@@ -161,7 +164,36 @@ def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Genera
 
 
 def run_pass(encoder: LoadedEncoder, items: Items, job: Pass) -> Kept:
-    """Run one forward pass; return the tensors to store for its inputs, as in `passes`."""
+    """Run one forward pass; return the tensors to store for its inputs, as in `passes`.
+
+    If the memory does not suffice, each half of the inputs gets a pass of its own.
+
+    Raises:
+        UserError: The memory does not suffice for a single input; see also `extract`.
+    """
+    try:
+        return _run_whole(encoder, items, job)
+    except RuntimeError as error:  # of a CPU; torch.OutOfMemoryError is one too
+        if not isinstance(error, torch.OutOfMemoryError) and _NO_MEMORY not in str(error):
+            raise
+    shard, batch = job  # outside of the handler, whose traceback keeps the tensors of the pass
+    if encoder.device.type == "cuda":
+        torch.cuda.empty_cache()
+    if len(batch) == 1:
+        [(item, part)] = batch
+        pieces = len(items.inputs[item][part])
+        raise UserError(
+            f"{items.extraction.corpus}: one input of {counted(pieces, 'piece')} does not fit into the memory of "
+            f"{encoder.device}. Keep fewer layers (--data.init_args.options.layers), choose a smaller type "
+            "(--data.init_args.encoder.dtype bfloat16), or cut the input."
+        )
+    encoder.halved += 1
+    log.warning("%s inputs do not fit into the memory of %s at once: the batch is halved.", len(batch), encoder.device)
+    half = len(batch) // 2
+    return [*run_pass(encoder, items, (shard, batch[:half])), *run_pass(encoder, items, (shard, batch[half:]))]
+
+
+def _run_whole(encoder: LoadedEncoder, items: Items, job: Pass) -> Kept:
     _, batch = job
     parts = [items.inputs[item][part] for item, part in batch]
     # Every thread has its own current GPU, and some kernels read only this.

@@ -424,6 +424,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self.streams = store == "stream"
         self.make: Callable[..., Store] = make_stream if self.streams else make_store
         self.stores: dict[Split, Store] = {}
+        self._loaded: Encoder | None = None
         self.random_splits: dict[Split, Any] = {}
         self._warned: set[Split] = set()
 
@@ -549,7 +550,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 self.accept(path, store)
                 stores[path] = store
         for path in list(parsed):
-            loaded = None if encoder is None else encoder()
+            self._loaded = loaded = None if encoder is None else encoder()
             try:
                 items = self.items(*parsed.pop(path), loaded)
             except UserError as error:
@@ -609,6 +610,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 "store": store.manifest.key,
             }
             audit[split] = {**store.manifest.audit, **count_shared(self._texts(self.stores), split)}
+        if self._loaded is not None and self._loaded.halved:
+            audit["batches_halved_for_memory"] = self._loaded.halved
         encoder = _described(self._any)
         if self.random_splits:
             encoder["random_init"] = _described(self.random_splits["test"].store)

@@ -1,12 +1,17 @@
 """Captured attention against the model's own, for many architectures, paddings and types; docs/architectures.md."""
 
+from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attention.capture import capture_attention
+from attention.encoder import check
 from tests import tiny
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
@@ -38,6 +43,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma3_text": GROUPED | {"head_dim": 8, "sliding_window": 4},
 }
 """Sizes of a small model of each architecture."""
+TAPPED = {"deberta-v2", "mpnet", "xlnet", "falcon", "bloom"}
+"""Architectures that go round the attention interface."""
 LENGTHS = {"left": (9, 4, 7), "right": (9, 4, 7), "none": (9, 9), "one": (7,)}
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -53,6 +60,55 @@ def texts(model: PreTrainedModel, padding: str) -> dict[str, Tensor]:
     mask = (place >= longest - lengths if padding == "left" else place < lengths).long()
     ids = torch.randint(5, VOCABULARY, mask.shape, generator=torch.Generator().manual_seed(0))
     given = {"input_ids": ids * mask + 1 - mask, "attention_mask": mask}
-    if padding == "left" and "position_ids" in model.forward.__code__.co_varnames and "padding_idx" not in str(model):
+    counts_pads = model.config.model_type in ("roberta", "mpnet")  # and numbers positions without them by itself
+    if padding == "left" and "position_ids" in signature(model.forward).parameters and not counts_pads:
         given["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)
     return given
+
+
+def weights_of(model: PreTrainedModel, inputs: dict[str, Tensor], tapped: bool) -> list[Tensor]:
+    found: list[Tensor] = []
+    capture_attention(model, inputs, lambda _, one: found.append(one), frozenset(range(LAYERS)), tapped=tapped)
+    return found
+
+
+def gaps(name: str, kind: str) -> Iterator[float]:
+    """The largest difference between captured and own weights of real pieces, rounded as the model does, by padding."""
+    model = built(name).to(TYPES[kind])  # type: ignore[arg-type]
+    given = {padding: texts(model, padding) for padding in LENGTHS}
+    with torch.inference_mode():
+        own = {padding: model(**inputs, output_attentions=True).attentions for padding, inputs in given.items()}
+    layers, _, tapped = check(model, name)
+    assert layers == LAYERS
+    assert tapped == (name in TAPPED)
+    for padding, inputs in given.items():
+        found = weights_of(model, inputs, tapped)
+        assert len(found) == LAYERS
+        real = inputs["attention_mask"].bool()
+        assert all(weights.dtype == torch.float32 for weights in found)
+        differences = [(found[layer].to(weights.dtype) - weights).abs() for layer, weights in enumerate(own[padding])]
+        yield max(float(one.transpose(1, 2)[real].max()) for one in differences)
+
+
+def cells(name: str) -> list[str]:
+    found = [f"{gap:.0e}" if gap else "0" for kind in TYPES for gap in gaps(name, kind)]
+    return [f"`{name}`", "own weights" if name in TAPPED else "interface", *found]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_captured_weights_are_the_models_own_under_any_padding(name: str) -> None:
+    row = cells(name)
+    assert row[2:] == ["0"] * (len(TYPES) * len(LENGTHS))
+    assert f"| {' | '.join(row)} |" in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"t5", "xlnet"}))
+def test_left_padded_batches_equal_single_texts(name: str) -> None:
+    model = built(name)
+    *_, tapped = check(model, name)
+    batch = texts(model, "left")
+    together = weights_of(model, batch, tapped)
+    for row, (ids, mask) in enumerate(zip(batch["input_ids"], batch["attention_mask"].bool(), strict=True)):
+        single = {"input_ids": ids[mask][None], "attention_mask": torch.ones_like(ids[mask][None])}
+        for one, [alone] in zip(together, weights_of(model, single, tapped), strict=True):
+            torch.testing.assert_close(one[row][:, mask][..., mask], alone, rtol=0, atol=2e-5)
