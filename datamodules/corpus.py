@@ -612,6 +612,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
             audit[split] = {**store.manifest.audit, **count_shared(self._texts(self.stores), split)}
         if self._loaded is not None and self._loaded.halved:
             audit["batches_halved_for_memory"] = self._loaded.halved
+        if (quantity := self._any.manifest.quantity) != "attention":
+            audit["quantity"] = quantity
         encoder = _described(self._any)
         if self.random_splits:
             encoder["random_init"] = _described(self.random_splits["test"].store)
@@ -622,6 +624,8 @@ def _described(store: Store) -> dict[str, object]:
     """Return the name of a store's encoder, and the hashes that decide its weights."""
     identity = store.manifest.identity["encoder"]
     described = {**store.manifest.encoder, **(identity if isinstance(identity, dict) else {})}
+    if (quantity := store.manifest.quantity) != "attention":
+        described["quantity"] = quantity
     if described.get("weights") == "random":  # only the embeddings of the file were kept
         described["embeddings_of_sha256"] = described.pop("weights_sha256")
     return described

@@ -18,6 +18,7 @@ from results import Estimate, Result, Table, Unit
 from results.errors import UserError, check_numbers, near
 from training import alone, gathered, kept_file, kept_tensors, quiet, recorded_gradients
 
+_LEAST = 5  # effects of each kind for an AUC
 COLUMNS = {"power": ("low", "high"), "false_positive": ("false_positive.low", "false_positive.high")}
 OF_ROW = ["experiment", "test", "model", "truth"]
 
@@ -154,11 +155,11 @@ def separation(trials: pd.DataFrame) -> dict[str, float]:
         trials: The columns of `Trial`.
 
     Returns:
-        The AUC by `<experiment>.<test>`, with `_` for spaces; tests without effects of both kinds are left out.
+        The AUC by `<experiment>.<test>`, with `_` for spaces, of tests with at least five effects of each kind.
     """
     known = trials[trials["effect"].notna()]
     return {
         ".".join(map(str, name)).replace(" ", "_"): float(roc_auc_score(own["positive"], own["effect"]))
         for name, own in known.groupby(["experiment", "test"], sort=False)
-        if own["positive"].nunique() == 2
+        if min(own["positive"].sum(), (~own["positive"]).sum()) >= _LEAST
     }

@@ -282,7 +282,7 @@ def _counter_head(needing: Collection[PlantedHead], planted: Collection[Head]) -
         fault = f"{first[0]} is in layer 1" if first else "all heads of layer 1 are planted"
         raise UserError(
             f"planted_model: {fault}, but {next(iter(needing)).head} needs another head in layer 1 that counts tokens. "
-            "Move a head to a higher layer."
+            f"Move {first[0] if first else 'one of them'} to a higher layer."
         )
     return 0, free[-1]
 

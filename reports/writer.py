@@ -285,9 +285,10 @@ def _names(title: str, name: str) -> bool:
 
 
 def _encoder(described: Mapping[str, object]) -> str:
-    """Return the last part of the name of an encoder, and say if its weights are random."""
+    """Return the last part of the name of an encoder, with what is unusual: random weights, or another quantity."""
     name = str(described.get("name", "")).rpartition("/")[2]
-    return f"{name}, random weights" if name and described.get("weights") == "random" else name
+    random = "random weights" if described.get("weights") == "random" else ""
+    return ", ".join(filter(None, (name, random, str(described.get("quantity", ""))))) if name else ""
 
 
 def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tuple[str, str | None]]:

@@ -69,7 +69,7 @@ class Parser(LightningArgumentParser):
         """Print an error message and exit with code 2; raise an error instead if `exit_on_error` is False."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
-        if unknown := _UNKNOWN.search(message):
+        if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
             message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)

@@ -114,6 +114,13 @@ def test_an_ablation_of_another_model_is_warned_of(bert: Path, tmp_path: Path) -
         scored(HeadAgreement(str(run)), treebank(bert, tmp_path / "cache"))
 
 
+def test_results_name_another_quantity_than_attention(bert: Path, tmp_path: Path) -> None:
+    for quantity, named in (("norms", "norms"), ("attention", None)):
+        data = treebank(bert, tmp_path / "cache", quantity)  # type: ignore[arg-type]
+        scored(HeadAgreement(str(ablated(tmp_path / quantity))), data)
+        assert data.provenance.audit.get("quantity") == data.provenance.encoder.get("quantity") == named
+
+
 def test_a_real_ablation_is_read(checkpoint: Path, data: ClassificationDataModule, tmp_path: Path) -> None:
     result = scored(HeadAblation(str(checkpoint), kinds=["uniform"]), data)
     write(tmp_path, result, data.provenance)

@@ -86,8 +86,8 @@ def test_a_verdict_is_right_if_it_finds_what_is_there_and_nothing_else() -> None
 
 def test_effects_separate_positive_from_negative_verdicts() -> None:
     found = [(0, True, True, 3.0), (0, True, True, 1.0), (0, False, False, 2.0), (0, False, False, 0.0)]
-    assert separation(verdicts(*found)) == {"e.t": 0.75}
-    assert separation(verdicts(*found[:2])) == {}
+    assert separation(verdicts(*found * 3)) == {"e.t": 0.75}
+    assert separation(verdicts(*found * 2)) == separation(verdicts(*found[:2] * 9)) == {}
 
 
 def test_written_classifiers_attend_where_they_should_and_decide_by_words_of_opinion(tmp_path: Path) -> None:

@@ -451,7 +451,7 @@ OBJECTS = {"target": "relation", "relation": "obj"}
 @pytest.mark.parametrize(
     ("shape", "heads", "options", "message"),
     [
-        ("gpt2", {}, {}, "shape is 'gpt2'"),
+        ("gpt2", {}, {}, "kind is 'gpt2'"),
         ("bert", {}, {"layers": 0}, "layers is 0"),
         ("bert", {"4-1": {"target": "opinion"}}, {}, "4-1 does not exist"),
         ("bert", {"2-5": {"target": "opinion"}}, {}, "2-5 does not exist"),

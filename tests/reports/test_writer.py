@@ -320,6 +320,12 @@ TEXTS = {"reviews": {"corpus": "sst2", "split": "dev"}, "encyclopedia": {"corpus
         ("Heads off (zero)", MINI, EWT, "Heads off (zero; all-MiniLM-L6-v2; en_ewt-ud, test)"),
         ("all-MiniLM-L6-v2 on en_ewt-ud, test", MINI, EWT, "all-MiniLM-L6-v2 on en_ewt-ud, test"),
         ("", {**MINI, "weights": "random"}, {}, "(all-MiniLM-L6-v2, random weights)"),
+        (
+            "obj",
+            {**MINI, "weights": "random", "quantity": "norms"},
+            {},
+            "obj (all-MiniLM-L6-v2, random weights, norms)",
+        ),
         # The vectors are no corpus; a classifier of one's own has no encoder.
         ("Confusion", {}, {"vectors": {"file": "glove.gz"}, "dev": {"corpus": "sst2"}}, "Confusion (sst2, dev)"),
         (
