@@ -424,7 +424,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self.streams = store == "stream"
         self.make: Callable[..., Store] = make_stream if self.streams else make_store
         self.stores: dict[Split, Store] = {}
-        self._loaded: Encoder | None = None
+        self._loaded: list[Encoder] = []
         self.random_splits: dict[Split, Any] = {}
         self._warned: set[Split] = set()
 
@@ -550,7 +550,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 self.accept(path, store)
                 stores[path] = store
         for path in list(parsed):
-            self._loaded = loaded = None if encoder is None else encoder()
+            loaded = None if encoder is None else encoder()
+            if loaded is not None and loaded not in self._loaded:
+                self._loaded.append(loaded)
             try:
                 items = self.items(*parsed.pop(path), loaded)
             except UserError as error:
@@ -610,8 +612,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 "store": store.manifest.key,
             }
             audit[split] = {**store.manifest.audit, **count_shared(self._texts(self.stores), split)}
-        if self._loaded is not None and self._loaded.halved:
-            audit["batches_halved_for_memory"] = self._loaded.halved
+        if halved := sum(encoder.halved for encoder in self._loaded):
+            audit["batches_halved_for_memory"] = halved
         if (quantity := self._any.manifest.quantity) != "attention":
             audit["quantity"] = quantity
         encoder = _described(self._any)
