@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from math import prod
 from pathlib import Path
-from types import EllipsisType
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +35,6 @@ _PART = re.compile(r"(labels-[0-9a-f]+\.parquet|[0-9]+-[0-9a-f]+\.safetensors)")
 
 _SCALE, _SMALL, _RAISE = 2.0**15, 2.0**-29, 2.0**29
 
-Index: TypeAlias = EllipsisType | tuple[EllipsisType | slice | int | Tensor, ...]
 
 log = logging.getLogger(__name__)
 
@@ -336,8 +334,8 @@ class Store:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_open": {}, "_views": {}}
 
-    def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
-        """Return a quantity of an item of the store, or only the part that the index `at` selects.
+    def read(self, quantity: str, item: int) -> Tensor:
+        """Return a quantity of an item of the store.
 
         Maps between words are returned as a float32 copy, hidden states as a view of the memory-mapped file in the
         precision of the store.
@@ -352,7 +350,7 @@ class Store:
         Raises:
             UserError: The store does not hold the quantity.
         """
-        stored = self._view(quantity, item)[at]
+        stored = self._view(quantity, item)
         return stored if quantity == "hidden" else unpack_weights(stored)
 
     def each(self, quantity: str, items: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
