@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention.alignment import AlignedPieces, AlignmentError
-from attention.encoder import LoadedEncoder
+from attention.encoder import EncoderError, LoadedEncoder
 from attention.extraction import extract
 from attention.quantities import QUANTITIES, QuantityName
 from attention.specification import Extraction, Items, Options, cut_sentences
@@ -19,7 +19,7 @@ from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
 from pages.view import Arc, PieceValues, Span, View
 from results import AttentionLines
-from results.errors import UserError, check_values, new_items
+from results.errors import UserError, check_numbers, check_values, new_items
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]
@@ -288,6 +288,76 @@ class Encoder(LoadedEncoder):
             _labelled(blocks[place], items, self._tokens(items, place, words, over)) for place, words in enumerate(kept)
         ]
         return WordAttention(arrays, kept, self.description, items.audit)
+
+    def generated(
+        self, prompt: str, *, tokens: int = 30, continuation: str | None = None, chat: bool = False
+    ) -> xr.DataArray:
+        """Return the attention with which a decoder generates each token of a continuation.
+
+        A single pass over prompt and continuation gives it, because no token attends to a later one.
+
+        Args:
+            prompt: Text before the continuation.
+            tokens: Number of tokens to generate, at most; greedily, until the end of the text.
+            continuation: Text to read as if the decoder had generated it; None to generate one.
+            chat: True to write the prompt as the user's message in the chat template of the tokenizer.
+
+        Returns:
+            `xr.DataArray` `[layer, head, from, to]`, float32. A row of `from` belongs to a token of the continuation:
+            it is the attention at the token before it, from which it is predicted. `to` are the tokens of the
+            prompt and of the continuation but for the last; weights of tokens that come later are 0. The
+            coordinate `generated` is True for tokens of the continuation.
+
+        Raises:
+            EncoderError: The encoder is no decoder, or its files have no language-modelling head to generate with.
+            UserError: Prompt and continuation are longer than the decoder takes, or one of them is empty; or the
+                tokenizer has no chat template.
+        """
+        check_numbers(Encoder.generated, least=1, tokens=tokens)
+        name = self.source.spec.name
+        if not self.causal or (continuation is None and self.language_model is None):
+            fault = "it is no decoder" if not self.causal else "its files have no language-modelling head"
+            raise EncoderError(f"{name} cannot generate: {fault}. Name a decoder (gpt2, Llama, …).")
+        if chat and not self.tokenizer.chat_template:
+            raise UserError(
+                f"{name}: its tokenizer has no chat template. Leave out chat, or save the template with it."
+            )
+        text: Any = prompt
+        if chat:
+            message = [{"role": "user", "content": prompt}]
+            text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        first = self.tokenizer(text, add_special_tokens=not chat)["input_ids"]
+        given = self.tokenizer(continuation or "", add_special_tokens=False)["input_ids"]
+        length = len(first) + (tokens if continuation is None else len(given))
+        if not first or (continuation is not None and not given):
+            raise UserError(f"{'The continuation' if first else 'The prompt'} has no tokens. Give some text.")
+        if length > self.max_length:
+            raise UserError(
+                f"{name} takes at most {self.max_length} pieces, but prompt and continuation have {length}. Shorten "
+                "them."
+            )
+        whole = torch.tensor([first + given], device=self.device)
+        if continuation is None:
+            assert self.language_model is not None
+            mask, options = torch.ones_like(whole), {"do_sample": False, "max_new_tokens": tokens}
+            whole = self.language_model.generate(  # type: ignore[operator]
+                whole, attention_mask=mask, pad_token_id=self.pad_id, num_beams=1, **options
+            )
+        read, rows = whole[:, :-1], list[NDArray[np.float32]]()
+        self.capture(
+            {"input_ids": read, "attention_mask": torch.ones_like(read)},
+            lambda _, weights: rows.append(weights[0, :, len(first) - 1 :].cpu().numpy().copy()),
+            frozenset(range(self.layers)),
+        )
+        names = self.tokenizer.convert_ids_to_tokens(whole[0].tolist())
+        coords = {
+            "layer": range(1, self.layers + 1),
+            "head": range(1, self.heads + 1),
+            "from": names[len(first) :],
+            "to": names[:-1],
+            "generated": ("to", np.arange(read.size(1)) >= len(first)),
+        }
+        return xr.DataArray(np.stack(rows), coords, DIMS, "attention")
 
     def _tokens(self, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
         """Return the names of the positions with a token, and the number of the word of each."""

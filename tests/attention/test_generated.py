@@ -1,0 +1,95 @@
+"""Attention of generated tokens in one pass, against that of transformers' generation step by step."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from attention import Encoder, EncoderError
+from results import UserError
+from tests import tiny
+
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 0, "eos_token_id": None},
+    "llama": {**tiny.SIZES, "num_key_value_heads": 2, "max_position_embeddings": 128, "eos_token_id": None},
+}
+TOKENIZERS = {"gpt2": tiny.gpt2_tokenizer, "llama": tiny.llama_tokenizer}
+PROMPTS = [
+    " ".join((tiny.TEXTS[number % 3] + " " + tiny.TEXTS[0]).split()[number % 5 :][: 3 + number % 7])
+    for number in range(20)
+]
+
+
+@pytest.fixture(scope="module", params=sorted(SIZES))
+def decoder(request: pytest.FixtureRequest) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    tokenizer = TOKENIZERS[request.param]()
+    config = AutoConfig.for_model(request.param, vocab_size=len(tokenizer), **SIZES[request.param])
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")  # type: ignore[no-untyped-call]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3, generator=generator)
+    return model.eval(), tokenizer  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_every_step_has_the_attention_of_generate(
+    decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast], use_cache: bool
+) -> None:
+    model, tokenizer = decoder
+    encoder = Encoder.from_model(model, tokenizer)
+    assert len(set(PROMPTS)) == 20
+    for prompt in PROMPTS:
+        found = encoder.generated(prompt, tokens=30)
+        given = torch.tensor([tokenizer(prompt)["input_ids"]])
+        own: Any = model.generate(  # type: ignore[operator]
+            given, attention_mask=torch.ones_like(given), max_new_tokens=30, do_sample=False, pad_token_id=0,
+            use_cache=use_cache, output_attentions=True, return_dict_in_generate=True,
+        )  # fmt: skip
+        assert found["from"].to_numpy().tolist() == tokenizer.convert_ids_to_tokens(
+            own.sequences[0, given.size(1) :].tolist()
+        )
+        assert found.shape == (2, 4, 30, given.size(1) + 29)
+        assert int(found["generated"].sum()) == 29
+        for step, layers in enumerate(own.attentions):
+            length = given.size(1) + step
+            for layer, weights in enumerate(layers):
+                row = torch.from_numpy(found.to_numpy()[layer, :, step])
+                torch.testing.assert_close(row[:, :length], weights[0, :, -1], rtol=0, atol=1e-6)
+                assert not row[:, length:].any()
+    # Read, and not generated.
+    text = str(tokenizer.decode(own.sequences[0, given.size(1) :]))
+    if tokenizer(text, add_special_tokens=False)["input_ids"] == own.sequences[0, given.size(1) :].tolist():
+        again = encoder.generated(PROMPTS[-1], continuation=text)
+        assert again.equals(found)
+
+
+def test_what_cannot_be_generated_is_refused(
+    decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast], bert: Path, folders: dict[str, Path]
+) -> None:
+    encoder = Encoder.from_model(*decoder)
+    with pytest.raises(UserError, match=r"takes at most \d+ pieces, but prompt and continuation have 5\d\d"):
+        encoder.generated("the dog", tokens=500)
+    with pytest.raises(UserError, match=r"The continuation has no tokens"):
+        encoder.generated("the dog", continuation="")
+    with pytest.raises(UserError, match=r"its tokenizer has no chat template"):
+        encoder.generated("the dog", chat=True)
+    with pytest.raises(UserError, match=r"tokens is 0, but must be at least 1"):
+        encoder.generated("the dog", tokens=0)
+    with pytest.raises(EncoderError, match=r"cannot generate: it is no decoder"):
+        Encoder(str(bert)).generated("the dog")
+    with pytest.raises(EncoderError, match=r"cannot generate: its files have no language-modelling head"):
+        Encoder(str(folders["llama"])).generated("the dog")
+    assert Encoder(str(folders["llama"])).generated("the dog", continuation="saw a cat").sizes["from"] > 1
+
+
+def test_a_chat_template_is_used_only_if_asked_for(decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast]) -> None:
+    encoder = Encoder.from_model(*decoder)
+    plain = encoder.generated("the dog", tokens=2)
+    encoder.tokenizer.chat_template = "{% for m in messages %}user {{ m['content'] }} now{% endfor %}"
+    assert encoder.generated("the dog", tokens=2).equals(plain)
+    chat = encoder.generated("the dog", tokens=2, chat=True)
+    assert chat.sizes["to"] > plain.sizes["to"]
