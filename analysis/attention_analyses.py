@@ -41,13 +41,13 @@ class Analysis(nn.Module):
             fine-tuning. If so, for each batch `update` gets all layers of the given encoder, then all
             layers of the other encoder on the same inputs, and only then `end` is called.
             `batch.encoder` names the encoder.
-        quantities: Quantities that the analysis takes in place of attention weights. Rows of `norms` are
+        quantities: Quantities that the analysis takes. Rows of `norms` are
             divided by their sums, because entropies, divergences and shares are those of distributions. No
             analysis takes a quantity with negative numbers, or with one map for a whole layer.
     """
 
     name: ClassVar[str]
-    quantities: ClassVar[tuple[QuantityName, ...]] = ("attention", "norms")
+    quantities: ClassVar[tuple[QuantityName, ...]] = ("attention", "attention_without_first", "norms")
     needs: ClassVar[tuple[str, ...]] = ()
     compares: ClassVar[bool] = False
 
@@ -244,7 +244,9 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             return whole
         # A head without output has rows of zeros, which stay so.
         counts = {
-            "quantity": f"{self.data.quantity}, rows divided by their sums",
+            "quantity": self.data.quantity
+            if QUANTITIES[self.data.quantity].sums_to_one
+            else f"{self.data.quantity}, rows divided by their sums",
             "rows_of_zeros": sum(gathered([self._empty])),
         }
         return replace(whole, audit={**whole.audit, **counts})

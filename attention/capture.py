@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -81,8 +81,8 @@ class Mixture:
     set the weights. Other passes compute them explicitly, so that an intervention is compared with a pass like its own.
 
     Args:
-        scores: Function that returns the scores `[batch, heads, from, to]`, to which it has added
-            `mask`.
+        scores: Function of a slice of `from`, which returns the scores `[batch, heads, from, to]` of these rows, to
+            which it has added `mask`.
         value: Values `[batch, key heads, to, dim]`.
         groups: Number of query heads for each key head.
         mask: The mask that `scores` adds, kept to tell which positions are allowed; None if the layer
@@ -93,7 +93,7 @@ class Mixture:
             if dropout applies to all.
     """
 
-    scores: Callable[[], Tensor]
+    scores: Callable[[slice], Tensor]
     value: Tensor
     groups: int
     mask: Tensor | None
@@ -104,7 +104,17 @@ class Mixture:
     @cached_property
     def weights(self) -> Tensor:
         """Attention weights before dropout, float32 `[batch, heads, from, to]`."""
-        scores = self.scores()
+        return self.rows(slice(None))
+
+    def rows(self, of: slice) -> Tensor:
+        """Return the rows of the weights from some positions, without computing the others.
+
+        Args:
+            of: The positions in `from`.
+        """
+        if "weights" in vars(self):
+            return self.weights[:, :, of]
+        scores = self.scores(of)
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     @cached_property
@@ -282,18 +292,22 @@ def attend(
     """
     groups = query.size(1) // key.size(1)
 
-    def scores() -> Tensor:
-        kind = torch.promote_types(query.dtype, torch.float32) if exact else query.dtype
-        keys = key if groups == 1 else key.repeat_interleave(groups, dim=1)
+    kind = torch.promote_types(query.dtype, torch.float32) if exact else query.dtype
+
+    @cache
+    def keys() -> Tensor:
+        return (key if groups == 1 else key.repeat_interleave(groups, dim=1)).to(kind)
+
+    def scores(rows: slice) -> Tensor:
         # In place, which gradients allow here: for long inputs these are the largest tensors of the pass.
-        found = (query.to(kind) @ keys.to(kind).transpose(2, 3)).mul_(
+        found = (query[:, :, rows].to(kind) @ keys().transpose(2, 3)).mul_(
             query.size(-1) ** -0.5 if scaling is None else scaling
         )
         if position_bias is not None:
-            found.add_(position_bias)
+            found.add_(position_bias[..., rows, :])
         if softcap is not None:
             found = found.div_(softcap).tanh_() * softcap  # not in place: the gradient of tanh needs its result
-        return found if attention_mask is None else found.add_(attention_mask)
+        return found if attention_mask is None else found.add_(attention_mask[..., rows, :])
 
     def fused() -> Tensor:
         added = [one for one in (position_bias, attention_mask) if one is not None]
@@ -393,7 +407,7 @@ def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tens
         if (capture := _ACTIVE.get()) is None:
             return output
         weights = output[place].permute(order)
-        mixture = Mixture(lambda: weights, weights, 1, None, lambda dropped: dropped)
+        mixture = Mixture(lambda rows: weights[:, :, rows], weights, 1, None, lambda dropped: dropped)
         mixture.weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
         capture.attention(mixture)
         return (*output[:place], weights.new_empty((0,) * weights.dim()), *output[place + 1 :])
@@ -422,8 +436,8 @@ def remember_arguments(layers: Iterable[nn.Module]) -> None:
 
 
 @torch.inference_mode()
-def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
-    """Return, for each layer, a mask that is True where a position may attend to another.
+def allowed_by_layer(model: PreTrainedModel, pieces: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct masks that are True where a position may attend to another, and the mask of each layer.
 
     The masks come from a forward pass over an input of `pieces` pieces, and are not inferred from the
     architecture. They may differ by layer, for instance in the width of a window.
@@ -433,22 +447,25 @@ def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
         pieces: Number of pieces of the input.
 
     Returns:
-        Bool `[layers, from, to]`.
+        Bool `[masks, from, to]`, and the index of the mask of each layer, int64 `[layers]`.
     """
-    found: list[Tensor] = []
+    distinct, of_layers = list[Tensor](), list[int]()
     tokens = torch.arange(pieces, device=model.device)[None] % 6 + 1
     real = torch.ones_like(tokens, dtype=torch.bool)
 
     def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
-        found.append(mixture.allowed(real)[0, 0])
-        return mixture.outputs
+        mask = mixture.allowed(real.to(mixture.value.device))[0, 0].to(model.device)
+        place = next((place for place, one in enumerate(distinct) if torch.equal(one, mask)), len(distinct))
+        distinct.extend([mask.clone()] if place == len(distinct) else [])
+        of_layers.append(place)
+        return mixture.values  # in place of the outputs, which no mask depends on
 
     def run() -> None:
         with replacing(read):
             model(input_ids=tokens, attention_mask=real.long())
 
     Context().run(run)  # an empty context: the caller may be in the middle of a captured pass
-    return torch.stack(found)
+    return torch.stack(distinct), torch.tensor(of_layers, device=model.device)
 
 
 @contextmanager

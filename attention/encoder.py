@@ -22,6 +22,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.distributed import get_world_size, is_initialized
 from transformers import (
     MODEL_MAPPING,
     AutoConfig,
@@ -82,6 +83,8 @@ class EncoderError(UserError):
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 """Types of parameters; see `EncoderSpec`."""
+DeviceMap = Literal["auto", "balanced", "sequential"]
+"""Ways to divide the layers among devices; see `EncoderSpec`."""
 Scores = Literal["model", "float32"]
 """How scores before softmax are computed; see `EncoderSpec`."""
 
@@ -102,6 +105,11 @@ class EncoderSpec:
             and everything after it are in float32.
         scores: `model` to compute the scores before softmax in the type of the model, as it does itself;
             `float32` to compute them in single precision from the model's queries and keys.
+        device_map: Divides the layers of a model that one device cannot hold among all devices of one process, as
+            transformers does with the package `accelerate`; None for one device.
+
+    Raises:
+        UserError: A value is not allowed, or random weights are to be divided among devices.
     """
 
     name: str = DEFAULT
@@ -110,10 +118,16 @@ class EncoderSpec:
     revision: str | None = None
     dtype: Dtype = "float32"
     scores: Scores = "model"
+    device_map: DeviceMap | None = None
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
         check_numbers(self, least=0, seed=self.seed)
+        if self.device_map is not None and self.weights == "random":
+            raise UserError(
+                "--data.init_args.encoder.device_map divides weights while it reads them from files, so it cannot be "
+                "given with `weights: random` or `random_init: true`. Save a model with random weights, and name it."
+            )
 
 
 @dataclass(frozen=True)
@@ -312,17 +326,27 @@ class LoadedEncoder:
         spec = EncoderSpec(source) if isinstance(source, str) else source
         self.device = usable_device(device)
         self.source = source = resolve(spec) if isinstance(spec, EncoderSpec) else spec
+        if source.spec.device_map is not None and is_initialized() and get_world_size() > 1:
+            raise EncoderError(
+                "--data.init_args.encoder.device_map divides the encoder among all devices of one process, but the run "
+                f"has {get_world_size()} processes. Give --trainer.devices 1, or leave device_map out."
+            )
         self.tokenizer = load_tokenizer(source)
         self.model = _load(source)
-        self.model.eval().requires_grad_(False).to(usable_device(device, self.model.dtype))  # type: ignore[no-untyped-call]
+        self.model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+        self.model.config.use_cache = False  # nothing here reads the keys and values of earlier passes
+        if source.spec.device_map is None:
+            self.model.to(usable_device(device, self.model.dtype))  # type: ignore[arg-type]
+        else:
+            self.device = self.model.device  # of the embeddings
         self.layers, self.heads, self.tapped = check(self.model, source.spec.name, source.spec.scores)
         refuse_surplus(self.tokenizer, self.model, source)
-        self.causal = not bool(self._allowed_by_layer(6).triu(1).any())
+        self._mask_of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
+        self.causal = not bool(self._find_masks(6)[0].triu(1).any())
         self.max_length = longest_input(self.model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # the mask hides padding
         self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the distinct masks of the layers
         self.halved = 0
-        self._mask_of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
 
     @classmethod
     def from_model(
@@ -388,6 +412,8 @@ class LoadedEncoder:
             "max_length": self.max_length,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "scores": self.source.spec.scores,
+            **({"causal": True} if self.causal else {}),
+            **quantisation(self.model),
         }
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
@@ -420,20 +446,20 @@ class LoadedEncoder:
         """
         pieces = real.size(1)
         if pieces > self._masks.size(1):
-            by_layer = self._allowed_by_layer(max(pieces, min(self.max_length, pieces + _AHEAD)))
-            self._masks, self._mask_of_layers = torch.unique(by_layer, dim=0, return_inverse=True)
+            longest = max(pieces, min(self.max_length, pieces + _AHEAD))
+            self._masks, self._mask_of_layers = self._find_masks(longest)
         return AttentionMasks(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
 
-    def _allowed_by_layer(self, pieces: int) -> Tensor:
-        """Return, for each layer, a mask that is True where a position may attend to another, `[layers, from, to]`."""
+    def _find_masks(self, pieces: int) -> tuple[Tensor, Tensor]:
+        """Return the masks of inputs of this length without padding; see `allowed_by_layer`."""
         if not self.tapped:
             return allowed_by_layer(self.model, pieces)
         # Models that go round the interface have no windows: what holds for a short text holds for every length.
         seen: list[Tensor] = []
         tokens = {"input_ids": torch.arange(1, 7, device=self.device)[None]}
         self.capture(tokens, lambda _, weights: seen.append((weights > 0).any(1)), frozenset(range(self.layers)))
-        every = torch.ones(self.layers, pieces, pieces, dtype=torch.bool, device=self.device)
-        return every if torch.cat(seen).all() else every.tril()
+        every = torch.ones(1, pieces, pieces, dtype=torch.bool, device=self.device)
+        return every if torch.cat(seen).all() else every.tril(), torch.zeros_like(self._mask_of_layers)
 
     def require_interface(self, what: str) -> None:
         """Raise EncoderError if the attention of the encoder can only be read, for something that changes it."""
@@ -483,7 +509,10 @@ class LoadedEncoder:
             # A head that is tied to the embeddings shares their memory, and changes with them.
             model.base_model.load_state_dict(self.model.state_dict(), strict=False)  # the body may also have a pooler
         setattr(model, model.base_model_prefix, self.model)
-        return model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call, no-any-return]
+        model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+        if self.source.spec.device_map is None:
+            model.to(self.device)  # type: ignore[arg-type]
+        return model
 
     def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Run the encoder and return its last hidden states `[batch, pieces, size]`.
@@ -539,7 +568,15 @@ class LoadedEncoder:
                 `attention.quantities`.
             lower: True if `measure` is also called for the other layers below the last wanted one.
         """
-        capture_attention(self.model, inputs, receive, layers, receive_state, states, measure, lower, self.tapped)
+
+        def here(number: int, maps: Tensor) -> None:
+            receive(number, maps.to(self.device))  # with a device_map, a layer may be on another one
+
+        def state_here(number: int, state: Tensor) -> None:
+            if receive_state is not None:
+                receive_state(number, state.to(self.device))
+
+        capture_attention(self.model, inputs, here, layers, state_here, states, measure, lower, self.tapped)
 
     @cached_property
     def parts(self) -> tuple[LayerParts, ...]:
@@ -557,6 +594,12 @@ class LoadedEncoder:
         found = find_parts(self.model, f"{self.source.spec.name} ({type(self.model).__name__})")
         remember_arguments(part.block for part in found)
         return found
+
+
+def quantisation(model: PreTrainedModel) -> dict[str, str]:
+    """Return the method by which the weights of a model are quantised, under `quantised`; nothing if they are not."""
+    method = getattr(getattr(model.config, "quantization_config", None), "quant_method", None)
+    return {} if method is None else {"quantised": str(getattr(method, "value", method))}
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -606,18 +649,27 @@ def check(
         )
     captured, tapped = _captured(model, inputs, own, name, scores, may_tap)
     # The model rounds its weights to its type.
-    gaps = [(captured[layer].to(weights.dtype) - weights).abs().max() for layer, weights in enumerate(own)]
-    gap = float(torch.stack(gaps).max())
+    gap = float(torch.stack([_gap(captured[layer], weights) for layer, weights in enumerate(own)]).max())
     if isnan(gap):
         raise EncoderError(f"{name}: the attention weights of a short text are nan. Choose another encoder.")
     if scores == "float32":
         model.set_attn_implementation(FLOAT32)
-    if gap > max(_TOLERANCE, torch.finfo(own[0].dtype).eps):
+    if not all(same_weights(captured[layer], weights) for layer, weights in enumerate(own)):
         raise EncoderError(
             f"{name}: captured attention differs from the model's own eager attention by {gap:.1e}. Choose "
             f"another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
         )
     return len(own), own[0].size(1), tapped
+
+
+def _gap(captured: Tensor, own: Tensor) -> Tensor:
+    """Return the largest difference between captured weights, rounded as the model does, and the model's own."""
+    return (captured.to(own.dtype) - own).abs().max().cpu()
+
+
+def same_weights(captured: Tensor, own: Tensor) -> bool:
+    """Return True if captured weights are those that the eager model returns, but for rounding."""
+    return captured.shape == own.shape and float(_gap(captured, own)) <= max(_TOLERANCE, torch.finfo(own.dtype).eps)
 
 
 def _captured(
@@ -787,14 +839,34 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
 
 
 def _load(source: EncoderSource) -> PreTrainedModel:
+    """Load an encoder or a decoder; of an encoder-decoder, the encoder."""
+    model = load_whole(source, needs_decoder=False)
+    encoder: PreTrainedModel = model.get_encoder() if model.config.is_encoder_decoder else model
+    return encoder
+
+
+def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> PreTrainedModel:
+    """Load a model with eager attention, of an encoder-decoder both halves.
+
+    Args:
+        source: Files of the model.
+        needs_decoder: False if the files of an encoder-decoder may lack the weights of the decoder.
+
+    Raises:
+        EncoderError: The model cannot be loaded, or weights are missing.
+    """
     config = load_config(source)
+    if source.spec.device_map is not None and importlib.util.find_spec("accelerate") is None:
+        raise EncoderError(
+            "--data.init_args.encoder.device_map needs the package accelerate, which is not installed: pip install "
+            "accelerate."
+        )
     pretrained, report = _pretrained(AutoModel, source, config)
-    unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
+    unused = ("pooler.", "decoder.") if config.is_encoder_decoder and not needs_decoder else ("pooler.",)
     _refuse_missing(pretrained, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
     if source.spec.weights == "random":
         pretrained = _with_random_weights(pretrained, source.spec.seed)
-    model: PreTrainedModel = pretrained.get_encoder() if config.is_encoder_decoder else pretrained
-    return model
+    return pretrained
 
 
 def _pretrained(
@@ -815,7 +887,9 @@ def _pretrained(
         reason = _fault_of(error, source)
         raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
     for name, weight in model.named_parameters():
-        if weight.numel() and not torch.stack(weight.detach().aminmax()).isfinite().all():
+        if weight.is_meta or not weight.numel():  # a device_map may leave weights on the disk
+            continue
+        if not torch.stack(weight.detach().aminmax()).isfinite().all():
             raise EncoderError(
                 f"{source.spec.name}: {int((~weight.isfinite()).sum())} of {weight.numel()} numbers of its {name} are "
                 f"not finite ({weight[~weight.isfinite()][0].item()}). Choose another encoder, or train this one again."
@@ -832,7 +906,8 @@ def _refuse_missing(model: PreTrainedModel, source: EncoderSource, missing: list
 
 
 def _eager(spec: EncoderSpec) -> dict[str, Any]:
-    return {"attn_implementation": "eager", "dtype": spec.dtype, **_NO_CODE}
+    divided = {} if spec.device_map is None else {"device_map": spec.device_map}
+    return {"attn_implementation": "eager", "dtype": spec.dtype, **divided, **_NO_CODE}
 
 
 def _drawn(kind: Any, model: PreTrainedModel, seed: int) -> PreTrainedModel:  # noqa: ANN401 # an auto class
@@ -883,6 +958,8 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
         EncoderError: The model cannot be loaded, is an encoder-decoder, or has a head for another number of classes.
     """
     config = load_config(source)
+    if source.spec.device_map is not None:
+        raise EncoderError("encoder.device_map is for encoders that are only read, not for classifiers. Leave it out.")
     config.num_labels = classes
     model, report = _pretrained(
         AutoModelForSequenceClassification,

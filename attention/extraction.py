@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from itertools import groupby
 from math import isfinite
@@ -166,17 +166,35 @@ def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Genera
 def run_pass(encoder: LoadedEncoder, items: Items, job: Pass) -> Kept:
     """Run one forward pass; return the tensors to store for its inputs, as in `passes`.
 
-    If the memory does not suffice, each half of the inputs gets a pass of its own.
-
     Raises:
         UserError: The memory does not suffice for a single input; see also `extract`.
     """
+    return within_memory(partial(_run_whole, encoder, items), encoder, items, job[1])
+
+
+def within_memory(
+    run: Callable[[Sequence[tuple[int, int]]], list[Result]],
+    encoder: LoadedEncoder,
+    items: Items,
+    batch: Sequence[tuple[int, int]],
+) -> list[Result]:
+    """Return the results of a forward pass by input; if the memory does not suffice, of a pass over each half of them.
+
+    Args:
+        run: Function of the inputs, which runs the pass and returns a result for each.
+        encoder: The encoder.
+        items: The items.
+        batch: The inputs, as (item, part) pairs.
+
+    Raises:
+        UserError: The memory does not suffice for a single input.
+    """
     try:
-        return _run_whole(encoder, items, job)
+        return run(batch)
     except RuntimeError as error:  # of a CPU; torch.OutOfMemoryError is one too
         if not isinstance(error, torch.OutOfMemoryError) and _NO_MEMORY not in str(error):
             raise
-    shard, batch = job  # outside of the handler, whose traceback keeps the tensors of the pass
+    # Outside of the handler, whose traceback keeps the tensors of the pass.
     if encoder.device.type == "cuda":
         torch.cuda.empty_cache()
     if len(batch) == 1:
@@ -190,19 +208,23 @@ def run_pass(encoder: LoadedEncoder, items: Items, job: Pass) -> Kept:
     encoder.halved += 1
     log.warning("%s inputs do not fit into the memory of %s at once: the batch is halved.", len(batch), encoder.device)
     half = len(batch) // 2
-    return [*run_pass(encoder, items, (shard, batch[:half])), *run_pass(encoder, items, (shard, batch[half:]))]
+    halves = batch[:half], batch[half:]
+    return [result for inputs in halves for result in within_memory(run, encoder, items, inputs)]
 
 
-def _run_whole(encoder: LoadedEncoder, items: Items, job: Pass) -> Kept:
-    _, batch = job
+def _run_whole(encoder: LoadedEncoder, items: Items, batch: Sequence[tuple[int, int]]) -> Kept:
     parts = [items.inputs[item][part] for item, part in batch]
-    # Every thread has its own current GPU, and some kernels read only this.
-    with torch.cuda.device(encoder.device) if encoder.device.type == "cuda" else nullcontext():
+    with current(encoder.device):
         attention, hidden = forward(encoder, parts, items)
         kept = [items.select(batch, attention)]
         if items.hidden.layers:
             kept.append([of[:, : part.words] for of, part in zip(hidden.cpu(), parts, strict=True)])
         return list(zip(*kept, strict=True))
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which a GPU is the current one of this thread; some kernels read only this."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def workers_of(encoder: LoadedEncoder, items: Items) -> int:
@@ -293,14 +315,50 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
             the precision of the store.
     """
     options, states = items.extraction.options, items.hidden
-    rows, columns = reduction(parts, options.from_pieces, encoder.device)
-    batch, _, positions, _ = rows.shape
+    batch, positions = len(parts), max(part.words for part in parts) + 2
     empty = partial(torch.empty, dtype=options.dtype, device=encoder.device)
     reduced = empty(batch, len(items.layers), len(items.heads), positions, positions)
     hidden = empty(batch, len(states.layers), positions - 2, states.size)
+    largest = torch.zeros(len(states.layers), device=encoder.device)
+
+    def keep(place: int, packed: Tensor) -> None:
+        reduced[:, place] = packed
+
+    def keep_state(place: int, words: Tensor) -> None:
+        largest[place] = words.abs().max()
+        hidden[:, place] = words
+
+    read_layers(encoder, parts, items, keep, keep_state if states.layers else None)
+    if states.layers:
+        _check_range(largest, states.layers, encoder, options)
+    return reduced, hidden
+
+
+def read_layers(
+    encoder: LoadedEncoder,
+    parts: Sequence[AlignedPieces],
+    items: Items,
+    keep: Callable[[int, Tensor], None],
+    keep_state: Callable[[int, Tensor], None] | None = None,
+) -> None:
+    """Run the encoder once on a batch of inputs, and pass on what is measured between words, layer by layer.
+
+    Args:
+        encoder: The encoder.
+        parts: The inputs of the pass.
+        items: Items of the store, which say what is measured.
+        keep: Called with the index of each layer of `items.layers` and its maps between words `[batch, heads,
+            positions, positions]`, in the format of `pack_weights`.
+        keep_state: Called with the index of each hidden state of `items.hidden` and the states of words `[batch, words,
+            size]`; None for no hidden states.
+
+    Raises:
+        UserError: The attention of a word does not sum to 1.
+    """
+    options, states = items.extraction.options, items.hidden.layers if keep_state else ()
+    rows, columns = reduction(parts, options.from_pieces, encoder.device)
     every = len(items.heads) == (encoder.heads if options.measured.has_heads else 1)
     real, means = rows.sum(3), rows[:, 0, 1:-1]
-    largest = torch.zeros(len(states.layers), device=encoder.device)
     rows = rows.expand(-1, len(items.heads), -1, -1).contiguous()
     worst = torch.zeros((), device=encoder.device)
     inputs = pad(parts, encoder)
@@ -312,15 +370,25 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
         words = quantity.words(maps if every else maps[:, list(items.heads)], rows)
         off = words.sum(3) - real if quantity.sums_to_one else words - words  # not 0 if it is not finite
         worst = torch.maximum(worst, off.abs().max())
-        reduced[:, items.layers.index(layer)] = pack_weights(words, options.dtype)
+        keep(items.layers.index(layer), pack_weights(words, options.dtype))
 
     def receive_state(number: int, state: Tensor) -> None:
-        words, place = means @ state.float(), states.layers.index(number)
-        largest[place] = words.abs().max()
-        hidden[:, place] = words
+        assert keep_state is not None
+        keep_state(states.index(number), means @ state.float())
 
-    wanted, wanted_states = frozenset(items.layers), frozenset(states.layers)
-    encoder.capture(inputs, receive, wanted, receive_state, wanted_states, quantity.maps, quantity.needs_lower)
+    wanted = frozenset(items.layers)
+    encoder.capture(inputs, receive, wanted, receive_state, frozenset(states), quantity.maps, quantity.needs_lower)
+    check_sums(worst, encoder, options)
+
+
+def check_sums(worst: Tensor, encoder: LoadedEncoder, options: Options) -> None:
+    """Raise UserError if a row of what is measured does not sum to 1.
+
+    Args:
+        worst: Largest difference of a sum from 1; nan if a number is not finite.
+        encoder: The encoder.
+        options: The quantity.
+    """
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
         kind = "attention weights" if options.quantity == "attention" else f"numbers of {options.quantity}"
         fault = f"the {kind} of a word must sum to 1, but one sum is off by {float(worst):.1e}"
@@ -328,9 +396,6 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
             fault = f"the model computes {kind} that are nan"
         remedy = "encoder" if options.quantity == "attention" else "quantity, or other layers"
         raise UserError(f"{encoder.source.spec.name}: {fault}. Choose another {remedy}.")
-    if states.layers:
-        _check_range(largest, states.layers, encoder, options)
-    return reduced, hidden
 
 
 def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder, options: Options) -> None:
@@ -376,6 +441,7 @@ def in_order(
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)
     pending: deque[tuple[Job, Future[Result]]] = deque()
+    torch.set_num_threads(share)  # of the caller too: its threads would spin on cores that the passes need
     try:
         with ThreadPoolExecutor(workers, "forward", torch.set_num_threads, (share,)) as pool:
             for job in jobs:
@@ -515,8 +581,9 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
         kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
             f"{folder}: storing the {kept} of {corpus.name} needs {decimal(needed)}, but only {decimal(free)} are "
-            f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep "
-            "fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
+            f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), keep fewer "
+            "layers (--data.init_args.options.layers, --data.init_args.hidden), or write nothing and compute attention "
+            "whenever it is read (--data.init_args.store stream)."
         )
     if ranks.rank == 0 and missing and is_logged():
         of, sizes = f"{len(missing)} of {len(shards)} shards", f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"

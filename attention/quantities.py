@@ -30,7 +30,16 @@ from attention.capture import LayerCall, Mixture, given_to, replacing
 from results.errors import UserError
 
 QuantityName = Literal[
-    "attention", "norms", "norms_summed", "norms_residual", "effective", "value_zeroing", "rollout", "flow", "alti"
+    "attention",
+    "attention_without_first",
+    "norms",
+    "norms_summed",
+    "norms_residual",
+    "effective",
+    "value_zeroing",
+    "rollout",
+    "flow",
+    "alti",
 ]
 """Names of the quantities; `QUANTITIES` has their classes."""
 
@@ -242,6 +251,22 @@ class Weights(Quantity):
         return call.mixture.weights
 
 
+class WithoutFirst(Quantity):
+    """α without the first token, each row divided by its sum; a row without weight on other tokens stays.
+
+    Decoders give the first token the weight that they have no use for (attention sinks; Xiao et al. 2024).
+    """
+
+    name, sums_to_one, needs_parts = "attention_without_first", True, False
+
+    def maps(self, layer: int, call: LayerCall) -> Tensor:
+        weights = call.mixture.weights
+        others = weights.clone()
+        others[..., 0] = 0
+        sums = others.sum(-1, keepdim=True)
+        return torch.where(sums > 0, others / sums.clamp_min(torch.finfo(sums.dtype).tiny), weights)
+
+
 class Norms(Quantity):
     """‖α u‖ of each head, the norm of what it moves (Kobayashi et al. 2020, §3; their code's `weighted_norm`)."""
 
@@ -411,7 +436,19 @@ class Flow(Quantity):
 
 
 QUANTITIES: Mapping[str, type[Quantity]] = {
-    one.name: one for one in (Weights, Norms, SummedNorms, ResidualNorms, Effective, ValueZeroing, Rollout, Flow, Alti)
+    one.name: one
+    for one in (
+        Weights,
+        WithoutFirst,
+        Norms,
+        SummedNorms,
+        ResidualNorms,
+        Effective,
+        ValueZeroing,
+        Rollout,
+        Flow,
+        Alti,
+    )
 }
 
 

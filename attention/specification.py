@@ -193,7 +193,9 @@ class Extraction:
     def _check_quantity(self, encoder: LoadedEncoder) -> None:
         """Raise UserError if the quantity is not defined for an encoder."""
         measured, why = self.options.measured, ""
-        if measured.needs_parts:
+        if encoder.source.spec.device_map is not None and (measured.needs_parts or measured.needs_lower):
+            why = "device_map may put its layers on several devices. Choose attention or attention_without_first"
+        elif measured.needs_parts:
             why = next(filter(None, map(measured.undefined, encoder.parts)), "")
         if measured.needs_all:
             every = torch.ones(1, min(encoder.max_length, _WINDOWS), dtype=torch.bool, device=encoder.device)

@@ -5,12 +5,16 @@ from functools import partial
 from pathlib import Path
 from threading import local
 
+import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attention.encoder import LoadedEncoder
-from attention.extraction import batches, in_order, joined, run_pass, workers_of
+from attention.extraction import batches, in_order, joined, return_free_memory, run_pass, within_memory, workers_of
+from attention.long_inputs import find_most_attended
 from attention.specification import Items
 from attention.store import Manifest, Part, Store, tensor_name, unpack_weights
+from metrics.heads import MostAttended
 from processes.ranks import Ranks
 from results.digests import Digests
 
@@ -57,6 +61,36 @@ class Stream(Store):
         self._compute(quantity, items)
         super().read_batch(quantity, items, batch, lowest)
 
+    def most_attended(self, items: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the most attended words of some sentences, padded, without keeping the attention of several layers.
+
+        Args:
+            items: Indices of the sentences.
+
+        Returns:
+            int32 `[items, n, 2, layers, heads]` and `[items, layers, heads, n]`; see `positions` and `peaks` of
+            `MostAttended`.
+        """
+        if not items:
+            sizes = len(self.items.layers), len(self.items.heads)
+            return torch.zeros(0, 0, 2, *sizes, dtype=torch.int32), torch.zeros(0, *sizes, 0)
+        encoder = self.encoder
+        whole = [item for item in items if len(self.items.inputs[item]) == 1]
+        order = sorted(whole, key=lambda item: -len(self.items.inputs[item][0]))  # as in a shard
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        for batch in batches(self.items, order, encoder.device.type) if order else ():
+            run = partial(find_most_attended, encoder, self.items)
+            found |= {
+                item: most
+                for (item, _), most in zip(batch, within_memory(run, encoder, self.items, batch), strict=True)
+            }
+        for item in set(items) - found.keys():  # cut into several parts
+            most = MostAttended(torch.tensor([self.items.words(item)]))
+            most.add(self.read(self.manifest.maps_name, item)[None])
+            found[item] = most.positions[0], most.peaks[0]
+        positions = pad_sequence([found[item][0] for item in items], True)
+        return positions, pad_sequence([found[item][1].permute(2, 0, 1) for item in items], True).permute(0, 2, 3, 1)
+
     def _view(self, quantity: str, item: int) -> Tensor:
         return self._compute(quantity, [item])[tensor_name(quantity, item)]
 
@@ -79,4 +113,5 @@ def make_stream(
     identity = items.extraction.identity(digests)
     assert encoder is not None
     shard = Part("", 0, "")
+    return_free_memory()  # of masks that were as large as the longest text
     return Stream(items, items.manifest(identity, encoder, shard, *([shard] * len(items.shards))), encoder)

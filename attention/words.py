@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, cast, overload
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention.alignment import AlignedPieces, AlignmentError
+from attention.cross import DecoderAttention, DecoderPart
 from attention.encoder import EncoderError, LoadedEncoder
 from attention.extraction import extract
 from attention.quantities import QUANTITIES, QuantityName
@@ -102,7 +104,7 @@ class WordAttention(Sequence[xr.DataArray]):
         Raises:
             IndexError: There is no such sentence, layer or head.
         """
-        array = self[self.place(sentence)]
+        array = _of_one_text(self[self.place(sentence)])
         for name, number in (("layer", layer), ("head", head)):
             if number not in array[name]:
                 there = ", ".join(map(str, array[name].to_numpy()))
@@ -142,7 +144,7 @@ class WordAttention(Sequence[xr.DataArray]):
                 pieces.
         """
         place = self.place(sentence)
-        array, words = self[place], self.sentences[place]
+        array, words = _of_one_text(self[place]), self.sentences[place]
         numbers = array["from_word"].to_numpy()
         if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
             raise UserError(
@@ -162,6 +164,7 @@ class WordAttention(Sequence[xr.DataArray]):
             quantity=titled(str(array.name)),
             unit=unit_of(str(array.name)),
             delimiters=np.flatnonzero((numbers == 0) | (numbers == len(words) + 1)).tolist(),
+            sink="causal" in self.encoder and array.name == "attention",
             arcs=[(start - first, end - first, label) for start, end, label in arcs],
             clusters=[[(start - first, end - first) for start, end in spans] for spans in clusters],
             saliency={
@@ -196,9 +199,35 @@ class WordAttention(Sequence[xr.DataArray]):
         Returns:
             Weights `[1, heads, from, to]` of each layer, and the words or pieces.
         """
-        array = self[self.place(sentence)]
+        array = _of_one_text(self[self.place(sentence)])
         layers = torch.from_numpy(array.to_numpy())
         return tuple(layer[None] for layer in layers), [str(word) for word in array["to"].to_numpy()]
+
+
+def _of_one_text(array: xr.DataArray) -> xr.DataArray:
+    """Return attention within a text; raise UserError for that between two texts."""
+    if array["from"].to_numpy().tolist() != array["to"].to_numpy().tolist():
+        raise UserError(
+            "This attention goes from one text to another, which figures and views do not show. Draw the array itself."
+        )
+    return array
+
+
+def generated_view(attention: xr.DataArray, title: str | None = None) -> View:
+    """Return an interactive page of the steps of generation; a slider goes through the generated tokens.
+
+    Args:
+        attention: Attention of generated tokens, from `Encoder.generated`. The row of a token is the attention with
+            which it was generated; the prompt has none.
+        title: Title of the page; by default the generated text.
+    """
+    prompt = int((~attention["generated"]).sum())
+    written = [str(token) for token in attention["from"].to_numpy()]
+    tokens = [*map(str, attention["to"].to_numpy()[:prompt]), *written]
+    values = np.zeros((*attention.shape[:2], len(tokens), len(tokens)), np.float32)
+    values[:, :, prompt:, :-1] = attention.to_numpy()
+    layers, heads = (attention[name].to_numpy().tolist() for name in ("layer", "head"))
+    return View(title or " ".join(written), tokens, values, layers, heads, sink=True, steps=prompt)
 
 
 def titled(quantity: str) -> str:
@@ -242,6 +271,8 @@ class Encoder(LoadedEncoder):
         options: Options | None = None,
         over: Over = "words",
         quantity: QuantityName | None = None,
+        part: Literal["encoder"] | DecoderPart = "encoder",
+        targets: Sequence[str | Sequence[str]] | str = (),
     ) -> WordAttention:
         """Return the attention of the encoder to a few sentences, or another quantity, held in memory.
 
@@ -255,6 +286,10 @@ class Encoder(LoadedEncoder):
                 unchanged.
             quantity: What is measured between two words, such as `norms`; see `attention.quantities`. It
                 overrides that of `options`.
+            part: Of an encoder-decoder, `cross` for the attention of the decoder to the sentences while it predicts
+                the `targets`, and `decoder` for its attention to the targets; see `attention.cross`. Other options
+                but `over: words` are then refused.
+            targets: A text for each sentence, for `cross` and `decoder`.
 
         Returns:
             An `xarray.DataArray` `[layer, head, from, to]` for each sentence, without those that the
@@ -265,8 +300,14 @@ class Encoder(LoadedEncoder):
                 not allowed.
             AlignmentError: A sentence is too long for the encoder.
         """
-        check_values(Encoder.attention, over=over)
+        check_values(Encoder.attention, over=over, part=part)
         given = [_words(sentence) for sentence in new_items("sentences", sentences)]
+        if part != "encoder":
+            if options is not None or quantity is not None or over != "words":
+                raise UserError(
+                    f"part={part!r} gives the attention of all layers and heads over words: leave out the rest."
+                )
+            return self._between(given, [_words(target) for target in new_items("targets", targets)], part)
         # Only the words of these rows are read.
         rows = tuple(
             Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
@@ -289,6 +330,20 @@ class Encoder(LoadedEncoder):
         ]
         return WordAttention(arrays, kept, self.description, items.audit)
 
+    def _between(
+        self, sources: Sequence[tuple[str, ...]], targets: Sequence[tuple[str, ...]], part: DecoderPart
+    ) -> WordAttention:
+        if len(sources) != len(targets):
+            raise UserError(f"There are {len(sources)} sentences, but {len(targets)} targets. Give one for each.")
+        pairs = zip(sources, targets, strict=True)
+        arrays = [self._decoder.attention(source, target, part) for source, target in pairs]
+        audit = {"sentences": len(sources), "words": sum(map(len, sources))}
+        return WordAttention(arrays, sources, self.description, audit)
+
+    @cached_property
+    def _decoder(self) -> DecoderAttention:
+        return DecoderAttention(self)
+
     def generated(
         self, prompt: str, *, tokens: int = 30, continuation: str | None = None, chat: bool = False
     ) -> xr.DataArray:
@@ -298,8 +353,9 @@ class Encoder(LoadedEncoder):
 
         Args:
             prompt: Text before the continuation.
-            tokens: Number of tokens to generate, at most; greedily, until the end of the text.
-            continuation: Text to read as if the decoder had generated it; None to generate one.
+            tokens: Number of tokens to generate, at most, as `generate(do_sample=False)` of transformers does.
+            continuation: Text to read as if the decoder had generated it, with the blank before it where the tokenizer
+                needs one; None to generate one.
             chat: True to write the prompt as the user's message in the chat template of the tokenizer.
 
         Returns:

@@ -13,7 +13,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from attention.extraction import in_order
+from attention.extraction import Allowance, in_order
 from corpora.document import Window
 from corpora.texts import Passage
 from processes import preemption
@@ -26,6 +26,7 @@ Lengths = NDArray[np.int64]
 Item = TypeVar("Item")
 BatchPer = Literal["run", "device"]
 """One training batch per run, whose devices divide it, or one per device; together these make a step."""
+EMPTY = torch.empty(0)
 
 
 def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[[NDArray[Any], int], Tensor]:
@@ -82,6 +83,9 @@ class AttentionBatch(Batch):
         split: Split of the sentences.
         encoder: Role of the encoder that computed `attention` and `hidden`: `given`, `before` fine-tuning, or
             `random_init`.
+        most_attended: int32 `[batch, n, 2, layers, heads]`, the most attended words, in place of `attention` where a
+            stream is asked for these alone; see `metrics.heads.MostAttended`. Else empty.
+        peaks: float32 `[batch, layers, heads, n]`, the largest weight of each row beside them. Else empty.
     """
 
     index: Tensor
@@ -94,6 +98,8 @@ class AttentionBatch(Batch):
     vectors: Tensor
     split: Split
     encoder: EncoderOf = "given"
+    most_attended: Tensor = EMPTY
+    peaks: Tensor = EMPTY
 
     @property
     def mask(self) -> Tensor:
@@ -362,8 +368,14 @@ class BatchLoader(DataLoader[Item]):
             torch.empty((), dtype=torch.int64).random_()
         if self._threads is not None:
             torch.empty((), dtype=torch.int64).random_()  # as DataLoader does
-            return (batch for _, batch in in_order(self.dataset.__getitem__, self._batches, self._threads))
+            return self._read_ahead(self._threads)
         return super().__iter__()
+
+    def _read_ahead(self, threads: int) -> Iterator[Item]:
+        allowance = Allowance()
+        for _, batch in in_order(self.dataset.__getitem__, self._batches, threads):
+            yield batch
+            allowance.check()
 
     def state_dict(self) -> dict[str, int]:
         """Return the state of the loader: the seed that determines the order of the batches."""

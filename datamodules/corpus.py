@@ -528,6 +528,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
             self.vectors = load_vectors(
                 self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
             )
+        if self.streams and "train" in wanted:
+            rank_zero_info(
+                "Attention is computed whenever it is read: every epoch runs the encoder over train and dev."
+            )
         names = {path: " and ".join(split for split in (*wanted, *ahead) if files[split] == path) for path in new}
         held = ", ".join(f"{names[path]} {len(opened[path])} {self.unit}" for path in new)
         rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}.")

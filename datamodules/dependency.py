@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -29,9 +29,10 @@ log = logging.getLogger(__name__)
 EVAL_CELLS = 65_536
 """Greatest bound of an evaluation batch, in padded cells."""
 
-Field = Literal["attention", "hidden", "vectors"]
-FIELDS: frozenset[Field] = frozenset(("attention", "hidden", "vectors"))
-"""Fields of a batch beside the gold arcs; each is filled if the store has it and a probe reads it."""
+Field = Literal["attention", "most_attended", "hidden", "vectors"]
+FIELDS: frozenset[Field] = frozenset(get_args(Field))
+"""Fields of a batch beside the gold arcs; each is filled if the store has it and a probe reads it. The most attended
+words are filled only in place of the attention, by a stream; otherwise they follow from it."""
 
 PunctuationBy = Literal["relation", "xpos"]
 PUNCTUATION: Mapping[PunctuationBy, tuple[str, ...]] = {
@@ -114,7 +115,8 @@ class DependencySplit(Dataset[AttentionBatch]):
         lengths = self.lengths[indices]
         padded, words = padder(self._offsets, indices), int(lengths.max(initial=0))
         manifest = self.store.manifest
-        cells = words + 2 if manifest.shards and "attention" in self.reads else 0
+        streamed = isinstance(self.store, Stream) and "most_attended" in self.reads and "attention" not in self.reads
+        cells = words + 2 if manifest.shards and {"attention", "most_attended"} & self.reads and not streamed else 0
         attention = (len(indices), len(manifest.layers) - self._lowest, len(manifest.heads), cells, cells)
         layers = len(manifest.hidden.layers) if "hidden" in self.reads else 0
         hidden = (len(indices), layers, words, manifest.hidden.size)
@@ -132,7 +134,13 @@ class DependencySplit(Dataset[AttentionBatch]):
             vectors=vectors,
             split=self.split,
             encoder=self.encoder,
+            **self._most_attended(indices) if streamed else {},
         )
+
+    def _most_attended(self, indices: list[int]) -> dict[str, Tensor]:
+        assert isinstance(self.store, Stream)
+        positions, peaks = self.store.most_attended(indices)
+        return {"most_attended": positions[..., self._lowest :, :], "peaks": peaks[:, self._lowest :]}
 
     def _stored(self, quantity: str, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a quantity of each sentence, padded with zeros; read nothing if a size is 0."""
@@ -305,7 +313,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         """Restrict the tensors that are read into the batches; the others are left empty.
 
         Args:
-            reads: Names of the tensors to read, among `attention`, `hidden` and `vectors`.
+            reads: Names of the tensors to read, among `FIELDS`.
         """
         self._reads = reads
         for data in (*self.splits.values(), *self.random_splits.values()):

@@ -47,7 +47,7 @@ class DependencyExperiment(Experiment[DependencyDataModule]):
     """
 
     takes = DependencyDataModule
-    reads: ClassVar[Collection[Field]] = frozenset(("attention",))
+    reads: Collection[Field] = frozenset(("attention",))
     supports_random_init: ClassVar[bool] = False
 
     def setup(self, stage: str) -> None:
@@ -82,8 +82,8 @@ def read_fields(
         raise UserError(
             f"--data.init_args.random_init is true, but {reader} has no control with random weights. Set it to false."
         )
-    if data.encoder_identity is None and {"attention", "hidden"} & set(reads):
-        needed = "attention" if "attention" in reads else "hidden states"
+    if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
+        needed = "hidden states" if needs == {"hidden"} else "attention"
         raise UserError(
             f"{reader} needs {needed}, but --data.init_args.encoder is null. Name an encoder with "
             "--data.init_args.encoder.name."

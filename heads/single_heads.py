@@ -47,9 +47,9 @@ from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
     Direction,
+    MostAttended,
     RowPeaks,
     hit_counts,
-    most_attended,
     offset_shares,
     permutation_p,
 )
@@ -764,6 +764,9 @@ class SingleHeads(DependencyExperiment):
         drawings: Sentences whose attention is drawn; by default one for the best head of each of
             three relations.
         seed: Seed of bootstrap and permutations.
+        trees: True to score the spanning trees of every head too. Without trees and ensembles, `store: stream` keeps
+            the most attended words alone, so that the length of a text and the number of heads are not
+            bounded by the memory that their attention would take.
         relations: Relations shown in tables and figures, in this order, after the rows for all
             words; by default all relations. The roles of heads always count all relations. Each relation
             given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared.
@@ -781,6 +784,7 @@ class SingleHeads(DependencyExperiment):
         maps: int = 12,
         drawings: tuple[AttentionDrawing, ...] = (),
         seed: int = 0,
+        trees: bool = True,
         relations: tuple[str, ...] = (),
     ) -> None:
         super().__init__(seed)
@@ -790,7 +794,8 @@ class SingleHeads(DependencyExperiment):
         check_numbers(self, least=1, permutations=permutations, ensemble=ensemble, minimum=minimum)
         check_numbers(self, least=0, maps=maps)
         self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
-        self.drawings, self.relations = drawings, relations
+        self.drawings, self.relations, self.trees = drawings, relations, trees
+        self.reads = frozenset(("attention" if trees or ensemble > 1 else "most_attended",))
         self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleDict()
 
     def prepare(self) -> None:
@@ -798,7 +803,7 @@ class SingleHeads(DependencyExperiment):
         names = Names(data.layers, data.heads)
         # Both directions of every head; for the given encoder also spanning trees.
         columns: dict[EncoderOf, dict[str, int | None]] = {
-            "given": {"heads": 2 * len(names), "in_trees": len(names)},
+            "given": {"heads": 2 * len(names), **({"in_trees": len(names)} if self.trees else {})},
             "random_init": {"heads": 2 * len(names)},
         }
         for encoder, widths in columns.items():
@@ -816,11 +821,16 @@ class SingleHeads(DependencyExperiment):
             check_drawing(wanted, names, data.splits[self._scored], data.relations)
 
     def update(self, batch: AttentionBatch) -> None:
-        predicted = {"heads": most_attended(batch.attention, batch.lengths).flatten(2)}
-        if batch.encoder == "given":
+        positions, peaks = batch.most_attended, batch.peaks
+        if positions.dim() == 1:  # they are to be computed from the attention
+            most = MostAttended(batch.lengths)
+            most.add(batch.attention)
+            positions, peaks = most.positions, most.peaks
+        predicted = {"heads": positions.flatten(2)}
+        if batch.encoder == "given" and self.trees:
             predicted["in_trees"] = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
         if batch.split == "dev":
-            self._peaks[batch.encoder].update(batch.attention, batch.lengths)  # type: ignore[operator]
+            self._peaks[batch.encoder].update(peaks, batch.lengths)  # type: ignore[operator]
         self._gathered[split_key(batch.split, batch.encoder)].add(batch, **predicted)  # type: ignore[operator]
 
     def outcome(self) -> Result | None:
@@ -837,7 +847,6 @@ class SingleHeads(DependencyExperiment):
         names, relations = Names(self.data.layers, self.data.heads), self.data.relations
         arcs = {name: self._within_reach(own, name) for name, (own, _) in rows.items()}
         found = {name: Predictions(arcs[name], relations, predicted["heads"]) for name, (_, predicted) in rows.items()}
-        on_dev, trees = (tree_counts(arcs[name], rows[name][1]["in_trees"]) for name in ("dev", self._scored))
         encoders: tuple[EncoderOf, EncoderOf] = ("given", "random_init")
         given, random = (
             ChosenHeads(found[split_key("dev", of)], found[split_key(self._scored, of)], names, self.seed)
@@ -846,7 +855,10 @@ class SingleHeads(DependencyExperiment):
         control = random if len(random.dev.arcs) else None
         dev, scored, split = given.dev, given.scored, self.data.splits[self._scored]
         best = rows_of(given.best_heads(control, self.permutations), self.relations)
-        tree_table, scores = _trees(on_dev, trees, given)
+        scores: dict[str, Estimate] = {}
+        if self.trees:
+            on_dev, trees = (tree_counts(arcs[name], rows[name][1]["in_trees"]) for name in ("dev", self._scored))
+            tree_table, scores = _trees(on_dev, trees, given)
         unit: Unit = "fraction" if self.data.options.measured.sums_to_one else "ratio"
         role_table, shares = given.roles(confidence["given"], self.minimum, unit)
         tables = {
@@ -854,7 +866,7 @@ class SingleHeads(DependencyExperiment):
             "best_heads_by_length": rows_of(given.by_length(), self.relations),
             "heads": rows_of(given.all_heads(), self.relations),
             "roles": role_table,
-            "trees": tree_table,
+            **({"trees": tree_table} if self.trees else {}),
         }
         headline = ["heads.uas", "offset.uas"]
         hits = scored.found(dev.best(PLAIN))

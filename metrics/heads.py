@@ -38,32 +38,90 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
         lengths: Number of words of each sentence, `[batch]`.
 
     Returns:
-        Positions of the chosen words, int64 `[batch, n, 2, layers, heads]`, from 1; on a tie the first word, and -1
-        if all other words have weight zero, for instance because of a causal mask. Delimiters and the word itself are
-        never chosen. Values in the padding are arbitrary.
+        Positions of the chosen words, int64 `[batch, n, 2, layers, heads]`; see `MostAttended`.
     """
-    if not lengths.numel():  # this device has no sentence in this step
-        return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
-    words = _between_words(attention, lengths)
-    if words.dtype == torch.float32:
-        # Non-negative floats have the same order as their bits, and integers are compared faster.
-        words = words.view(torch.int32)
-    words.diagonal(dim1=-2, dim2=-1).fill_(-1)
-    # A transposed copy is faster than a maximum over columns, and `argmax` faster than `max`.
-    ways = [words, words.mT.contiguous()]
-    found = [way.argmax(-1, keepdim=True) for way in ways]
-    most = torch.cat([way.gather(-1, place) for way, place in zip(ways, found, strict=True)], dim=-1)
-    return (torch.cat(found, dim=-1) + 1).masked_fill_(most <= 0, -1).permute(0, 3, 4, 1, 2)
+    most = MostAttended(lengths)
+    most.add(attention)
+    return most.positions.long()
 
 
-def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
-    """Return a copy of the weights between words, `[batch, layers, heads, n, n]`; zeros in the padding."""
-    words = attention[..., 1:-1, 1:-1].clone(memory_format=torch.contiguous_format)
-    # A shorter sentence has its end delimiter before the padding.
-    short = (lengths < words.size(-1)).nonzero().squeeze(1)
-    words[short, :, :, lengths[short]] = 0
-    words[short, :, :, :, lengths[short]] = 0
-    return words
+class MostAttended:
+    """The most attended words of every word, found from blocks of rows of the attention of any length.
+
+    Args:
+        lengths: Number of words of each sentence, `[batch]`.
+    """
+
+    def __init__(self, lengths: Tensor) -> None:
+        self._lengths = lengths
+        self._found = self._peaks = self._strongest = lengths.new_empty(0)
+
+    def add(self, rows: Tensor, first: int = 0) -> None:
+        """Add rows, in the order of the words; each word must come in one of the blocks.
+
+        Args:
+            rows: Attention weights `[batch, layers, heads, from, n+2]`; positions are the start delimiter, the words
+                and the end delimiter. Rows of delimiters are not read.
+            first: Position of the first row.
+        """
+        if self._found.dim() == 1:
+            # All at once: small tensors kept from each block would split the memory between the blocks.
+            shape = *rows.shape[:3], rows.size(-1) - 2
+            self._found = self._lengths.new_full((*shape, 2), -1, dtype=torch.int32)
+            self._peaks = rows.new_zeros(shape)
+            self._strongest = rows.new_zeros(shape, dtype=torch.int32 if rows.dtype == torch.float32 else rows.dtype)
+        words, start = self._between_words(rows, first)
+        if not words.numel():  # delimiters alone, or no sentence on this device
+            return
+        own = slice(start, start + words.size(-2))
+        self._peaks[..., own] = words.amax(-1)
+        if words.dtype == torch.float32:
+            # Non-negative floats have the same order as their bits, and integers are compared faster.
+            words = words.view(torch.int32)
+        words.diagonal(start, dim1=-2, dim2=-1).fill_(-1)
+        # A transposed copy is faster than a maximum over columns, and `argmax` faster than `max`.
+        (place, most), (source, strongest) = _greatest(words), _greatest(words.mT.contiguous())
+        self._found[..., own, 0] = (place + 1).masked_fill_(most <= 0, -1)
+        before = self._found[..., 1]
+        before.copy_(torch.where(strongest > self._strongest, source + start + 1, before))
+        torch.maximum(self._strongest, strongest, out=self._strongest)
+
+    def _between_words(self, rows: Tensor, first: int) -> tuple[Tensor, int]:
+        """Return a copy of the weights between words, zeros in the padding, and the 0-based word of the first row."""
+        count = rows.size(-1) - 2
+        low, high = max(first, 1), min(first + rows.size(-2), count + 1)
+        words = rows[..., low - first : high - first, 1:-1].clone(memory_format=torch.contiguous_format)
+        # A shorter sentence has its end delimiter before the padding.
+        short = (self._lengths < count).nonzero().squeeze(1)
+        words[short, :, :, :, self._lengths[short]] = 0
+        ends = self._lengths[short] - (low - 1)
+        inside = (ends >= 0) & (ends < words.size(-2))
+        words[short[inside], :, :, ends[inside]] = 0
+        return words, low - 1
+
+    @property
+    def positions(self) -> Tensor:
+        """Return for each word the other word that it attends to most, and the other word that attends to it most.
+
+        They are positions from 1, int32 `[batch, n, 2, layers, heads]`. On a tie it is the first word, and -1 if all
+        other words have weight zero, for instance because of a causal mask. Delimiters and the word itself are never
+        chosen. Values in the padding are arbitrary.
+        """
+        return self._found.permute(0, 3, 4, 1, 2)
+
+    @property
+    def peaks(self) -> Tensor:
+        """Return the largest weight between words in each row, that of the word itself included.
+
+        It is `[batch, layers, heads, n]`, zeros in the padding.
+        """
+        return self._peaks
+
+
+def _greatest(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the index of the greatest number in the last dimension, on a tie the first, and the number."""
+    place = weights.argmax(-1, keepdim=True)
+    return place.squeeze(-1), weights.gather(-1, place).squeeze(-1)
 
 
 class RowPeaks(ExactMetric):
@@ -81,17 +139,14 @@ class RowPeaks(ExactMetric):
         self.add_state("peaks", torch.zeros(layers, heads, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("words", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, attention: Tensor, lengths: Tensor) -> None:
+    def update(self, peaks: Tensor, lengths: Tensor) -> None:
         """Add a batch of sentences.
 
         Args:
-            attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the n words.
+            peaks: Largest weight of each row, `[batch, layers, heads, n]`, from `MostAttended`.
             lengths: Number of words of each sentence, `[batch]`.
         """
-        if not lengths.numel():  # this device has no sentence in this step
-            return
-        rows = _between_words(attention, lengths).amax(-1)  # [batch, layers, heads, n]; zeros in the padding
-        self.peaks += (rows.float() * _FIXED).round().long().sum(dim=(0, 3))
+        self.peaks += (peaks.float() * _FIXED).round().long().sum(dim=(0, 3))
         self.words += lengths.sum()
 
     def compute(self) -> Tensor:
@@ -176,7 +231,8 @@ def permutation_p(
     rng = np.random.default_rng(seed)
     # Different codes for ROOT and for no prediction: neither matches anything when shuffled.
     gold = np.where(arcs.head > 0, arcs.head - arcs.word, _NOWHERE).astype(np.int16)
-    offsets = np.where(predicted > 0, predicted - arcs.word[:, None], -_NOWHERE).astype(np.int16)
+    offsets = np.subtract(predicted, arcs.word[:, None], dtype=np.int16, casting="unsafe")  # of at most 32,766 words
+    offsets[predicted <= 0] = -_NOWHERE
     values = np.empty(len(groups))
     progress = Progress("Permutation test of the heads", permutations * sum(map(np.count_nonzero, groups.values())))
     room = np.digitize(arcs.word - 1, _ROOM) * (len(_ROOM) + 1) + np.digitize(arcs.length - arcs.word, _ROOM)

@@ -9,7 +9,9 @@ const DEFAULTS = {
   text: 0, heads: "", drawing: "lines", delimiters: "shown", pieces: false, threshold: 10, top: 0, scale: "own", size: 0,
   arcs: "forward", clusters: true, saliency: "", direction: "from", word: -1, together: "each",
 };
-const view = { ...page.json("view"), state: { ...DEFAULTS }, chosen: [], hover: null, shown: null, drawing: null, decoded: new Map(), joined: {} };
+const given = page.json("view");
+if (given.texts.some(one => one.sink)) DEFAULTS.delimiters = "renormalised";
+const view = { ...given, state: { ...DEFAULTS }, chosen: [], hover: null, shown: null, drawing: null, decoded: new Map(), joined: {} };
 const by = id => document.getElementById(id);
 const text = () => view.texts[view.state.text];
 const grid = () => text().grids[view.state.pieces ? "pieces" : "words"];
@@ -636,6 +638,7 @@ function nextMatch() {
 /** Hold a word, or let it go where it is held already; bring it into sight. */
 function hold(position, direction) {
   const same = view.state.word === position && view.state.direction === direction;
+  if (text().steps && position >= text().steps) by("step").value = String(position);
   change({ word: same ? -1 : position, direction });
   for (const button of by("words").querySelectorAll("button")) button.setAttribute("aria-pressed", String(Number(button.dataset.position) === view.state.word));
   if (!same) scrollTo(position);
@@ -810,6 +813,9 @@ function setControls() {
   by("text-field").hidden = view.texts.length < 2;
   by("pieces-field").hidden = !one.grids.pieces;
   by("delimiters-field").hidden = !one.delimiters.length;
+  by("step-field").hidden = !one.steps;
+  Object.assign(by("step"), { min: one.steps, max: one.grids.words.names.length - 1, value: Math.max(state.word, one.steps) });
+  by("delimiters-name").textContent = one.sink ? "Delimiters and first token" : "Delimiters";
   by("arcs-field").hidden = !one.arcs.length;
   by("clusters-field").hidden = !one.clusters.length;
   by("saliency-field").hidden = !Object.keys(one.saliency).length;
@@ -936,6 +942,7 @@ function listenToControls() {
   by("pieces").addEventListener("change", () => { Object.assign(view.state, { pieces: by("pieces").checked, word: -1 }); open(); });
   by("clusters").addEventListener("change", () => { view.state.clusters = by("clusters").checked; listWords(); render(); remember(); });
   by("saliency").addEventListener("change", () => { view.state.saliency = by("saliency").value; listWords(); render(); remember(); });
+  by("step").addEventListener("input", () => { if (Number(by("step").value) !== view.state.word) hold(Number(by("step").value), "from"); });
   by("search").addEventListener("input", search);
   by("search").addEventListener("keydown", event => { if (event.key === "Enter") nextMatch(); });
   by("svg").addEventListener("click", () => page.save(exported("svg"), new Blob([svg(view.drawing)], { type: "image/svg+xml" })));

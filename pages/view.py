@@ -65,6 +65,10 @@ class View:
         quantity: Name of the values.
         unit: Unit of the values, `fraction` if a row sums to at most one.
         delimiters: Positions of delimiters.
+        sink: True if the first position takes the weight that heads have no use for, as in decoders. It counts as a
+            delimiter, and the page begins with delimiters hidden and rows that sum to one without them.
+        steps: Position of the first generated token, from which a slider goes through the steps of generation; 0 for a
+            text that was not generated.
         arcs: Arcs as (from, to, label) with positions; gold dependencies go from the dependent to its
             syntactic head.
         clusters: Mentions of each coreference cluster as (first position, position after the last).
@@ -86,6 +90,8 @@ class View:
     quantity: str = "attention"
     unit: str = "fraction"
     delimiters: Sequence[int] = ()
+    sink: bool = False
+    steps: int = 0
     arcs: Sequence[Arc] = ()
     clusters: Sequence[Sequence[Span]] = ()
     saliency: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -306,5 +312,6 @@ def _grid(view: View, name: str) -> dict[str, object]:
 
 def _text(view: View) -> dict[str, object]:
     """Return the fields of a view that the scripts of the page read."""
-    plain = ("title", "quantity", "unit", "layers", "heads", "delimiters", "arcs", "clusters", "saliency", "notes")
-    return {name: getattr(view, name) for name in plain}
+    plain = ("title", "quantity", "unit", "layers", "heads", "sink", "steps", "arcs", "clusters", "saliency", "notes")
+    delimiters = sorted({*view.delimiters, *([0] if view.sink else [])})
+    return {name: getattr(view, name) for name in plain} | {"delimiters": delimiters}

@@ -340,6 +340,7 @@ def store_view(folder: Path, item: int, quantity: str = "") -> View:
         quantity="cosine of hidden states" if hidden else titled(manifest.quantity),
         unit="ratio" if hidden else unit_of(manifest.quantity),
         delimiters=[0] * start + [len(words) - 1] * end,
+        sink=quantity == "attention" and "causal" in manifest.encoder,
         arcs=[(one - shift, two - shift, label) for one, two, label in text.arcs],
         clusters=[[(first - shift, last - shift) for first, last in cluster] for cluster in text.clusters],
         notes=[f"Encoder: {manifest.encoder['name']}.", *notes],

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from results.files import keep, kept
@@ -48,19 +50,26 @@ class Digests:
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
         """Return the SHA-256 of several files in hexadecimal, by path, in the order of `paths`."""
-        found: dict[Path, str] = {}
-        fresh: dict[str, dict[str, str]] = {}
-        for path in paths:
-            name, stamp = str(path.resolve()), _stamp(path)
-            if self._known.get(name, {}).get("stamp") != stamp and not fresh:
-                self._known |= self._read()  # another process may have written the index since
-            entry = self._known.get(name, {})
-            if entry.get("stamp") != stamp:
-                entry = fresh[name] = {"stamp": stamp, "sha256": file_digest(path)}
-            found[path] = entry["sha256"]
-        if fresh:
-            self._keep(fresh)
-        return found
+        stamps = {path: (str(path.resolve()), _stamp(path)) for path in paths}
+        new = self._changed(stamps)
+        if new:
+            self._known |= self._read()  # another process may have written the index since
+            new = self._changed(stamps)
+        if new:
+            with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:  # hashing releases the lock of Python
+                hashes = pool.map(file_digest, new)
+                self._keep(
+                    {
+                        name: {"stamp": new[path][1], "sha256": sha256}
+                        for (path, (name, _)), sha256 in zip(new.items(), hashes, strict=True)
+                    }
+                )
+        return {path: self._known[name]["sha256"] for path, (name, _) in stamps.items()}
+
+    def _changed(self, stamps: Mapping[Path, tuple[str, str]]) -> dict[Path, tuple[str, str]]:
+        """Return the entries, by path its full name and stamp, of files whose SHA-256 is not known."""
+        known = self._known
+        return {path: one for path, one in stamps.items() if known.get(one[0], {}).get("stamp") != one[1]}
 
     def remember(self, path: Path, sha256: str) -> None:
         """Store the SHA-256 of a file that the caller computed while writing it."""

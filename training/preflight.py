@@ -25,6 +25,7 @@ from rich.text import Text
 
 from attention.encoder import LoadedEncoder, offline, resolve
 from attention.extraction import jobs_of, missing_shards, passes
+from attention.long_inputs import find_most_attended
 from attention.specification import Items
 from attention.store import Manifest, Part, Store, store_key
 from datamodules.corpus import AttentionDataModule, CorpusDataModule, parts_of
@@ -226,9 +227,9 @@ def rehearse(
         stages: Stages of the run.
         checkpoint: Value of `--ckpt_path`.
     """
-    needs = Needs()
+    needs, streamed = Needs(), Needs(streams=True)
     for part in parts_of(data, AttentionDataModule):  # type: ignore[type-abstract]
-        part.make = needs
+        part.make = streamed if part.streams else needs
     module.trainer = trainer
     trainer.datamodule = data  # type: ignore[attr-defined]
     with report.part("set-up") as found:
@@ -257,6 +258,12 @@ def rehearse(
                 at_once = min(at_once, max((os.cpu_count() or 1) // torch.get_num_threads(), 1))
             took = timedelta(seconds=round(needs.seconds / (at_once * trainer.num_nodes)))
             found.append(f"about {took} of extraction on {trainer.world_size} × {needs.device}, by a sample")
+        if streamed.bytes:
+            took = timedelta(seconds=round(streamed.seconds))
+            found.append(
+                f"`store: stream`: {decimal(streamed.bytes)} are not written. One pass over all splits takes about "
+                f"{took}, by a sample" + (", and each epoch reads train and dev again" if "fit" in stages else "")
+            )
 
 
 class Needs:
@@ -264,13 +271,17 @@ class Needs:
 
     It writes nothing, and returns stores that hold only labels.
 
+    Args:
+        streams: True to time passes that keep the most attended words alone, as streams of long texts may have to.
+
     Attributes:
         bytes: Total size in bytes of the store files that are not on the disk yet.
         seconds: Estimated seconds of forward passes on one device; the time to write files is not added.
         device: Type of the device on which the forward passes were timed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, streams: bool = False) -> None:
+        self.streams = streams
         self.bytes, self.seconds, self.device = 0, 0.0, ""
         self._rate = 0.0  # seconds per piece, from the first store: all have the same encoder
         self._stores: dict[str, Store] = {}
@@ -289,7 +300,7 @@ class Needs:
         if folder.name in self._stores:
             return self._stores[folder.name]
         if encoder is not None:
-            self._rate = self._rate or seconds_of_a_piece(items, encoder)
+            self._rate = self._rate or seconds_of_a_piece(items, encoder, self.streams)
             missing = missing_shards(items, folder, digests)
             self.bytes += sum(map(items.bytes, missing))
             inputs = (items.inputs[item] for shard in missing for item in items.shards[shard])
@@ -312,12 +323,20 @@ class LabelStore(Store):
         self.labels, self.manifest = items.labels, manifest
 
 
-def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
-    """Return the measured time of forward passes over a random sample of the items, in seconds per word piece."""
+def seconds_of_a_piece(items: Items, encoder: LoadedEncoder, streams: bool = False) -> float:
+    """Return the measured time of forward passes over a random sample of the items, in seconds per word piece.
+
+    Args:
+        items: The items.
+        encoder: The encoder.
+        streams: True for passes that keep the most attended words alone.
+    """
     jobs = list(jobs_of(items, range(len(items.shards)), encoder.device.type))
     random.Random(0).shuffle(jobs)
     pieces, began = 0, time.perf_counter()
-    with closing(passes(encoder, items, jobs)) as running:
+    most = partial(find_most_attended, encoder, items)
+    run = ((job, most(job[1])) for job in jobs) if streams else passes(encoder, items, jobs)
+    with closing(run) as running:
         for (_, batch), _ in running:
             pieces += sum(len(items.inputs[item][part]) for item, part in batch)
             if (passed := time.perf_counter() - began) > ENOUGH:

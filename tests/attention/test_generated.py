@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from attention import Encoder, EncoderError
+from attention.words import generated_view
 from results import UserError
 from tests import tiny
 
@@ -32,6 +33,16 @@ def decoder(request: pytest.FixtureRequest) -> tuple[PreTrainedModel, PreTrained
         for parameter in model.parameters():
             parameter.normal_(0, 0.3, generator=generator)
     return model.eval(), tokenizer  # type: ignore[no-untyped-call]
+
+
+def test_a_view_has_a_row_for_each_step(decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast]) -> None:
+    found = Encoder.from_model(*decoder).generated(PROMPTS[0], tokens=4)
+    view, prompt = generated_view(found), found.sizes["to"] - 3
+    assert (len(view.words), view.steps, view.sink) == (prompt + 4, prompt, True)
+    assert list(view.words)[1:prompt] == found["to"].to_numpy()[1:prompt].tolist()
+    assert list(view.words)[prompt:] == found["from"].to_numpy().tolist()
+    assert (view.values[:, :, prompt:, :-1] == found.to_numpy()).all()
+    assert not view.values[:, :, :prompt].any()
 
 
 @pytest.mark.slow
@@ -60,11 +71,21 @@ def test_every_step_has_the_attention_of_generate(
                 row = torch.from_numpy(found.to_numpy()[layer, :, step])
                 torch.testing.assert_close(row[:, :length], weights[0, :, -1], rtol=0, atol=1e-6)
                 assert not row[:, length:].any()
-    # Read, and not generated.
-    text = str(tokenizer.decode(own.sequences[0, given.size(1) :]))
-    if tokenizer(text, add_special_tokens=False)["input_ids"] == own.sequences[0, given.size(1) :].tolist():
-        again = encoder.generated(PROMPTS[-1], continuation=text)
-        assert again.equals(found)
+
+
+def test_a_continuation_is_read_as_if_it_was_generated(
+    decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast],
+) -> None:
+    model, tokenizer = decoder
+    text, prompt = " the dogs sleep", tokenizer(PROMPTS[0])["input_ids"]
+    ids = [*prompt, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+    found = Encoder.from_model(model, tokenizer).generated(PROMPTS[0], continuation=text)
+    assert found["from"].to_numpy().tolist() == tokenizer.convert_ids_to_tokens(ids[len(prompt) :])
+    with torch.no_grad():
+        own = model(torch.tensor([ids[:-1]]), output_attentions=True).attentions
+    for layer, weights in enumerate(own):
+        rows = torch.from_numpy(found.to_numpy()[layer])
+        torch.testing.assert_close(rows, weights[0, :, len(prompt) - 1 :], rtol=0, atol=1e-6)
 
 
 def test_what_cannot_be_generated_is_refused(

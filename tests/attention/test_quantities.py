@@ -338,7 +338,9 @@ def test_every_quantity_is_that_of_a_slow_loop_padded_or_not(name: str) -> None:
     every = torch.eye(PADDED[0]).expand(2, -1, -1)
     for kind in QUANTITIES.values():
         bidirectional = name in NORMS
-        if kind.name in ("attention", "flow") or (kind.name in ("norms_residual", "effective") and not bidirectional):
+        if kind.name in ("attention", "attention_without_first", "flow") or (
+            kind.name in ("norms_residual", "effective") and not bidirectional
+        ):
             continue
         quantity, found = kind(parts, real, every), dict[int, Tensor]()
         capture_attention(
@@ -383,6 +385,24 @@ def test_mixed_vectors_sum_to_what_the_output_projection_returns(name: str) -> N
 
 
 SENTENCES = ["The foxglove jumps over the dogs .", "He overslept yesterday ."]
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_without_the_first_token_a_row_is_shared_by_the_others(name: str) -> None:
+    model = _model(name)
+    model.set_attn_implementation(NAME)
+    inputs = {"input_ids": torch.arange(4, 11)[None]}
+    raw, without = dict[int, Tensor](), dict[int, Tensor]()
+    capture_attention(model, inputs, raw.__setitem__, frozenset(range(3)))
+    quantity = QUANTITIES["attention_without_first"]((), torch.empty(0), torch.empty(0))
+    capture_attention(model, inputs, without.__setitem__, frozenset(range(3)), measure=quantity.maps)
+    for layer, head, row in np.ndindex(3, 4, 7):
+        weights = raw[layer][0, head, row].tolist()
+        rest = sum(weights[1:])
+        expected = weights if rest == 0 else [0.0, *(weight / rest for weight in weights[1:])]
+        assert without[layer][0, head, row].tolist() == pytest.approx(expected, abs=1e-6)
+    assert (without[1][0, :, 1:, 0] == 0).all()
+    assert bool((without[1][0, :, 0, 0] == 1).all()) is (name == "llama")
 
 
 @pytest.mark.parametrize("name", QUANTITIES)

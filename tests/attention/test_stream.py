@@ -15,9 +15,11 @@ from datamodules import CoreferenceDataModule, DependencyDataModule
 from heads import AntecedentHeads, SingleHeads
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from results import Result, UserError
+from tests import tiny
 from tests.trainers import scored, trained
 
 Make = Callable[..., DependencyDataModule]
+CONFIG = Path(__file__).parents[2] / "configs" / "decoders" / "heads.yaml"
 
 
 def run(module: Any, data: DependencyDataModule) -> Result:  # noqa: ANN401
@@ -34,11 +36,13 @@ def assert_scores_are_equal(one: Result, other: Result) -> None:
     ("module", "options"),
     [
         (lambda: SingleHeads(ensemble=3, permutations=9), {}),
+        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"options": Options(too_long="window")}),
+        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"random_init": True}),
         (lambda: SingleHeads(ensemble=1, permutations=9), {"options": Options(layers=(2,), quantity="norms")}),
         (AttentionOnlyProbe, {}),
         (StructuralDistanceProbe, {"hidden": (1,)}),
     ],
-    ids=["heads", "norms", "probe", "hidden"],
+    ids=["heads", "most attended", "random weights", "norms", "probe", "hidden"],
 )
 def test_scores_are_those_of_a_store(module: Callable[[], Any], options: dict[str, Any], make_data: Make) -> None:
     disk, stream = (run(module(), make_data(seed=0, store=store, **options)) for store in ("disk", "stream"))
@@ -78,6 +82,32 @@ def test_nothing_is_written_and_groups_are_the_passes_of_a_store(
     disk.setup("test")
     for item, weights in store.each("attention", range(0, len(store), 2)):
         assert torch.equal(weights, disk.stores["dev"].read("attention", item))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_gpt2, tiny.save_llama, tiny.save_mistral])
+def test_one_process_and_two_read_the_same_from_a_stream_and_a_store(
+    save: Callable[[Path], Path], run_config: Callable[..., Any], corpus: str, tmp_path: Path
+) -> None:
+    given = [
+        "test",
+        f"--config={CONFIG}",
+        f"--data.init_args.corpus={corpus}",
+        f"--data.init_args.encoder.name={save(tmp_path / 'encoder')}",
+        "--model.init_args.permutations=9",
+    ]
+    found = {}
+    for store, processes in (("stream", 1), ("stream", 2), ("disk", 3)):
+        cache = f"--data.init_args.cache={tmp_path / f'{store}{processes}'}"
+        options = [*given, cache, f"--data.init_args.store={store}"]
+        _, record, folder = run_config(*options, processes=processes, own_data=True)
+        written = list((tmp_path / f"{store}{processes}").rglob("*.safetensors"))
+        assert bool(written) == (store == "disk")
+        found[store, processes] = (
+            record["scores"],
+            {name: (folder / file).read_bytes() for name, file in record["tables"].items()},
+        )
+    assert found["stream", 1] == found["stream", 2] == found["disk", 3]
 
 
 def test_other_processes_cannot_read_a_stream(make_data: Make) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from metrics.attachment import ALL, PLAIN, Arcs, groups_of
-from metrics.heads import RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
+from metrics.heads import MostAttended, RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
 from processes.progress import Progress
 from results import Flags, Integers
 from tests.metrics.samples import arcs, random_arcs
@@ -63,14 +63,27 @@ class TestMostAttended:
         found = most_attended(torch.zeros(0, 2, 3, 2, 2), torch.zeros(0, dtype=torch.int64))
         assert found.shape == (0, 0, 2, 2, 3)
 
+    @pytest.mark.parametrize("size", [1, 2, 4, 8])
+    def test_blocks_of_rows_equal_the_whole(self, size: int) -> None:
+        lengths = torch.tensor((5, 1, 7, 2, 3))
+        attention = random_attention(lengths.tolist(), torch.float32)
+        whole, blocks = MostAttended(lengths), MostAttended(lengths)
+        whole.add(attention)
+        for first in range(0, attention.size(3), size):
+            blocks.add(attention[..., first : first + size, :], first)
+        real = (torch.arange(7) < lengths[:, None])[..., None, None, None]
+        assert torch.equal(blocks.positions * real, whole.positions * real)
+        assert torch.equal(blocks.peaks, whole.peaks)
+
 
 class TestRowPeaks:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
     def test_it_equals_a_loop(self, dtype: torch.dtype) -> None:
         lengths = (5, 1, 7, 2, 3)
         attention = random_attention(lengths, dtype, seed=1)
-        metric = RowPeaks(2, 3)
-        metric.update(attention, torch.tensor(lengths))
+        metric, most = RowPeaks(2, 3), MostAttended(torch.tensor(lengths))
+        most.add(attention)
+        metric.update(most.peaks, torch.tensor(lengths))
         for layer, head in np.ndindex(2, 3):
             total = 0.0
             for row, n in enumerate(lengths):
@@ -81,8 +94,9 @@ class TestRowPeaks:
     @pytest.mark.parametrize("weight", [2.0**-24, 0.333])
     def test_a_half_precision_weight_is_kept_whole(self, weight: float) -> None:
         attention = torch.full((1, 1, 1, 3, 3), weight, dtype=torch.float16)
-        metric = RowPeaks(1, 1)
-        metric.update(attention, torch.tensor([1]))
+        metric, most = RowPeaks(1, 1), MostAttended(torch.tensor([1]))
+        most.add(attention)
+        metric.update(most.peaks, torch.tensor([1]))
         assert metric.compute().item() == attention[0, 0, 0, 1, 1].item()
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from metrics.antecedent_selection import AntecedentCounts
 from metrics.attachment import Arcs
-from metrics.heads import RowPeaks
+from metrics.heads import MostAttended, RowPeaks
 from metrics.rows import ArcRows, ItemRows
 from results import Integers
 from tests.metrics.samples import (
@@ -135,7 +135,10 @@ def compute(batches: list[list[int]]) -> list[np.ndarray]:
         items.update(**item_rows(batch))
         add(one, batch, random_predictions(GOLD))
         add(several, batch, random_predictions(GOLD, 5))
-        peaks.update(*padded_attention(GOLD, batch))
+        attention, lengths = padded_attention(GOLD, batch)
+        most = MostAttended(lengths)
+        most.add(attention)
+        peaks.update(most.peaks, lengths)
         for document in batch:
             rng = np.random.default_rng(document)
             links = document % 10

@@ -250,6 +250,28 @@ def test_delimiters_are_hidden_and_rows_sum_to_one_again(show: Callable[..., Pag
     np.testing.assert_allclose(sums, 1, atol=1e-6)
 
 
+def test_a_decoder_begins_without_its_first_token(show: Callable[..., Page]) -> None:
+    page = show(make(sink=True, delimiters=(7,)), address="threshold=0")
+    assert page.input_value("#delimiters") == "renormalised"
+    assert page.inner_text("#delimiters-name") == "Delimiters and first token"
+    assert {end for _, _, end, _ in lines(page)} == set(range(6))  # of the words that are left
+    act(page, lambda: page.select_option("#delimiters", "shown"))
+    assert len({end for _, _, end, _ in lines(page)}) == 8
+
+
+def test_a_slider_goes_through_the_steps_of_generation(show: Callable[..., Page]) -> None:
+    page = show(make(steps=5, pieces=None), address="threshold=0")
+    slider = page.locator("#step")
+    assert [slider.get_attribute(name) for name in ("min", "max")] == ["5", "7"]
+    for position in (6, 7, 5):
+        act(page, lambda position=position: slider.fill(str(position)))  # type: ignore[misc]
+        assert page.locator("#words button[aria-pressed=true]").get_attribute("data-position") == str(position)
+        assert {start for start, _ in pairs(page)} == {position}
+    act(page, page.locator("#words button").nth(6).click)
+    assert slider.input_value() == "6"
+    assert show(make()).locator("#step-field").is_hidden()
+
+
 def test_pointing_at_a_word_shows_its_row_with_numbers(show: Callable[..., Page]) -> None:
     view = make()
     page = show(view, address="threshold=0")

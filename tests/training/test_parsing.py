@@ -335,7 +335,7 @@ def test_other_parsers_of_the_program_are_left_alone() -> None:
         (["--config=" + str(CONFIGS / "ablation_tau.yaml")], r"--model\.init_args\.ablation must be given\n$"),
         (
             ["--config=" + str(CONFIGS / "clark2019/heads.yaml"), "--data.init_args.options.quantity=norm"],
-            r"Expected one of 'attention', 'norms', .*\. Got value: norm\n$",
+            r"Expected one of 'attention', 'attention_without_first', .*\. Got value: norm\n$",
         ),
     ],
 )

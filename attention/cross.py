@@ -1,0 +1,141 @@
+"""Attention of the decoder of an encoder-decoder: to itself, and to what the encoder has read."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from attention.alignment import AlignedPieces, reduction, split_words
+from attention.capture import FLOAT32, NAME, capture_attention
+from attention.encoder import EncoderError, LoadedEncoder, load_config, load_whole, same_weights
+from results.errors import UserError, counted
+
+DecoderPart = Literal["decoder", "cross"]
+"""Attention of the decoder to its own words, or to the words of the source."""
+
+
+class DecoderAttention:
+    """The whole model of an encoder-decoder, which reads pairs of a source and a target.
+
+    A row belongs to a word of the target: it is the attention with which the word is predicted, from the position
+    before it.
+
+    Args:
+        encoder: The encoder of the same files.
+
+    Raises:
+        EncoderError: The model is no encoder-decoder, or its attention cannot be captured.
+    """
+
+    def __init__(self, encoder: LoadedEncoder) -> None:
+        self.encoder, source = encoder, encoder.source
+        config = load_config(source)
+        if not config.is_encoder_decoder:
+            raise EncoderError(
+                f"{source.spec.name} ({type(encoder.model).__name__}) is no encoder-decoder, so it has no attention "
+                "between two texts. Name one (T5, BART, …), or leave out `part`."
+            )
+        if source.spec.device_map is not None or config.decoder_start_token_id is None:
+            why = "is divided among devices" if source.spec.device_map else "has no decoder_start_token_id"
+            raise EncoderError(f"{source.spec.name} {why}, so its decoder cannot be read. Name another model.")
+        self.model: PreTrainedModel = load_whole(source).to(encoder.device)  # type: ignore[arg-type]
+        self.model.eval().requires_grad_(False)
+        self.start: int = config.decoder_start_token_id
+        inputs = self._inputs(torch.arange(1, 7, device=encoder.device), torch.arange(1, 5, device=encoder.device))
+        with torch.inference_mode():
+            own = self.model(**inputs, output_attentions=True, use_cache=False)
+        self.layers, name = len(own.cross_attentions), f"{source.spec.name} ({type(self.model).__name__})"
+        self.model.set_attn_implementation(NAME)
+        parts: tuple[tuple[DecoderPart, Sequence[Tensor]], ...] = (
+            ("decoder", own.decoder_attentions),
+            ("cross", own.cross_attentions),
+        )
+        for part, expected in parts:
+            found = self._capture(inputs, part)
+            if len(found) != len(expected) or not all(map(same_weights, found, expected)):
+                raise EncoderError(
+                    f"{name} computes the attention of its decoder outside transformers' attention interface, or in "
+                    "another order. Choose another architecture (T5, BART, …)."
+                )
+        if source.spec.scores == "float32":
+            self.model.set_attn_implementation(FLOAT32)
+
+    def attention(self, source: Sequence[str], target: Sequence[str], part: DecoderPart) -> xr.DataArray:
+        """Return the attention of the decoder while it predicts a target, over words.
+
+        Args:
+            source: Words that the encoder reads.
+            target: Words that the decoder predicts.
+            part: `cross` for attention to the source, `decoder` for attention to the target before each word.
+
+        Returns:
+            `[layer, head, from, to]`, float32, with the coordinates of `Encoder.attention`. `from` are the words of
+            the target and its end delimiter. `to` are the words and delimiters of the source; or the start tokens of
+            the decoder and the words of the target.
+
+        Raises:
+            UserError: A text is longer than the model takes.
+        """
+        read, written = split_words(self.encoder.tokenizer, [source, target])
+        for text, what in ((read, "source"), (written, "target")):
+            if len(text) > self.encoder.max_length:
+                raise UserError(
+                    f"The {what} has {counted(len(text), 'piece')}, but {self.encoder.source.spec.name} takes at most "
+                    f"{self.encoder.max_length}. Shorten it."
+                )
+        device = self.encoder.device
+        inputs = self._inputs(*(torch.from_numpy(text.ids).long().to(device) for text in (read, written)))
+        # What the decoder reads at a position is the piece before the one that it predicts there. A start delimiter of
+        # the tokenizer is predicted too, as in training; its row is left out.
+        shifted = np.concatenate([[0], written.positions[:-1]]).astype(np.int32)
+        rows, _ = reduction([written], "mean", device)
+        _, columns = reduction([read if part == "cross" else replace(written, positions=shifted)], "mean", device)
+        weights = torch.stack([(rows @ layer @ columns)[0] for layer in self._capture(inputs, part)]).cpu()
+        names, numbers = _named(self.encoder, written, target, False)
+        if part == "cross":
+            to, to_numbers = _named(self.encoder, read, source, True)
+        else:
+            starts = [self.start, *written.ids[written.positions == 0].tolist()]
+            to = [" ".join(self.encoder.tokenizer.convert_ids_to_tokens(starts)), *target]
+            to_numbers = [*range(len(target) + 1)]
+        coords: dict[str, Any] = {
+            "layer": range(1, len(weights) + 1),
+            "head": range(1, weights.size(1) + 1),
+            "from": names,
+            "to": to,
+            "from_word": ("from", numbers),
+            "to_word": ("to", to_numbers),
+        }
+        return xr.DataArray(
+            weights[:, :, numbers][..., to_numbers].numpy(), coords, ("layer", "head", "from", "to"), "attention"
+        )
+
+    def _inputs(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+        shifted = torch.cat([target.new_tensor([self.start]), target[:-1]])
+        ids = {"input_ids": source[None], "decoder_input_ids": shifted[None]}
+        return ids | {"attention_mask": torch.ones_like(source[None])}
+
+    def _capture(self, inputs: dict[str, Tensor], part: DecoderPart) -> list[Tensor]:
+        """Return the weights of each layer; the encoder's layers run first, then in each layer both of the decoder."""
+        calls = [self.encoder.layers + 2 * layer + (part == "cross") for layer in range(self.layers)]
+        found: list[Tensor] = []
+        capture_attention(self.model, inputs, lambda _, weights: found.append(weights), frozenset(calls))
+        return found
+
+
+def _named(
+    encoder: LoadedEncoder, text: AlignedPieces, words: Sequence[str], start: bool
+) -> tuple[list[str], list[int]]:
+    """Return the names and the numbers of the positions of a text that have a token; without the start if not asked."""
+    of_delimiter = {
+        place: encoder.tokenizer.convert_ids_to_tokens(text.ids[text.positions == place].tolist())
+        for place in (0, text.words + 1)
+    }
+    names = [" ".join(of_delimiter[0]), *words, " ".join(of_delimiter[text.words + 1])]
+    numbers = [place for place, name in enumerate(names) if (name or 0 < place <= text.words) and (start or place)]
+    return [names[place] for place in numbers], numbers

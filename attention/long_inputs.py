@@ -1,0 +1,134 @@
+"""The most attended words of inputs of any length: a layer's weights never exist as a whole, only blocks of rows.
+
+A decoder of 32 layers of 32 heads has 275 GB of attention to 8,192 tokens, but its most attended words are 0.1 GB.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attention.alignment import AlignedPieces
+from attention.capture import LayerCall, Mixture
+from attention.encoder import LoadedEncoder
+from attention.extraction import Allowance, check_sums, current, pad, read_layers
+from attention.specification import Items
+from attention.store import pack_weights, unpack_weights
+from metrics.heads import MostAttended
+
+BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
+"""Largest number of weights of a layer that exist at once, by kind of device; more if one word alone has more."""
+
+
+def find_most_attended(
+    encoder: LoadedEncoder, items: Items, batch: Sequence[tuple[int, int]]
+) -> list[tuple[Tensor, Tensor]]:
+    """Run the encoder once, and return the most attended words of some sentences, from weights as a store keeps them.
+
+    Of a long text that is read alone, blocks of rows are computed one after the other, if the quantity is raw attention
+    and the model calls transformers' attention function. They equal the rows of a store up to rounding.
+
+    Args:
+        encoder: The encoder.
+        items: Sentences that are cut into one part each.
+        batch: (Sentence, 0) pairs of the pass.
+
+    Returns:
+        For each sentence of n words, int32 `[n, 2, layers, heads]` and float32 `[layers, heads, n]`, on the CPU; see
+        `positions` and `peaks` of `MostAttended`.
+
+    Raises:
+        UserError: The attention of a word does not sum to 1.
+    """
+    parts = [items.inputs[item][part] for item, part in batch]
+    words, sizes = max(part.words for part in parts), (len(items.layers), len(items.heads))
+    positions = torch.empty(len(parts), words, 2, *sizes, dtype=torch.int32)
+    peaks = torch.empty(len(parts), *sizes, words)
+    lengths = torch.tensor([part.words for part in parts], device=encoder.device)
+
+    def keep(place: int, blocks: Iterable[tuple[int, Tensor]]) -> None:
+        most = MostAttended(lengths)
+        for first, maps in blocks:
+            most.add(unpack_weights(maps)[:, None], first)
+        positions[:, :, :, place], peaks[:, place] = most.positions[:, :, :, 0], most.peaks[:, 0]
+
+    with current(encoder.device):
+        raw, longest = items.extraction.options.quantity == "attention", max(map(len, parts))
+        if raw and len(parts) == 1 and _rows_of(encoder, longest) < longest:
+            _read_blocks(encoder, parts[0], items, keep)
+        else:
+            read_layers(encoder, parts, items, lambda place, maps: keep(place, [(0, maps)]))
+    return [
+        (position[: part.words], peak[..., : part.words])
+        for position, peak, part in zip(positions, peaks, parts, strict=True)
+    ]
+
+
+def _rows_of(encoder: LoadedEncoder, pieces: int) -> int:
+    """Return the number of rows of a block."""
+    return max(BLOCK.get(encoder.device.type, BLOCK["cuda"]) // (encoder.heads * pieces), 1)
+
+
+def _read_blocks(
+    encoder: LoadedEncoder,
+    part: AlignedPieces,
+    items: Items,
+    keep: Callable[[int, Iterable[tuple[int, Tensor]]], None],
+) -> None:
+    """Run the encoder once, and pass on the attention between words of each layer in blocks; see `read_layers`."""
+    options, inputs = items.extraction.options, pad([part], encoder)
+    worst, allowance = torch.zeros((), device=encoder.device), Allowance()
+
+    def packed(mixture: Mixture) -> Iterator[tuple[int, Tensor]]:
+        nonlocal worst
+        first_only = options.from_pieces == "first"
+        for first, words in word_rows(mixture, part, items.heads, _rows_of(encoder, len(part)), first_only):
+            words = words.to(encoder.device)  # from another one with a device_map
+            worst = torch.maximum(worst, (words.sum(-1) - 1).abs().max())
+            yield first, pack_weights(words, options.dtype)
+
+    def measure(layer: int, call: LayerCall) -> Tensor:
+        keep(items.layers.index(layer), packed(call.mixture))
+        allowance.check()
+        return worst  # nothing else is kept
+
+    encoder.capture(inputs, lambda *_: None, frozenset(items.layers), measure=measure)
+    check_sums(worst, encoder, options)
+
+
+def word_rows(
+    mixture: Mixture, part: AlignedPieces, heads: Sequence[int], most: int, first_only: bool = False
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the attention of words, some rows at a time; see `attention.alignment` for the reduction from pieces.
+
+    Args:
+        mixture: Attention of one layer to one input, without padding.
+        part: Pieces of the input.
+        heads: The heads.
+        most: Largest number of rows of pieces at once; more if one word has more.
+        first_only: True for rows of the first piece of each word, False for the mean over its pieces.
+
+    Yields:
+        Position of the first row, and weights `[1, heads, rows, n+2]`. The rows have ascending positions without gaps.
+    """
+    device = mixture.value.device
+    counts = np.bincount(part.positions, minlength=part.words + 2)
+    ends = np.cumsum(counts)
+    columns = torch.from_numpy(part.positions).long().to(device)  # with indices of 32 bits PyTorch is ten times slower
+    low = int(counts[0] == 0)  # the tokenizer may write no start delimiter
+    while low < part.words + 2 and counts[low]:
+        start = int(ends[low] - counts[low])
+        high = max(int(np.searchsorted(ends, start + most, side="right")), low + 1)
+        high = min(high, part.words + 2 - int(counts[-1] == 0))
+        weights = mixture.rows(slice(start, int(ends[high - 1])))
+        weights = weights if len(heads) == weights.size(1) else weights[:, list(heads)]
+        words = weights.new_zeros(*weights.shape[:3], part.words + 2).index_add_(3, columns, weights)
+        if first_only:
+            words = words[:, :, torch.from_numpy(ends[low:high] - counts[low:high] - start).to(device)]
+        elif words.size(2) > high - low:
+            pieces = torch.from_numpy(counts[low:high]).to(device)
+            rows = words.new_zeros(*words.shape[:2], high - low, words.size(3))
+            words = rows.index_add_(2, columns[start : int(ends[high - 1])] - low, words) / pieces[:, None]
+        yield low, words
+        low = high
