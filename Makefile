@@ -66,4 +66,5 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.view
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.quantities
+	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.devices

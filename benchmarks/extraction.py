@@ -72,7 +72,7 @@ class BareForward:
 
     def __init__(self, encoder: Encoder, items: Items) -> None:
         self._model = AutoModel.from_pretrained(
-            encoder.source.folder, attn_implementation="sdpa", dtype=torch.float32
+            encoder.source.folder, attn_implementation="sdpa", dtype=encoder.model.dtype
         ).eval()
         self._inputs = [
             pad([items.inputs[item][part] for item, part in batch], encoder) for batch in shard_batches(items)

@@ -1,17 +1,18 @@
-"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit,distances} CACHE TRAIN [--dev DEV] …`.
+"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit,distances,heads} CACHE TRAIN …`.
 
 Prints one line of JSON: `startup_s`, from the start of the process to the first line of the job, `ready_s`, from
 entering the datamodule's `setup` to its end, and under `fit` `fit_s`, one epoch of training with its validation. Under
 `distances` TRAIN is a corpus of texts, of which `--limit` segments are read, and `test_s` a whole test of all distances
-between heads.
+between heads. Under `heads` it is a whole test of single heads, streamed, scored on TRAIN; DEV is the test split.
 """
 
 import argparse
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
@@ -20,6 +21,7 @@ from analysis import AttentionAnalyses, Clusters, Surface
 from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
 from datamodules import DependencyDataModule, TextDataModule, TextSource, VectorSpec
+from heads import SingleHeads
 from probes import AttentionOnlyProbe
 
 
@@ -78,17 +80,31 @@ def test_distances(data: TextDataModule) -> None:
     _quiet_trainer().test(AttentionAnalyses([Surface(), Clusters()]), datamodule=data, verbose=False)
 
 
+def run_heads(cache: Path, files: Mapping[str, Path], encoder: EncoderSpec, store: Literal["disk", "stream"]) -> None:
+    """Single heads on the CPU, chosen and scored on dev, without trees and ensembles; nothing written or said."""
+    corpus = {split: str(path) for split, path in files.items()}
+    data = DependencyDataModule(corpus, encoder=encoder, cache=str(cache), store=store)
+    module = SingleHeads(mode="paper", permutations=1, ensemble=1, trees=False)
+    _quiet_trainer().test(module, datamodule=data, verbose=False)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.job")
-    parser.add_argument("kind", choices=("setup", "fit", "distances"))
+    parser.add_argument("kind", choices=("setup", "fit", "distances", "heads"))
     parser.add_argument("cache", type=Path)
     parser.add_argument("train")
     parser.add_argument("--dev", type=Path)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--quantity", default="attention")
+    parser.add_argument("--encoder", default=EncoderSpec.name)
     parser.add_argument("--started", type=float, default=time.monotonic(), help="monotonic clock before the process")
     given = parser.parse_args(arguments)
+    if given.kind == "heads":
+        begun = time.monotonic()
+        run_heads(given.cache, {"dev": Path(given.train), "test": given.dev}, EncoderSpec(given.encoder), "stream")
+        print(json.dumps({"test_s": time.monotonic() - begun}))
+        return 0
     data: TextDataModule | DependencyDataModule
     if given.kind == "distances":
         data = TextDataModule([TextSource(given.train, packing="pairs", limit=given.limit)], cache=str(given.cache))

@@ -77,13 +77,14 @@ class Ended:
 
 
 def run_job(
-    kind: Literal["setup", "fit", "distances"],
+    kind: Literal["setup", "fit", "distances", "heads"],
     cache: Path,
     *,
     train: Path | str,
     dev: Path | None = None,
     limit: int | None = None,
     quantity: str = "attention",
+    encoder: Path | None = None,
 ) -> Ended:
     """Run `benchmarks.job` in a fresh process, as a user's run would be.
 
@@ -93,6 +94,7 @@ def run_job(
     command = [sys.executable, "-m", "benchmarks.job", kind, str(cache), str(train)]
     command += ["--dev", str(dev)] if dev is not None else []
     command += ["--limit", str(limit)] if limit is not None else []
+    command += ["--encoder", str(encoder)] if encoder is not None else []
     command += ["--quantity", quantity, "--started", str(time.monotonic())]
     root = Path(__file__).resolve().parent.parent
     with (

@@ -26,6 +26,7 @@ from benchmarks import (
     probe_training,
     quantities,
     store,
+    streaming,
     surface,
 )
 from benchmarks.extraction import TimedExtraction
@@ -71,6 +72,10 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
     store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
     heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
+    streaming: (
+        dict.fromkeys(("to_bare_forward", "all_layers_to_bare_forward", "stream_over_store"), ""),
+        {"sentences": 30},
+    ),
     adversary: (
         {
             "over_reference": "reference_s / search_s",
@@ -116,6 +121,24 @@ def test_peaks_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch)
     _, ratios, figures = measured(extraction.main, "--limit", "10")
     assert ratios == {"peak_rss_large_over_small": 1.05}
     assert (figures["peak_rss_mb_small"], figures["peak_rss_mb_large"]) == (400, 420)
+
+
+def test_peaks_of_streams_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    for stage in ("_against_forward", "_against_store"):
+        monkeypatch.setattr(streaming, stage, lambda *_: None)
+    monkeypatch.setattr(streaming, "decoder", lambda *_, **__: resolve(EncoderSpec()).folder)
+    monkeypatch.setattr(streaming, "LONG", 400)
+    read: list[list[int]] = []
+
+    def ran(kind: str, _: Path, *, train: Path, dev: Path, encoder: Path | None = None) -> Ended:
+        read.append([len(sentence) for sentence in read_treebank(train).sentences])
+        return Ended({}, 500.0 + max(read[-1]))
+
+    monkeypatch.setattr(streaming, "run_job", ran)
+    _, _, figures = measured(streaming.main)
+    assert [len(lengths) for lengths in read] == [200, 2000, 20, 1]
+    assert 300 < read[-1][0] < 400
+    assert figures["long_over_short_mb"] == read[-1][0] - max(read[-2])
 
 
 def test_peaks_of_distances_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:

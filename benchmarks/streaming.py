@@ -1,0 +1,151 @@
+"""Attention on forward passes alone: against bare passes, and against a store; peaks of memory, of a long text too.
+
+`python -m benchmarks.streaming [--json FILE]`
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from transformers import AutoTokenizer, LlamaConfig, LlamaModel, PreTrainedModel
+
+from attention import Encoder, EncoderSpec, Options, resolve
+from attention.extraction import in_order
+from attention.stream import Stream, make_stream
+from benchmarks.extraction import BareForward, TimedExtraction
+from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
+from benchmarks.job import run_heads
+from benchmarks.memory import run_job
+from corpora.conllu import read_treebank
+from corpora.sentence import Sentence
+from results.digests import Digests
+
+SMALL, LARGE, LONG = 200, 2000, 8192
+"""Sentences of the two files whose peaks of memory are compared, and pieces of the long text."""
+
+
+def decoder(folder: Path, *, layers: int, heads: int, size: int, longest: int = 1024) -> Path:
+    """Save a decoder of Llama's shape with random weights and the tokenizer of the default encoder."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve(EncoderSpec()).folder)
+    tokenizer.model_max_length = longest
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size,
+        intermediate_size=4 * size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=longest,
+    )
+    model: PreTrainedModel = LlamaModel(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def measure(settings: Settings, folder: Path, report: Report) -> None:
+    """Streams against bare forward passes and against a store; peaks of memory."""
+    treebanks = Treebanks.choose(settings, folder)
+    report.figure("corpus", treebanks.corpus, "its dev split")
+    _against_forward(treebanks, settings, folder, report)
+    _against_store(treebanks, settings, folder, report)
+    if settings.memory:
+        _memory(treebanks, folder, report)
+
+
+class Streamed:
+    """The most attended words of every sentence, of some layers, on forward passes alone."""
+
+    def __init__(self, treebank: Path, encoder: Encoder, folder: Path, options: Options) -> None:
+        self.items = TimedExtraction(treebank, encoder, folder, options).items()
+        stream = make_stream(self.items, folder, Digests(folder), encoder)
+        assert isinstance(stream, Stream)
+        self._stream = stream
+
+    def __call__(self) -> None:
+        """Run all passes once."""
+        for _ in in_order(self._stream.most_attended, self._stream.groups, self._stream.workers):
+            pass
+
+
+def _against_forward(treebanks: Treebanks, settings: Settings, folder: Path, report: Report) -> None:
+    encoder = Encoder(str(decoder(folder / "decoder", layers=12, heads=12, size=384)))
+    one = Streamed(treebanks.dev, encoder, folder, Options(layers=(encoder.layers,)))
+    every = Streamed(treebanks.dev, encoder, folder, Options())
+    bare = BareForward(encoder, every.items)
+    seconds = alternate(settings.rounds, bare=timed(bare), one=timed(one), every=timed(every))
+    report.figure("sentences", len(one.items), "read")
+    report.seconds(
+        "bare_forward_s", seconds["bare"], "bare sdpa passes of a decoder of 12 layers over the same batches"
+    )
+    report.ratio(
+        "to_bare_forward", seconds["one"], seconds["bare"], "most attended words of its last layer ÷ the bare passes"
+    )
+    report.ratio("all_layers_to_bare_forward", seconds["every"], seconds["bare"], "those of all 12 layers ÷ the same")
+
+
+def _against_store(treebanks: Treebanks, settings: Settings, folder: Path, report: Report) -> None:
+    files = {"dev": treebanks.dev, "test": first_sentences([treebanks.small], folder / "test.conllu", LARGE // 2)}
+
+    def heads(store: Literal["disk", "stream"]) -> None:
+        with TemporaryDirectory(dir=folder) as cache:
+            run_heads(Path(cache), files, EncoderSpec(), store)
+
+    seconds = alternate(settings.rounds, disk=timed(lambda: heads("disk")), stream=timed(lambda: heads("stream")))
+    report.ratio(
+        "stream_over_store",
+        seconds["stream"],
+        seconds["disk"],
+        "the heads experiment, without trees and ensembles, streamed ÷ extracted and read",
+        wanted="≤ 1.0",
+    )
+    report.seconds("streamed_heads_s", seconds["stream"], "the heads experiment, streamed")
+
+
+def _memory(treebanks: Treebanks, folder: Path, report: Report) -> None:
+    test = first_sentences([treebanks.dev], folder / "few.conllu", 20)
+    peaks = []
+    for size, most in (("small", SMALL), ("large", LARGE)):
+        train = first_sentences([treebanks.large], folder / f"heads-{size}.conllu", most)
+        peaks.append(run_job("heads", folder, train=train, dev=test).peak_mb)
+        report.figure(
+            f"peak_rss_mb_{size}", peaks[-1], f"peak anonymous memory of the experiment on {most:,} sentences"
+        )
+    report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
+    model = decoder(folder / "long", layers=32, heads=32, size=256, longest=LONG)
+    text = joined(treebanks.dev, folder / "long.conllu", Encoder(str(model)), LONG)
+    short, long = (run_job("heads", folder, train=train, dev=test, encoder=model).peak_mb for train in (test, text))
+    report.figure("peak_rss_mb_short", short, "peak of 20 sentences through 1,024 heads: weights and program")
+    report.figure("peak_rss_mb_long", long, f"peak of one text of about {LONG:,} pieces through the same heads")
+    report.figure("long_over_short_mb", long - short, "the difference of the two", wanted="≤ 1,000")
+
+
+def joined(treebank: Path, target: Path, encoder: Encoder, pieces: int) -> Path:
+    """Write sentences of a treebank as one, of at most so many pieces; their roots become its roots."""
+    kept = list[Sentence]()
+    sentences = read_treebank(treebank).sentences * 8  # more than enough
+    pieces -= 2  # delimiters
+    for sentence in sentences:
+        words = encoder.tokenizer(list(sentence.words), is_split_into_words=True, add_special_tokens=False)
+        pieces -= len(words["input_ids"])
+        if pieces < 0:
+            break
+        kept.append(sentence)
+    lines, before = [], 0
+    for sentence in kept:
+        for number, (word, head, relation) in enumerate(
+            zip(sentence.words, sentence.heads, sentence.relations, strict=True), before + 1
+        ):
+            lines.append(f"{number}\t{word}\t_\t_\t_\t_\t{head + before if head else 0}\t{relation}\t_\t_")
+        before += len(sentence)
+    target.write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    return target
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run("streaming", measure, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
