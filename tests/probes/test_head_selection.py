@@ -366,7 +366,8 @@ def test_what_a_probe_reads_is_any_collection(reads: Collection[str], make_data:
 def test_what_no_batch_holds_is_refused_with_what_there_is(reads: Collection[str], make_data: MakeData) -> None:
     own: type[HeadSelectionProbe] = type("Own", (AttentionOnlyProbe,), {"reads": reads})
     with pytest.raises(
-        TypeError, match=r"Own\.reads names '.*', but the fields of a batch are attention, hidden, vectors"
+        TypeError,
+        match=r"Own\.reads names '.*', but the fields of a batch are attention, hidden, most_attended, vectors",
     ):
         trainer().fit(own(), datamodule=make_data())
 
