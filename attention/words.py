@@ -402,8 +402,9 @@ class Encoder(LoadedEncoder):
         read, rows = whole[:, :-1], list[NDArray[np.float32]]()
         self.capture(
             {"input_ids": read, "attention_mask": torch.ones_like(read)},
-            lambda _, weights: rows.append(weights[0, :, len(first) - 1 :].cpu().numpy().copy()),
+            lambda _, weights: rows.append(weights[0].cpu().numpy().copy()),
             frozenset(range(self.layers)),
+            measure=lambda _, call: call.mixture.rows(slice(len(first) - 1, None)),
         )
         names = self.tokenizer.convert_ids_to_tokens(whole[0].tolist())
         coords = {

@@ -301,7 +301,8 @@ class Needs:
             return self._stores[folder.name]
         if encoder is not None:
             self._rate = self._rate or seconds_of_a_piece(items, encoder, self.streams)
-            missing = missing_shards(items, folder, digests)
+            every = range(len(items.shards))  # a stream reads no store that may be there
+            missing = every if self.streams else missing_shards(items, folder, digests)
             self.bytes += sum(map(items.bytes, missing))
             inputs = (items.inputs[item] for shard in missing for item in items.shards[shard])
             self.seconds += self._rate * sum(len(part) for parts in inputs for part in parts)
