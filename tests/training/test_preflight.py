@@ -159,6 +159,20 @@ def shards(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.safetensors"))
 
 
+@pytest.mark.slow
+def test_a_stream_needs_time_and_no_disk(
+    flown: Callable[[list[str]], Said], bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    command = arguments(
+        ROOT / "configs/decoders/heads.yaml", "sample", bert, str(tmp_path / "stores"), tmp_path / "runs"
+    )
+    code, table, errors = flown([*command, "--data.init_args.options.too_long=window"])
+    assert (code, errors) == (0, "")
+    assert "are not written. One pass over all splits takes about 0:00:" in table
+    assert not any(name.endswith(".safetensors") for name in left(tmp_path))
+
+
 @pytest.mark.parametrize("random_init", [False, True])
 def test_the_bytes_that_are_missing_are_those_that_are_written(
     random_init: bool, make_data: Callable[..., DependencyDataModule], tmp_path: Path
