@@ -163,7 +163,7 @@ def shards(folder: Path) -> list[Path]:
 def test_a_stream_needs_time_and_no_disk(
     flown: Callable[[list[str]], Said], bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
     command = arguments(
         ROOT / "configs/decoders/heads.yaml", "sample", bert, str(tmp_path / "stores"), tmp_path / "runs"
     )
