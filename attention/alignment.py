@@ -92,6 +92,24 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
     return found
 
 
+def named_positions(
+    tokenizer: PreTrainedTokenizerFast, parts: Sequence[AlignedPieces], words: Sequence[str]
+) -> tuple[list[str], list[int]]:
+    """Return the names and the numbers of the positions of a text: its words, and the delimiters that it has.
+
+    Args:
+        tokenizer: Tokenizer of the pieces.
+        parts: Parts of the text.
+        words: Its words.
+    """
+    first, last = parts[0], parts[-1]
+    start, end = first.ids[first.positions == 0], last.ids[last.positions == last.words + 1]
+    before, after = (" ".join(tokenizer.convert_ids_to_tokens(ids.tolist())) for ids in (start, end))
+    names = [*([before] if before else []), *words, *([after] if after else [])]
+    low = 0 if before else 1
+    return names, list(range(low, low + len(names)))
+
+
 def _encode(tokenizer: PreTrainedTokenizerFast, words: list[list[str]]) -> BatchEncoding:
     encoded: BatchEncoding = tokenizer(
         words,

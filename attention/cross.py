@@ -10,7 +10,7 @@ import xarray as xr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.alignment import AlignedPieces, reduction, split_words
+from attention.alignment import named_positions, reduction, split_words
 from attention.capture import FLOAT32, NAME, capture_attention
 from attention.encoder import EncoderError, LoadedEncoder, load_config, load_whole, same_weights
 from results.errors import UserError, counted
@@ -96,9 +96,11 @@ class DecoderAttention:
         rows, _ = reduction([written], "mean", device)
         _, columns = reduction([read if part == "cross" else replace(written, positions=shifted)], "mean", device)
         weights = torch.stack([(rows @ layer @ columns)[0] for layer in self._capture(inputs, part)]).cpu()
-        names, numbers = _named(self.encoder, written, target, False)
+        names, numbers = named_positions(self.encoder.tokenizer, [written], target)
+        if numbers[0] == 0:
+            names, numbers = names[1:], numbers[1:]
         if part == "cross":
-            to, to_numbers = _named(self.encoder, read, source, True)
+            to, to_numbers = named_positions(self.encoder.tokenizer, [read], source)
         else:
             starts = [self.start, *written.ids[written.positions == 0].tolist()]
             to = [" ".join(self.encoder.tokenizer.convert_ids_to_tokens(starts)), *target]
@@ -126,16 +128,3 @@ class DecoderAttention:
         found: list[Tensor] = []
         capture_attention(self.model, inputs, lambda _, weights: found.append(weights), frozenset(calls))
         return found
-
-
-def _named(
-    encoder: LoadedEncoder, text: AlignedPieces, words: Sequence[str], start: bool
-) -> tuple[list[str], list[int]]:
-    """Return the names and the numbers of the positions of a text that have a token; without the start if not asked."""
-    of_delimiter = {
-        place: encoder.tokenizer.convert_ids_to_tokens(text.ids[text.positions == place].tolist())
-        for place in (0, text.words + 1)
-    }
-    names = [" ".join(of_delimiter[0]), *words, " ".join(of_delimiter[text.words + 1])]
-    numbers = [place for place, name in enumerate(names) if (name or 0 < place <= text.words) and (start or place)]
-    return [names[place] for place in numbers], numbers

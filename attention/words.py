@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import AlignedPieces, AlignmentError
+from attention.alignment import AlignedPieces, AlignmentError, named_positions
 from attention.cross import DecoderAttention, DecoderPart
 from attention.encoder import EncoderError, LoadedEncoder
 from attention.extraction import extract
@@ -418,17 +418,10 @@ class Encoder(LoadedEncoder):
 
     def _tokens(self, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
         """Return the names of the positions with a token, and the number of the word of each."""
-
-        def tokens_of(ids: NDArray[np.int32]) -> list[str]:
-            return list(self.tokenizer.convert_ids_to_tokens(ids.tolist()))
-
-        first, last = items.inputs[item][0], items.inputs[item][-1]
-        if over == "pieces":
-            return tokens_of(first.ids), first.positions.tolist()
-        start = tokens_of(first.ids[first.positions == 0])
-        end = tokens_of(last.ids[last.positions == last.words + 1])
-        names = [*([" ".join(start)] if start else []), *words, *([" ".join(end)] if end else [])]
-        return names, list(range(0 if start else 1, len(words) + (2 if end else 1)))
+        if over == "words":
+            return named_positions(self.tokenizer, items.inputs[item], words)
+        only = items.inputs[item][0]
+        return list(self.tokenizer.convert_ids_to_tokens(only.ids.tolist())), only.positions.tolist()
 
 
 def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:

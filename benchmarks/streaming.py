@@ -24,14 +24,14 @@ SMALL, LARGE, LONG = 200, 2000, 8192
 """Sentences of the two files whose peaks of memory are compared, and pieces of the long text."""
 
 
-def decoder(folder: Path, *, layers: int, heads: int, size: int, longest: int = 1024) -> Path:
+def decoder(folder: Path, *, layers: int, heads: int, size: int, inner: int | None = None, longest: int = 1024) -> Path:
     """Save a decoder of Llama's shape with random weights and the tokenizer of the default encoder."""
     tokenizer = AutoTokenizer.from_pretrained(resolve(EncoderSpec()).folder)
     tokenizer.model_max_length = longest
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=size,
-        intermediate_size=4 * size,
+        intermediate_size=inner or 4 * size,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
@@ -60,11 +60,14 @@ class Streamed:
         self.items = TimedExtraction(treebank, encoder, folder, options).items()
         stream = make_stream(self.items, folder, Digests(folder), encoder)
         assert isinstance(stream, Stream)
-        self._stream = stream
+        self._stream, self._groups = stream, list(stream.groups)
 
-    def __call__(self) -> None:
-        """Run all passes once."""
-        for _ in in_order(self._stream.most_attended, self._stream.groups, self._stream.workers):
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __call__(self, share: slice = slice(None)) -> None:
+        """Run all passes once, or a share of them."""
+        for _ in in_order(self._stream.most_attended, self._groups[share], self._stream.workers):
             pass
 
 

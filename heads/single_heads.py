@@ -107,7 +107,7 @@ class Predictions:
 
         A prediction is missing if no other word of the sentence has any weight.
         """
-        return int(np.count_nonzero(self.predicted[self.arcs.length > 1] < 0))
+        return int(np.count_nonzero(self.predicted < 0, axis=1)[self.arcs.length > 1].sum())
 
     def found(self, predictor: int) -> tuple[Floats, Floats]:
         """Return two arrays of the hits of one predictor, each float64 `[words]`.

@@ -231,15 +231,21 @@ def permutation_p(
     rng = np.random.default_rng(seed)
     # Different codes for ROOT and for no prediction: neither matches anything when shuffled.
     gold = np.where(arcs.head > 0, arcs.head - arcs.word, _NOWHERE).astype(np.int16)
-    offsets = np.subtract(predicted, arcs.word[:, None], dtype=np.int16, casting="unsafe")  # of at most 32,766 words
-    offsets[predicted <= 0] = -_NOWHERE
+
+    def offsets(rows: NDArray[np.integer]) -> NDArray[np.int16]:
+        """Offset from some words to the word that each predictor chooses, `[K, words]`."""
+        found = np.empty((predicted.shape[1], len(rows)), np.int16)
+        for column, own in zip(predicted.T, found, strict=True):
+            own[:] = np.where(column[rows] > 0, column[rows] - arcs.word[rows], -_NOWHERE)
+        return found
+
     values = np.empty(len(groups))
     progress = Progress("Permutation test of the heads", permutations * sum(map(np.count_nonzero, groups.values())))
     room = np.digitize(arcs.word - 1, _ROOM) * (len(_ROOM) + 1) + np.digitize(arcs.length - arcs.word, _ROOM)
     for place, (words, reached) in enumerate(zip(groups.values(), observed, strict=True)):
         rows = np.flatnonzero(words)
         rows = rows[np.argsort(room[rows], kind="stable")]
-        columns, inside, alike = np.ascontiguousarray(offsets[rows].T), gold[rows], room[rows]
+        columns, inside, alike = offsets(rows), gold[rows], room[rows]
         # A shuffle changes something if two words of one class differ in their offset.
         order = np.lexsort((inside, alike))
         if not ((np.diff(inside[order]) != 0) & (np.diff(alike[order]) == 0)).any():

@@ -9,10 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 from torchmetrics import Metric
 
 from metrics.attachment import Arcs
-from results.errors import counted
+from results.errors import UserError, counted
+
+LONGEST = 32_766
+"""Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
 
 
 class ExactMetric(Metric):
@@ -94,9 +98,12 @@ class ItemRows(ExactMetric):
         Raises:
             ValueError: An item was added more than once.
         """
-        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
-        rows: NDArray[Any] = (torch.cat(parts) if parts else self._nothing()).cpu().numpy()
-        rows = rows[np.lexsort(rows[:, : self.keys].T[::-1])]
+        parts = [part.cpu().numpy() for part in ([self.rows] if isinstance(self.rows, Tensor) else self.rows)]
+        parts = parts or [self._nothing().cpu().numpy()]
+        place = np.argsort(np.lexsort(np.concatenate([part[:, : self.keys] for part in parts]).T[::-1]))
+        rows: NDArray[Any] = np.empty((len(place), parts[0].shape[1]), parts[0].dtype)
+        for end, part in zip(accumulate(map(len, parts)), parts, strict=True):
+            rows[place[end - len(part) : end]] = part  # sorted without a second copy of all rows
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
             raise ValueError(
@@ -174,15 +181,18 @@ class GoldArcs(Protocol):
 
 
 class ArcRows(ItemRows):
-    """Metric that gathers, for every word, its gold arc and named predictions, as int32.
+    """Metric that gathers, for every word, its gold arc and named predictions.
 
-    Keyword arguments give the width of each prediction by name: None for one number per word, k for k numbers.
+    Keyword arguments give the width of each prediction by name: None for one number per word, k for k numbers. Numbers
+    of one per word are kept as int32. Of k per word, which are most of the memory, two int16 share an int32: no
+    backend of torch.distributed gathers int16.
     """
 
     def __init__(self, **predicted: int | None) -> None:
         gold = dict.fromkeys(("length", "head", "relation", "punctuation"))
-        # int32: half the bytes of int64, and enough.
-        super().__init__({**gold, **predicted}, keys=("sentence", "word"), dtype=torch.int)
+        kept = {name: None if width is None else (width + 1) // 2 for name, width in predicted.items()}
+        super().__init__({**gold, **kept}, keys=("sentence", "word"), dtype=torch.int)
+        self._several = {name: width for name, width in predicted.items() if width is not None}
 
     def add(self, batch: GoldArcs, **predicted: Tensor) -> None:
         """Add the gold arcs of a batch, and the predictions for its words; the padding is left out.
@@ -190,8 +200,16 @@ class ArcRows(ItemRows):
         Args:
             batch: Sentences with gold arcs.
             **predicted: Predictions by name, `[batch, n]` or `[batch, n, width]`.
+
+        Raises:
+            UserError: A sentence has more than 32,766 words.
         """
         heads = batch.heads
+        if heads.size(1) > LONGEST:
+            raise UserError(
+                f"Sentence {int(batch.index[batch.lengths.argmax()]) + 1:,} of a split has {heads.size(1):,} words, "
+                f"but arcs are scored in sentences of at most {LONGEST:,} words. Cut it into several sentences."
+            )
         word = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
         length = batch.lengths.long()[:, None].expand_as(heads)
         columns = {
@@ -201,17 +219,24 @@ class ArcRows(ItemRows):
             "head": heads,
             "relation": batch.relations,
             "punctuation": batch.punctuation,
-            **predicted,
+            **{name: _paired(column) if name in self._several else column for name, column in predicted.items()},
         }
         real = word <= length
         self.update(**{name: column[real] for name, column in columns.items()})
 
     def arcs(self) -> tuple[Arcs, dict[str, NDArray[Any]]]:
-        """Return all gold arcs, and the predictions by name, `[words]` or `[words, width]`; reset the metric.
+        """Return all gold arcs, and the predictions by name, `[words]` or int16 `[words, width]`; reset the metric.
 
         Raises:
             ValueError: A sentence was added more than once.
         """
         found = self.take()
         gold = {name: found.pop(name).astype(np.int64) for name in ("sentence", "word", "length", "head", "relation")}
+        for name, width in self._several.items():
+            found[name] = found[name].view(np.int16)[:, :width]
         return Arcs(**gold, punctuation=found.pop("punctuation").astype(np.bool_)), found
+
+
+def _paired(values: Tensor) -> Tensor:
+    """Return small integers `[..., k]` as int16, two in each int32; a zero follows an odd number of them."""
+    return pad(values.short(), (0, values.size(-1) % 2)).view(torch.int)

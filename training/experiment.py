@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pytorch_lightning import LightningModule
 
+from attention.extraction import return_free_memory
 from datamodules.corpus import CorpusDataModule, part_of
 from processes.ranks import run_seed
 from results import Result, UserError
@@ -89,6 +90,7 @@ class Experiment(LightningModule, Generic[Data]):
 
     def on_test_epoch_end(self) -> None:
         """Call `outcome` after all test batches, and store its value in `result`."""
+        return_free_memory()  # of the forward passes, which the statistics do not need
         self.result = self.outcome()
 
 

@@ -16,6 +16,7 @@ from attention import Encoder, EncoderSpec, resolve
 from benchmarks import (
     ablation,
     adversary,
+    billion,
     classifier_training,
     devices,
     erasure,
@@ -76,6 +77,10 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
         dict.fromkeys(("to_bare_forward", "all_layers_to_bare_forward", "stream_over_store"), ""),
         {"sentences": 30},
     ),
+    billion: (
+        dict.fromkeys(("float32_to_bare_forward", "bfloat16_to_bare_forward"), ""),
+        {"sentences": 30},
+    ),
     adversary: (
         {
             "over_reference": "reference_s / search_s",
@@ -97,6 +102,8 @@ def test_a_benchmark_reports_its_ratios(
     module: ModuleType, measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adversary, "Adversary", partial(Adversary, steps=15))
+    for size, small in (("LAYERS", 2), ("HEADS", 4), ("SIZE", 64)):
+        monkeypatch.setattr(billion, size, small)
     name, ratios, figures = measured(module.main, "--limit", "30", *([] if module is store else ["--no-memory"]))
     quotients, counts = BENCHMARKS[module]
     assert name == module.__name__.rpartition(".")[2]

@@ -5,6 +5,7 @@ from dataclasses import fields
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ import torch.distributed as dist
 from metrics.antecedent_selection import AntecedentCounts
 from metrics.attachment import Arcs
 from metrics.heads import MostAttended, RowPeaks
-from metrics.rows import ArcRows, ItemRows
+from metrics.rows import LONGEST, ArcRows, ItemRows
 from results import Integers
+from results.errors import UserError
 from tests.metrics.samples import (
     HEADS,
     LAYERS,
@@ -115,6 +117,29 @@ class TestArcRows:
             add(metric, batch, predicted)
         with pytest.raises(ValueError, match=f"1 item came more than once.* number {NUMBERS[1]}, .*sampler"):
             metric.arcs()
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_numbers_of_several_predictors_take_two_bytes_each(width: int) -> None:
+    predicted, metric = random_predictions(GOLD, width), ArcRows(heads=width)
+    predicted[0] = LONGEST
+    add(metric, NUMBERS, predicted)
+    gold_alone = ArcRows()
+    gold_alone.add(padded_batch(GOLD, predicted, NUMBERS)[0])
+    numbers = [sum(rows.numel() for rows in one.rows) for one in (metric, gold_alone)]
+    assert numbers[0] - numbers[1] == len(GOLD) * ((width + 1) // 2)
+    assert_same(metric.arcs(), (GOLD, predicted))
+
+
+def test_a_sentence_of_more_words_than_two_bytes_can_count_is_refused() -> None:
+    words = LONGEST + 1
+    batch = SimpleNamespace(
+        index=torch.tensor([4]),
+        lengths=torch.tensor([words]),
+        **{name: torch.zeros(1, words, dtype=torch.int) for name in ("heads", "relations", "punctuation")},
+    )
+    with pytest.raises(UserError, match=r"Sentence 5 of a split has 32,767 words, but .* at most 32,766"):
+        ArcRows().add(batch)
 
 
 ROUNDS: tuple[tuple[list[list[int]], list[list[int]]], ...] = (
