@@ -425,7 +425,7 @@ def _reach_of(
     [every], of_layers = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
     # By layer: the number of distinct masks depends on the longest input of a split, their order on earlier inputs.
     masks, kept = every.cpu().numpy(), of_layers[list(layers)].cpu().numpy()
-    if masks[kept].all() and all(len(cut) == 1 for cut in inputs):
+    if masks[np.unique(kept)].all() and all(len(cut) == 1 for cut in inputs):
         return None
     found = (_reach(cut, masks, from_pieces)[:, kept] for cut in inputs)
     return pa.array([reach.ravel() for reach in found], pa.list_(pa.int32()))
