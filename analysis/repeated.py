@@ -7,6 +7,7 @@ The scores are defined as in TransformerLens's `detect_head`. Induction heads: E
 from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -14,10 +15,10 @@ from analysis.attention_analyses import Analysis
 from analysis.by_head import HeadMeans, best_audit, best_head, head_rows
 from attention import Encoder
 from datamodules import TextDataModule
-from heads.single_heads import head_map
+from heads.single_heads import head_map, head_name
 from metrics.moments import Means
 from processes.ranks import run_seed
-from results import Result, Table
+from results import Result, Table, Unit
 from results.errors import UserError, check_numbers
 
 ROLES = ("previous", "duplicate", "induction")
@@ -103,6 +104,10 @@ class RepeatedSequences(Analysis):
             inputs = encoder.inputs(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
             encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
             self._numbers.close(torch.arange(len(tokens)) % 2)
+        tokens = self.tokens(encoder)
+        allowed = encoder.allowed(torch.ones_like(tokens, dtype=torch.bool)).masks[:, :1].double()
+        uniform = role_scores(allowed / allowed.sum(-1, keepdim=True), role_patterns(tokens))
+        self._uniform: list[float] = uniform.mean((0, 1)).tolist()
 
     def tokens(self, encoder: Encoder) -> Tensor:
         """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder.
@@ -135,13 +140,28 @@ class RepeatedSequences(Analysis):
         return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Return the scores of all heads, and the best head of each role beside uniform attention.
+
+        The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which ignores that
+        the head was chosen on the same sequences, and `uniform`: the score of a head that attends alike to all
+        tokens that it may attend to. The table `repeated` has a row for each head.
+        """
         found = self._numbers.over()
         best = {role: best_head(found[role]) for role in ROLES}
+        rows = [
+            (role, head_name(*place), one.value, one.low, one.high, uniform)
+            for (role, (place, one)), uniform in zip(best.items(), self._uniform, strict=False)
+        ]
+        frame = pd.DataFrame(rows, columns=["role", "head", "score", "low", "high", "uniform"])
+        units: dict[str, Unit] = {"score": "fraction", "uniform": "fraction"}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.name}.{role}" for role in best],
-            tables={"repeated": Table(head_rows(found), self._numbers.units)},
+            tables={
+                "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
+                "repeated": Table(head_rows(found), self._numbers.units),
+            },
             figures={
                 f"repeated_{role}": head_map(
                     f"{role.capitalize()} heads on repeated tokens",

@@ -308,6 +308,8 @@ class Encoder(LoadedEncoder):
                     f"part={part!r} gives the attention of all layers and heads over words: leave out the rest."
                 )
             return self._between(given, [_words(target) for target in new_items("targets", targets)], part)
+        if targets:
+            raise UserError("targets are read with part='cross' or part='decoder'. Give one of them, or no targets.")
         # Only the words of these rows are read.
         rows = tuple(
             Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
@@ -345,7 +347,7 @@ class Encoder(LoadedEncoder):
         return DecoderAttention(self)
 
     def generated(
-        self, prompt: str, *, tokens: int = 30, continuation: str | None = None, chat: bool = False
+        self, prompt: str, *, tokens: int | None = None, continuation: str | None = None, chat: bool = False
     ) -> xr.DataArray:
         """Return the attention with which a decoder generates each token of a continuation.
 
@@ -353,7 +355,8 @@ class Encoder(LoadedEncoder):
 
         Args:
             prompt: Text before the continuation.
-            tokens: Number of tokens to generate, at most, as `generate(do_sample=False)` of transformers does.
+            tokens: Number of tokens to generate, at most, as `generate(do_sample=False)` of transformers does; by
+                default 30.
             continuation: Text to read as if the decoder had generated it, with the blank before it where the tokenizer
                 needs one; None to generate one.
             chat: True to write the prompt as the user's message in the chat template of the tokenizer.
@@ -369,11 +372,18 @@ class Encoder(LoadedEncoder):
             UserError: Prompt and continuation are longer than the decoder takes, or one of them is empty; or the
                 tokenizer has no chat template.
         """
+        check_values(Encoder.generated, prompt=prompt, continuation=continuation)
         check_numbers(Encoder.generated, least=1, tokens=tokens)
-        name = self.source.spec.name
-        if not self.causal or (continuation is None and self.language_model is None):
-            fault = "it is no decoder" if not self.causal else "its files have no language-modelling head"
-            raise EncoderError(f"{name} cannot generate: {fault}. Name a decoder (gpt2, Llama, …).")
+        if tokens is not None and continuation is not None:
+            raise UserError("generated: tokens are generated, and a continuation is read. Give one of them.")
+        name, tokens = self.source.spec.name, tokens or 30
+        if not self.causal:
+            raise EncoderError(f"{name} cannot generate: it is no decoder. Name a decoder (gpt2, Llama, …).")
+        if continuation is None and self.language_model is None:
+            raise EncoderError(
+                f"{type(self.model).__name__} cannot generate: its files have no language-modelling head. Save it with "
+                "one (AutoModelForCausalLM), or give a continuation."
+            )
         if chat and not self.tokenizer.chat_template:
             raise UserError(
                 f"{name}: its tokenizer has no chat template. Leave out chat, or save the template with it."

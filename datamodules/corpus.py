@@ -559,8 +559,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 self._loaded.append(loaded)
             try:
                 items = self.items(*parsed.pop(path), loaded)
+            except EncoderError:
+                raise
             except UserError as error:
-                raise type(error)(f"{path}: {error}") from error
+                raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from error
             stores[path] = self.make(items, self.cache, digests, loaded, self.ranks)
         return stores
 

@@ -285,7 +285,7 @@ class ChosenHeads:
             }
         )
         units: dict[str, Unit] = {"p": "p", **dict.fromkeys(("dev", "test", "offset", "random_init"), "fraction")}
-        answer = ["relation", "head", self.split, "offset", *(["random_init"] if control else []), "p"]
+        answer = ["relation", "head", "direction", self.split, "offset", *(["random_init"] if control else []), "p"]
         return Table(frame, units, interval=self.split, answer=answer)
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:

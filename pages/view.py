@@ -172,7 +172,7 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
     """
     if not views:
         raise UserError("`views` is empty: give at least one.")
-    grids = [_Grid(values) for view in views for values in _values(view)]
+    grids = [_Grid(values, view.sink) for view in views for values in _values(view)]
     fixed = len(_page(views, [grid.without() for grid in grids], 0.0).encode())
     start = _first_threshold(grids, budget - fixed)
     for threshold in [0.0, *_THRESHOLDS][start:]:
@@ -203,10 +203,10 @@ class _Packed:
 
 
 class _Grid:
-    """A quantity of all heads of a text, over its words or over its pieces."""
+    """A quantity of all heads of a text, over its words or over its pieces; thumbnails without a sink."""
 
-    def __init__(self, values: Floats) -> None:
-        self._values = values
+    def __init__(self, values: Floats, sink: bool = False) -> None:
+        self._values, self._first = values, int(sink)
         self.heads = values.shape[0] * values.shape[1]
         self.size = values.shape[2]
         self.tops = [
@@ -232,7 +232,9 @@ class _Grid:
         return codes
 
     def _thumbnail(self, place: int) -> bytes:
-        codes = self._encode(self.head(place), self.tops[place])
+        values = self.head(place).copy()
+        values[: self._first] = values[:, : self._first] = 0
+        codes = self._encode(values, float(values.max()))
         if self.size > THUMBNAIL:
             starts = np.arange(THUMBNAIL) * self.size // THUMBNAIL
             codes = np.maximum.reduceat(np.maximum.reduceat(codes, starts, axis=0), starts, axis=1)

@@ -63,7 +63,7 @@ def check_numbers(
             continue
         allowed = " and ".join(f"{one} {bound}" for one, bound in bounds.items())
         wanted = allowed if isfinite(value) else f"a finite number {allowed}".rstrip()
-        raise UserError(f"{type(of).__name__}: {name} is {value}, but must be {wanted}.")
+        raise UserError(f"{_name(of)}: {name} is {value}, but must be {wanted}.")
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -152,10 +152,13 @@ def check_values(of: object, **given: object) -> None:
             hints |= get_type_hints(function)
         except NameError:  # an annotation that is imported only for type checkers
             continue
-    name = of.__name__ if isfunction(of) else type(of).__name__
     for option, value in given.items():
         if wanted := _misfit(value, hints.get(option, Any)):
-            raise UserError(f"{name}: {option} is {value!r}, but must be {wanted}.")
+            raise UserError(f"{_name(of)}: {option} is {value!r}, but must be {wanted}.")
+
+
+def _name(of: object) -> str:
+    return of.__name__ if isfunction(of) else type(of).__name__
 
 
 def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
@@ -165,7 +168,8 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
         return None if value in inside else one_of(value, map(str, inside))
     if kind in (Union, UnionType):
         faults = [_misfit(value, one) for one in inside]
-        return None if None in faults else faults[0]
+        choices = [str(choice) for one in inside if get_origin(one) is Literal for choice in get_args(one)]
+        return None if None in faults else one_of(value, choices) if choices else faults[0]
     if isinstance(kind, type) and issubclass(kind, Sequence) and (kind is not tuple or inside[1:] == (...,)):
         if isinstance(value, str) or not isinstance(value, Collection):
             return "a list"

@@ -422,9 +422,14 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     unwritten = write(out, replace(result, audit=counts), provenance)
     console.print()
     whole = result.tables[sweep.name]
-    shown = replace(whole, frame=whole.frame[[not rows or row.name in rows for row in sweep.rows]])
-    console.print(data_table(sweep.name, shown, f"{sweep.name}.csv", console.width))
-    console.print()
+    chosen = [not rows or row.name in rows for row in sweep.rows]
+    shown = {sweep.name: replace(whole, frame=whole.frame[chosen])}
+    differences = f"{sweep.name}_differences"
+    if differences in result.tables and not rows:
+        shown[differences] = result.tables[differences]
+    for name, table in shown.items():
+        console.print(data_table(name, table, f"{name}.csv", console.width))
+        console.print()
     console.print(Text(LEGEND))
     for warning in (*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())):
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)

@@ -90,6 +90,14 @@ def test_best_heads_are_named(tmp_path: Path) -> None:
         assert result.scores[f"repeated.{role}"].value == best[role] > 0
         assert result.scores[f"repeated.{role}"].low == best[f"{role}.low"] < best[role]
         assert result.audit[f"best_{role}"] == f"{int(best['layer'])}-{int(best['head'])}"
+    table = result.tables["repeated_roles"].frame.set_index("role")
+    tokens = analysis.tokens(encoder("llama", tmp_path))
+    alike = np.tril(np.ones((tokens.size(1),) * 2)) / np.arange(1, tokens.size(1) + 1)[:, None]
+    by_row = [by_hand(alike.astype(np.float32), row.tolist()) for row in tokens]
+    for number, role in enumerate(ROLES):
+        assert table.loc[role, "head"] == result.audit[f"best_{role}"]
+        assert table.loc[role, "score"] == result.scores[f"repeated.{role}"].value
+        assert table.loc[role, "uniform"] == pytest.approx(np.mean([one[number][0] for one in by_row]), abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,10 @@ def test_what_cannot_be_is_refused(folder: Path, bert: Path) -> None:
         load(bert).attention([SOURCE], part="cross", targets=[TARGET])
     with pytest.raises(UserError, match=r"1 sentences, but 2 targets"):
         encoder.attention([SOURCE], part="cross", targets=[TARGET, TARGET])
+    with pytest.raises(UserError, match=r"attention: part is 'crosss', but must be .*encoder.*cross"):
+        encoder.attention([SOURCE], part="crosss", targets=[TARGET])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"targets are read with part='cross'"):
+        encoder.attention([SOURCE], targets=[TARGET])
     found = encoder.attention([SOURCE], part="decoder", targets=[TARGET])
     for shown in (found.view, found.bertviz, lambda: found.lines(0, 1, 1)):
         with pytest.raises(UserError, match=r"from one text to another"):

@@ -100,6 +100,12 @@ def test_what_cannot_be_generated_is_refused(
         encoder.generated("the dog", chat=True)
     with pytest.raises(UserError, match=r"tokens is 0, but must be at least 1"):
         encoder.generated("the dog", tokens=0)
+    with pytest.raises(UserError, match=r"^generated: tokens is 0"):
+        encoder.generated("the dog", tokens=0)
+    with pytest.raises(UserError, match=r"generated: prompt is \['the'\], but must be text"):
+        encoder.generated(["the"])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"Give one of them"):
+        encoder.generated("the dog", tokens=2, continuation="saw")
     with pytest.raises(EncoderError, match=r"cannot generate: it is no decoder"):
         Encoder(str(bert)).generated("the dog")
     with pytest.raises(EncoderError, match=r"cannot generate: its files have no language-modelling head"):
