@@ -142,9 +142,9 @@ class RepeatedSequences(Analysis):
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Return the scores of all heads, and the best head of each role beside uniform attention.
 
-        The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which ignores that
-        the head was chosen on the same sequences, and `uniform`: the score of a head that attends alike to all
-        tokens that it may attend to. The table `repeated` has a row for each head.
+        The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which
+        ignores that the head was chosen on the same sequences, and `uniform`: the score of a head that attends alike
+        to all tokens that it may attend to. The table `repeated` has a row for each head.
         """
         found = self._numbers.over()
         best = {role: best_head(found[role]) for role in ROLES}

@@ -90,7 +90,7 @@ def trained(settings: Settings, folder: Path) -> tuple[str, ClassificationDataMo
 def classified_batches(data: ClassificationDataModule, checkpoint: Checkpoint) -> list[ClassifiedBatch]:
     """Those of the test split, batch after batch."""
     found = (
-        classify(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1] for batch in data.test_dataloader()[1]
+        classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)[1] for batch in data.test_dataloader()[1]
     )
     return [classified for classified in found if classified is not None]
 
@@ -117,7 +117,7 @@ def _alone(classified: ClassifiedBatch, row: int) -> ClassifiedBatch:
 
 
 def _read(classified: ClassifiedBatch, batch: TextBatch, checkpoint: Checkpoint) -> ClassifiedBatch:
-    found = classify(checkpoint, batch, None, seed=classified.seed, pad=classified.pad)[1]
+    found = classify(checkpoint, batch, None, seed=classified.seed, vocabulary=classified.vocabulary)[1]
     assert found is not None
     return found
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -11,12 +11,16 @@ import torch
 from torch import Tensor
 
 from datamodules import TextBatch
+from datamodules.tokenization import Vocabulary
 from fidelity.checkpoints import Checkpoint
 from models.text_model import SENTENCE, Level, Output
 from results.errors import UserError
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
 PASS = 16384  # most tokens of one pass, padding included
+
+Removal = Literal["delete", "mask"]
+"""What becomes of removed words; see `ClassifiedBatch.reread`."""
 
 Texts = TypeVar("Texts", TextBatch, Output, Level)
 
@@ -37,7 +41,7 @@ class ClassifiedBatch:
         output: Output of the classifier, without gradients.
         names: Names of the tested levels.
         seed: Seed of all random numbers.
-        pad: Id of the padding in the vocabulary.
+        vocabulary: Vocabulary of the texts.
     """
 
     checkpoint: Checkpoint
@@ -45,7 +49,7 @@ class ClassifiedBatch:
     output: Output
     names: tuple[str, ...]
     seed: int
-    pad: int
+    vocabulary: Vocabulary
 
     @cached_property
     def weights(self) -> Tensor:
@@ -160,8 +164,7 @@ class ClassifiedBatch:
         imposed = {name: weights[..., head, :, :] for head, name in enumerate(self.names)}
         return self.checkpoint.model.decide(self.output, imposed)
 
-    @torch.no_grad()
-    def reread(self, keep: Tensor) -> Tensor:
+    def reread(self, keep: Tensor, removal: Removal = "delete") -> Tensor:
         """Remove words from copies of the texts, and encode and classify what is left.
 
         Different copies of a text may lose different words. Delimiters always stay.
@@ -169,20 +172,53 @@ class ClassifiedBatch:
         Args:
             keep: Bool `[copies, batch, positions]`, True for the positions whose words stay in a copy of
                 a text.
+            removal: `delete` closes the gap, `mask` puts the mask token into the place of each token.
 
         Returns:
-            Probabilities `[copies, batch, classes]`, nan for copies without a word.
+            Probabilities `[copies, batch, classes]`; if words are deleted, nan for copies without a word.
+
+        Raises:
+            UserError: The vocabulary has no mask token.
         """
         copies, texts = keep.shape[:2]
-        tokens = to_tokens(keep, self.token_to_position)
-        found = self.probabilities.new_full((copies * texts, self.probabilities.size(1)), torch.nan)
-        something = tokens.any(-1).flatten().nonzero().squeeze(1)
-        tokens = (tokens | (self.batch.mask & (self.token_to_position < 0))).flatten(0, 1)
-        for some in passes(tokens[something].sum(1)):
-            places = something[some]
-            batch = shortened(self.batch, places % texts, tokens[places], self.pad)
-            found[places] = self.checkpoint.model(batch).logits.softmax(-1)
-        return found.view(copies, texts, -1)
+        rows = torch.arange(texts, device=keep.device).repeat(copies)
+        tokens = to_tokens(keep, self.token_to_position).flatten(0, 1)
+        return self._read(rows, tokens, removal).view(copies, texts, -1)
+
+    def reread_rows(self, rows: Tensor, keep: Tensor, removal: Removal = "delete") -> Tensor:
+        """Return what `reread` returns, `[copies, classes]`, with any number of copies of each text.
+
+        Args:
+            rows: Text of each copy, int64 `[copies]`.
+            keep: Bool `[copies, positions]`; see `reread`.
+            removal: See `reread`.
+        """
+        return self._read(rows, to_tokens(keep, self.token_to_position[rows]), removal)
+
+    @torch.no_grad()
+    def _read(self, rows: Tensor, words: Tensor, removal: Removal) -> Tensor:
+        """Classify copies of the texts with only these of their tokens `[copies, time]` and the delimiters."""
+        mask_token, pad = self.vocabulary.mask, self.vocabulary.pad
+        if removal == "mask" and mask_token is None:
+            raise UserError(
+                "removal: mask needs a mask token, but the tokenizer of the data has none. Give removal: delete."
+            )
+        found = self.probabilities.new_full((len(rows), self.probabilities.size(1)), torch.nan)
+        places = (
+            words.any(-1).nonzero().squeeze(1) if removal == "delete" else torch.arange(len(rows), device=rows.device)
+        )
+        delimiters = self.batch.mask & (self.token_to_position < 0)
+        stays = words | delimiters[rows]
+        lengths = stays.sum(1) if removal == "delete" else self.batch.lengths[rows]
+        for some in passes(lengths[places]):
+            chosen = places[some]
+            own = rows[chosen]
+            batch = shortened(self.batch, own, stays[chosen] if removal == "delete" else self.batch.mask[own], pad)
+            if removal == "mask":
+                gone = batch.mask & ~stays[chosen, : batch.tokens.size(1)]
+                batch = replace(batch, tokens=batch.tokens.masked_fill(gone, mask_token))  # type: ignore[arg-type]
+            found[chosen] = self.checkpoint.model(batch).logits.softmax(-1)
+        return found
 
     def noise(self, purpose: str, draws: int) -> Tensor:
         """Return uniform random numbers in [0, 1), float64 `[draws, batch, positions]`; 2 outside the mask.
@@ -267,7 +303,7 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
 
 
 def classify(
-    checkpoint: Checkpoint, batch: TextBatch, level: str | None, *, seed: int, pad: int
+    checkpoint: Checkpoint, batch: TextBatch, level: str | None, *, seed: int, vocabulary: Vocabulary
 ) -> tuple[Output, ClassifiedBatch | None]:
     """Classify a batch, and select the texts that can be tested.
 
@@ -279,7 +315,7 @@ def classify(
         batch: The texts.
         level: Level of attention to test; None for the default of `levels_of`.
         seed: Seed of all random numbers of the tests.
-        pad: Id of the padding in the vocabulary.
+        vocabulary: Vocabulary of the texts.
 
     Returns:
         The output for all texts; and the texts that can be tested, None if there are none.
@@ -293,7 +329,7 @@ def classify(
     if not bool(several.any()):
         return output, None
     batch, tested = select_texts(batch, several), select_texts(output, several)
-    return output, ClassifiedBatch(checkpoint, batch, tested, names, seed, pad)
+    return output, ClassifiedBatch(checkpoint, batch, tested, names, seed, vocabulary)
 
 
 def select_texts(texts: Texts, rows: Tensor) -> Texts:

@@ -13,11 +13,10 @@ from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendallt
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import MEASURES, Measure, Saliency
+from fidelity.saliency import MEASURES, Saliency, check_rankings
 from metrics.bootstrap import mean
 from results import Curves, Figure, Floats, Table
 from results.errors import check_values
-from training.experiment import check_names
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6
@@ -48,24 +47,24 @@ class Correlation(FidelityTest):
     are left out, and counted in the table `correlation`.
 
     Args:
-        saliencies: The measures, each once.
+        saliencies: The measures, each once; `file:PATH` reads one (`fidelity.explanations`).
     """
 
     name = "correlation"
     headline = (".kendall",)
 
-    def __init__(self, saliencies: Sequence[Measure] = MEASURES) -> None:
+    def __init__(self, saliencies: Sequence[str] = MEASURES) -> None:
         check_values(self, saliencies=saliencies)
-        check_names(f"{self.name}: saliencies", saliencies)
-        self.saliencies = tuple(saliencies)
-        self._pairs = [*saliencies, *(f"{one}_{other}" for one, other in combinations(saliencies, 2))]
+        self.rankings = tuple(saliencies)
+        self.saliencies = check_rankings(f"{self.name}: saliencies", saliencies, MEASURES)
+        self._pairs = [*self.saliencies, *(f"{one}_{other}" for one, other in combinations(self.saliencies, 2))]
 
     def columns(self, classes: int) -> Sequence[str]:
         found = ["words", *(f"{pair}.{name}" for pair in self._pairs for name in Agreement._fields)]
         return [*found, INCOMPLETENESS] if "integrated_gradients" in self.saliencies else found
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        measures = [saliency.magnitude(measure) for measure in self.saliencies]
+        measures = [saliency.magnitude(measure) for measure in self.rankings]
         sides = torch.stack([classified.attention, *measures], dim=1).double().cpu().numpy()
         words = classified.words.cpu().numpy()
         floors = np.array([0.0, *(ROUNDING * (measure == "leave_one_out") for measure in self.saliencies)])
@@ -84,7 +83,8 @@ class Correlation(FidelityTest):
                 numbers[f"{pair}.{name}"] = torch.from_numpy(found[:, field, place])
         if "integrated_gradients" in self.saliencies:
             numbers[INCOMPLETENESS] = saliency.incompleteness
-        return Measurements(numbers, {measure: saliency.signed(measure) for measure in self.saliencies})
+        shown = {name: saliency.signed(measure) for name, measure in zip(self.saliencies, self.rankings, strict=True)}
+        return Measurements(numbers, shown)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         scores: dict[str, Score] = {}

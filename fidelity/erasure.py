@@ -12,12 +12,11 @@ from torch import Tensor
 from fidelity.classified import ClassifiedBatch, renormalised, select_texts
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Ranking, Saliency
+from fidelity.saliency import RANKINGS, Saliency, check_rankings
 from metrics.bootstrap import mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
 from results.errors import check_numbers, check_values
-from training.experiment import check_names
 
 Last = Literal["erase", "keep"]  # rule for the last weight of a text
 RANDOM: Literal["random"] = "random"
@@ -132,7 +131,8 @@ class SetErasure(FidelityTest):
     - the hidden state of the decision position from the layers below, in a transformer.
 
     Args:
-        rankings: Rankings of the weights, each once; see `fidelity.saliency.Ranking`.
+        rankings: Rankings of the weights, each once; see `fidelity.saliency.Ranking`. `file:PATH` reads one
+            (`fidelity.explanations`).
         draws: Number of random orders of every text, 1 or more.
         last: With `erase`, the last weight is erased too, and `median_fraction`, `median_mass` and
             violins leave out decisions that never flip, as in the released code of the paper. With
@@ -142,21 +142,21 @@ class SetErasure(FidelityTest):
     name = "erasure"
     headline = (".median_fraction",)
 
-    def __init__(self, rankings: Sequence[Ranking] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
+    def __init__(self, rankings: Sequence[str] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         check_values(self, rankings=rankings, last=last)
-        check_names(f"{self.name}: rankings", rankings)
+        self._names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 
     def columns(self, classes: int) -> Sequence[str]:
         return [
             name
-            for ranking in self.rankings
+            for ranking in self._names
             for column in ("fraction", "mass", "never")
             for name in self._draws_of(ranking, column)
         ]
 
-    def _draws_of(self, ranking: Ranking, column: str) -> list[str]:
+    def _draws_of(self, ranking: str, column: str) -> list[str]:
         """Return the names of a column of a ranking, one for each of its orders."""
         name = f"{ranking}.{column}"
         return [f"{name}_{draw}" for draw in range(1, self.draws + 1)] if ranking == RANDOM else [name]
@@ -166,20 +166,20 @@ class SetErasure(FidelityTest):
         together, parts = torch.cat(orders), [len(draws) for draws in orders]
         numbers: dict[str, Tensor] = {}
         for column, values in _shares(classified, together, first_flips(classified, together, self.last)).items():
-            for ranking, draws in zip(self.rankings, torch.split(values, parts), strict=True):
+            for ranking, draws in zip(self._names, torch.split(values, parts), strict=True):
                 numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         scores = {}
-        for ranking in self.rankings:
+        for ranking in self._names:
             fractions, masses, never = (self._draws_of(ranking, column) for column in ("fraction", "mass", "never"))
             scores[f"{ranking}.median_fraction"] = Score([*fractions, *never], self._median, "fraction")
             scores[f"{ranking}.never_flips"] = Score(never, _mean_of_all, "fraction")
             if self.last == "erase":
                 scores[f"{ranking}.last_flips"] = Score([*fractions, *never], _flips_at_last, "fraction")
             scores[f"{ranking}.median_mass"] = Score([*masses, *never], self._median, "fraction")
-            if RANDOM in self.rankings and ranking != RANDOM:
+            if RANDOM in self._names and ranking != RANDOM:
                 columns = [*self._draws_of(RANDOM, "fraction"), *fractions]
                 scores[f"{ranking}.below_random"] = Score(columns, _median_below, "fraction")
         return scores
@@ -204,7 +204,7 @@ class SetErasure(FidelityTest):
         shown: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}
         for variant, values in over_seeds(results, self.name).items():
-            for ranking in self.rankings:
+            for ranking in self._names:
                 fractions, never = (
                     values[self._draws_of(ranking, column)].dropna().to_numpy().ravel()
                     for column in ("fraction", "never")
@@ -216,7 +216,7 @@ class SetErasure(FidelityTest):
         return {
             self.name: Spreads(
                 f"Weights erased when the decision flips ({left})",
-                tuple(ranking.replace("_", " ") for ranking in self.rankings),
+                tuple(ranking.replace("_", " ") for ranking in self._names),
                 shown,
                 "fraction erased",
                 category_label="ranking",

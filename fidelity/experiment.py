@@ -25,6 +25,7 @@ from fidelity.comparison import (
     result_scores,
     summary_table,
 )
+from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.saliency import Saliency
 from metrics.bootstrap import Statistic, mean, resample
 from metrics.classification import f1_score
@@ -84,10 +85,12 @@ class FidelityTest(ABC):
         name: Name of the test.
         headline: Endings of the names of the main scores, which the summary shows first; by default all
             scores are main scores.
+        rankings: Rankings and measures of words that the test reads; `file:PATH` for one from a file.
     """
 
     name: ClassVar[str]
     headline: ClassVar[tuple[str, ...]] = ("",)
+    rankings: Sequence[str] = ()
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -228,6 +231,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
             files_of(path)  # before the data are read
         self.level, self.examples, self.eval_tokens = level, examples, eval_tokens
         self.checkpoints: list[Checkpoint] = []
+        self._explanations: dict[str, Explanations] = {}
 
     @classmethod
     def data_of(cls, arguments: Namespace) -> Namespace | None:
@@ -273,6 +277,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
             return
         self.checkpoints = load(self.paths, self.data)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
+        files = sorted({one for test in self.tests for one in test.rankings if one.startswith(FILE)})
+        self._explanations = {one: read_explanations(Path(one.removeprefix(FILE)), self.data) for one in files}
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         classes = len(self.data.labels)
         self._columns = [f"{test.name}.{column}" for test in self.tests for column in test.columns(classes)]
@@ -303,14 +309,14 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     def _measure(self, checkpoint: Checkpoint, batch: TextBatch) -> dict[str, Tensor]:
         """Return all columns of a batch under a checkpoint, each `[batch]`; keep the example texts in it."""
-        output, classified = classify(checkpoint, batch, self.level, seed=self.seed, pad=self.data.vocabulary.pad)
+        output, classified = classify(checkpoint, batch, self.level, seed=self.seed, vocabulary=self.data.vocabulary)
         predicted = output.logits.argmax(-1)
         own = (batch.labels, predicted, batch.words.sum(1), predicted == batch.labels)
         columns = {name: column.double() for name, column in zip(OWN, own, strict=True)}
         unknown = torch.full((len(batch.index),), torch.nan, dtype=torch.float64, device=batch.index.device)
         columns |= {name: unknown.clone() for name in self._columns}
         if classified is not None:
-            saliency = Saliency(classified)
+            saliency = Saliency(classified, self._explanations)
             measured = {test: test.measure(classified, saliency) for test in self.tests}
             tested = torch.isin(batch.index, classified.batch.index)
             for test, one in measured.items():
@@ -357,6 +363,10 @@ class Fidelity(Experiment[ClassificationDataModule]):
     def _audit(self, results: Sequence[CheckpointResult]) -> dict[str, object]:
         total, measured = len(self.data.splits["test"]), len(results[0].values)
         audit: dict[str, object] = {} if measured == total else {"texts": f"{measured} of {total}"}
+        if self._explanations:
+            audit["explanations"] = {
+                one.path.stem: {"file": str(one.path), "sha256": one.sha256} for one in self._explanations.values()
+            }
         tested = [result.tested.tolist() for result in results]
         audit["checkpoints"] = {
             one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": texts.count(False)}

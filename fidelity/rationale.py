@@ -9,14 +9,14 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch
+from fidelity.classified import ClassifiedBatch, Removal
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Ranking, Saliency
+from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength
+from fidelity.saliency import RANKINGS, Saliency, check_rankings
 from results import Figure, HeatMap, Integers, Spreads, Table
 from results.errors import UserError, check_numbers, check_values
 from training import gathered
-from training.experiment import check_names
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
@@ -40,27 +40,40 @@ class Rationale(FidelityTest):
     words. If the tested attention is over sentences, sentences take the place of words, and a sentence
     with a marked word is marked.
 
+    With `every_length`, the words are also removed one after the other: `aopc` of the ranking, and its
+    place between the worst and the best order of the text, `naopc`, of the reversed ranking
+    `naopc_ascending` (`fidelity.removal.EveryLength`). The scores `exact`, `coincide` and `widened` are shares
+    of the texts: with exact bounds; with equal bounds, whose `naopc` is nan; with bounds that a ranking has
+    widened.
+
     Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column
     `gold` counts the marked words.
 
     Args:
-        rankings: Rankings of the words, each once.
+        rankings: Rankings of the words, each once; `file:PATH` reads one (`fidelity.explanations`).
         fractions: Lengths of the rationales, as fractions of the words, between 0 and 1; the number of
             words is rounded up.
         draws: Number of random orders, 1 or more; the columns of `random` are means over them.
+        removal: What becomes of removed words: `delete` closes the gap, as in ERASER; `mask` puts the mask
+            token into their places, as Edin et al. (2025) do. A classifier that has never read the mask
+            token treats it as it treats its initial embedding.
+        every_length: Settings of the columns and scores `aopc`, `naopc` and `naopc_ascending`; None leaves
+            them out, for they read thousands of texts for each.
     """
 
     name = "rationale"
-    headline = (".comprehensiveness",)
+    headline = (".comprehensiveness", ".naopc")
 
     def __init__(
         self,
-        rankings: Sequence[Ranking] = RANKINGS,
+        rankings: Sequence[str] = RANKINGS,
         fractions: Sequence[float] = (0.01, 0.05, 0.1, 0.2, 0.5),
         draws: int = 5,
+        removal: Removal = "delete",
+        every_length: EveryLength | None = None,
     ) -> None:
-        check_values(self, rankings=rankings)
-        check_names(f"{self.name}: rankings", rankings)
+        check_values(self, rankings=rankings, removal=removal)
+        names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
         if not fractions or not all(0 < fraction < 1 for fraction in fractions):
             raise UserError(
@@ -68,11 +81,14 @@ class Rationale(FidelityTest):
                 "instance [0.1, 0.5]."
             )
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
+        self._names = names
 
-        self._scores = [f"{ranking}.{column}" for ranking in rankings for column in COLUMNS]
+        self.removal, self.every_length = removal, every_length
+        columns = (*COLUMNS, *(EVERY_LENGTH if every_length else ()))
+        self._scores = [f"{ranking}.{column}" for ranking in names for column in columns]
 
     def columns(self, classes: int) -> Sequence[str]:
-        return [*self._scores, "gold"]
+        return [*self._scores, "gold", *(BOUNDS if self.every_length else ())]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words = classified.words
@@ -89,9 +105,13 @@ class Rationale(FidelityTest):
             "token_f1": (gold & (ranks < gold.sum(1)[:, None])).sum(-1) / gold.sum(1),
         }
         numbers = {"gold": gold.sum(1)}
+        if self.every_length:
+            areas, bounds = self.every_length.measure(classified, ranks, self.removal)
+            found |= dict(zip(EVERY_LENGTH, areas, strict=True))
+            numbers |= bounds
         parts = [len(orders) for orders in by_ranking]
         for column, of_orders in found.items():
-            for ranking, value in zip(self.rankings, torch.split(of_orders, parts), strict=True):
+            for ranking, value in zip(self._names, torch.split(of_orders, parts), strict=True):
                 numbers[f"{ranking}.{column}"] = value.mean(0)
         return Measurements(numbers)
 
@@ -101,12 +121,12 @@ class Rationale(FidelityTest):
         # The published formula also counts the rationale of no words, and divides by one more.
         top = ranks[:, None] < rationale_lengths(words.sum(1), self.fractions)[..., None]
         keep = torch.stack([words & ~top, words & top])  # [2, orders, fractions, batch, positions]
-        probability = classified.of_predicted(classified.reread(keep.flatten(0, 2)))
+        probability = classified.of_predicted(classified.reread(keep.flatten(0, 2), self.removal))
         without, alone = (classified.confidence - probability.view(keep.shape[:-1])).mean(2)
         return {"comprehensiveness": without, "sufficiency": alone}
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means(self._scores)
+        return means([*self._scores, *(SHARES if self.every_length else ())])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `rationale.plausibility`; none if the corpus marks no words.
@@ -121,7 +141,7 @@ class Rationale(FidelityTest):
             | {name: values[f"{ranking}.{name}"].mean() for name in PLAUSIBILITY}
             for result in results
             for size, values in _by_size(result.columns(self.name))
-            for ranking in self.rankings
+            for ranking in self._names
         ]
         table = Table(pd.DataFrame(rows), dict.fromkeys(PLAUSIBILITY, "fraction")) if rows else None
         return {f"{self.name}.plausibility": table} if table else {}

@@ -1,7 +1,9 @@
-"""Importance of each word for a decision: gradients, integrated gradients, leave-one-out."""
+"""Importance of each word for a decision: gradients, integrated gradients, leave-one-out, and scores from a file."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal, get_args
 
 import torch
@@ -9,7 +11,10 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, select_texts
+from fidelity.explanations import FILE, Explanations
 from metrics.distributions import tvd
+from results.errors import UserError, near
+from training.experiment import check_names
 
 Ranking = Literal[
     "random",
@@ -20,7 +25,7 @@ Ranking = Literal[
     "leave_one_out",
     "integrated_gradients",
 ]
-"""Rankings of positions. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
+"""Rankings of positions that tests use by default. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
 `attention_times_gradient`, α ∂p/∂α. `attention_norm`, the norm of what attention adds, follows Kobayashi et al.
 (2020)."""
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
@@ -28,6 +33,8 @@ RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out"]
 """Measures to compare attention with. Jain & Wallace (2019) call `input_x_gradient` gradient."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
+KNOWN: tuple[str, ...] = tuple(dict.fromkeys((*RANKINGS, *MEASURES)))
+"""Rankings that are computed here; `file:PATH` reads others (`fidelity.explanations`)."""
 
 IG_STEPS = 50  # points on the path of integrated gradients
 TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass holds all texts of a batch at least once
@@ -46,9 +53,11 @@ class Saliency:
 
     Attributes:
         classified: The texts, with the decisions of a classifier.
+        explanations: Scores from files, by ranking (`file:PATH`).
     """
 
     classified: ClassifiedBatch
+    explanations: Mapping[str, Explanations] = field(default_factory=dict)
 
     @cached_property
     def _word_gradients(self) -> tuple[Tensor, Tensor]:
@@ -192,41 +201,43 @@ class Saliency:
         """
         return (self.classified.weights.detach() * self._attention_gradients).sum(0)
 
-    def signed(self, measure: Measure) -> Tensor:
+    def signed(self, measure: str) -> Tensor:
         """Return a measure with its sign, `[batch, positions]`.
 
         Negative values speak against the decision; `input_x_gradient` and `gradient_norm` are never
         negative.
 
         Args:
-            measure: Name of the measure.
+            measure: Name of the measure, or `file:PATH`.
         """
+        if measure in self.explanations:
+            return self.explanations[measure].of(self.classified)
         values: Tensor = getattr(self, measure)
         return values
 
-    def magnitude(self, measure: Measure) -> Tensor:
+    def magnitude(self, measure: str) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.
 
         For `leave_one_out` it is `leave_one_out_tvd`, not the absolute decrease in probability.
 
         Args:
-            measure: Name of the measure.
+            measure: Name of the measure, or `file:PATH`.
         """
         return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
 
-    def rankings(self, ranking: Ranking, draws: int) -> Tensor:
+    def rankings(self, ranking: str, draws: int) -> Tensor:
         """Return sort keys that rank the positions, `[orders, batch, positions]`; the highest key comes first.
 
         Keys are -inf outside the mask.
 
         Args:
-            ranking: Name of the ranking: `random`, `attention` or a measure.
+            ranking: Name of the ranking: `random`, `attention`, a measure, or `file:PATH`.
             draws: Number of orders of `random`; every other ranking has one order.
         """
         if ranking == "random":
             values = self.classified.noise("ranking", draws)
         else:
-            values = getattr(self.classified if ranking == "attention" else self, ranking)[None]
+            values = (self.classified.attention if ranking == "attention" else self.signed(ranking))[None]
         return values.masked_fill(~self.classified.mask, -torch.inf)
 
 
@@ -246,3 +257,27 @@ def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tenso
     # Texts do not depend on each other, so the gradient of the sum is the gradient of each.
     (found,) = torch.autograd.grad(probabilities.sum(), inputs)
     return found
+
+
+def check_rankings(test: str, rankings: Sequence[str], known: Sequence[str] = KNOWN) -> tuple[str, ...]:
+    """Return the names of some rankings in columns and scores: of a file its name without the ending.
+
+    Args:
+        test: Name of the option that lists the rankings, for messages.
+        rankings: Known rankings, or `file:PATH`.
+        known: Rankings that are computed here.
+
+    Raises:
+        UserError: A ranking is unknown, two have the same name, or there is none.
+    """
+    for ranking in rankings:
+        if not ranking.startswith(FILE) and ranking not in known:
+            raise UserError(
+                f"{test}: {ranking!r} is no ranking{near(ranking, known)}. There are {', '.join(known)}, and "
+                f"{FILE}PATH for scores from a file."
+            )
+    names = tuple(Path(one.removeprefix(FILE)).stem if one.startswith(FILE) else one for one in rankings)
+    check_names(test, names)
+    if taken := [name for name, ranking in zip(names, rankings, strict=True) if name != ranking and name in known]:
+        raise UserError(f"{test}: the file {taken[0]} has the name of a ranking. Rename the file.")
+    return names

@@ -248,7 +248,7 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     with torch.no_grad():
         level = next(name for name in model(batch).levels if name != SENTENCE)
     checkpoint = Checkpoint(path, "", {}, path.stem, "", model)
-    _, classified = classify(checkpoint, batch, level, seed=0, pad=model.sizes.vocabulary.pad)
+    _, classified = classify(checkpoint, batch, level, seed=0, vocabulary=model.sizes.vocabulary)
     if classified is None:
         raise UserError(
             f"{text.title}: the classifier {path} keeps fewer than two words of this text after tokenization, so "

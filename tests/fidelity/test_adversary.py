@@ -181,7 +181,7 @@ def short_texts(kind: Kind, labels: int) -> list[ClassifiedBatch]:
         chosen = [texts[row] for row in rows]
         places = [list(range(len(text))) for text in chosen] if kind == "han" else None
         batch = replace(batch_of(chosen, sentences=places), index=torch.tensor(list(rows)))
-        one = classify(with_labels(kind, labels), batch, None, seed=0, pad=VOCABULARY.pad)[1]
+        one = classify(with_labels(kind, labels), batch, None, seed=0, vocabulary=VOCABULARY)[1]
         assert one is not None
         found.append(one)
     return found

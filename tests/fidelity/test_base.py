@@ -70,7 +70,8 @@ def test_columns_that_are_not_those_that_are_measured_are_named(declared: list[s
     test = type("Own", (Permutation,), {"columns": lambda self, classes: declared})()
     columns = [f"permutation.{column}" for column in declared]
     data = SimpleNamespace(vocabulary=VOCABULARY)
-    experiment: Any = SimpleNamespace(tests=[test], level=None, seed=0, data=data, _columns=columns)
+    own: dict[str, Any] = {"level": None, "seed": 0, "data": data, "_columns": columns, "_explanations": {}}
+    experiment: Any = SimpleNamespace(tests=[test], **own)
     with pytest.raises(ValueError, match=rf"Own \(permutation\): .* only one of them names {named}\."):
         Fidelity._measure(experiment, checkpoint("flat"), texts("flat"))
 

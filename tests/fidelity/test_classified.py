@@ -65,15 +65,15 @@ def test_noise_is_the_same_in_any_batch_and_another_for_any_other_purpose_seed_a
 
 def test_texts_of_one_word_are_classified_and_not_tested() -> None:
     batch = batch_of([[7], [8, 9], [10], [11, 12, 7]])
-    output, found = classify(checkpoint("flat"), batch, None, seed=0, pad=VOCABULARY.pad)
+    output, found = classify(checkpoint("flat"), batch, None, seed=0, vocabulary=VOCABULARY)
     assert output.logits.shape == (4, tiny.CLASSES)
     assert found is not None
     assert found.batch.index.tolist() == [1, 3]
     close(found.probabilities, output.logits[[1, 3]].softmax(-1))
     close(found.decide(found.weights), found.probabilities)
-    assert classify(checkpoint("flat"), batch_of([[7], [8]]), None, seed=0, pad=VOCABULARY.pad)[1] is None
+    assert classify(checkpoint("flat"), batch_of([[7], [8]]), None, seed=0, vocabulary=VOCABULARY)[1] is None
     one_sentence = batch_of([[7, 8, 9], [8, 9]], sentences=[[0, 0, 0], [0, 1]])
-    found = classify(checkpoint("han"), one_sentence, None, seed=0, pad=VOCABULARY.pad)[1]
+    found = classify(checkpoint("han"), one_sentence, None, seed=0, vocabulary=VOCABULARY)[1]
     assert found is not None
     assert found.batch.index.tolist() == [1]
 

@@ -37,7 +37,7 @@ def on_the_edge(kind: Kind) -> Checkpoint:
 def classified(
     kind: Kind, rows: list[int] | None = None, time: int | None = None, level: str | None = None
 ) -> ClassifiedBatch:
-    _, found = classify(on_the_edge(kind), texts(kind, rows, time), level, seed=0, pad=VOCABULARY.pad)
+    _, found = classify(on_the_edge(kind), texts(kind, rows, time), level, seed=0, vocabulary=VOCABULARY)
     assert found is not None
     return found
 

@@ -20,9 +20,11 @@ import train
 from fidelity import FidelityTest
 from fidelity.comparison import CheckpointResult, comparison_table, fidelity_table, result_scores, summary_table
 from fidelity.experiment import Example, example_page, examples_of
+from fidelity.explanations import write_explanations
 from fidelity.saliency import MEASURES, RANKINGS
 from metrics.bootstrap import mean, median, resample, resamples
 from results import Estimate
+from results.digests import file_digest
 from tests.fidelity.tiny import KINDS, Kind, classified, saliency_of
 from tests.fidelity.trained import ROOT, fitted
 from tests.glossary import unexplained
@@ -101,6 +103,25 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(runs: Path, tm
     assert cli.datamodule.corpus == str(runs.parent / "texts" / "{split}.tsv")
     assert found["data"]["test"]["file"] == "test.tsv"
     assert all(parameter.grad is None for parameter in cli.model.parameters())
+
+
+def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: Path) -> None:
+    path, texts = tmp_path / "lengths.jsonl", pd.read_csv(runs.parent / "texts" / "test.tsv", sep="\t")["text"]
+    words = {line: text.split() for line, text in enumerate(texts, 2)}
+    lengths = ({"id": line, "words": own, "scores": list(map(len, own))} for line, own in words.items())
+    write_explanations(path, lengths)
+    ranking = f"[attention, 'file:{path}']"
+    tests = (
+        f"--model.init_args.tests=[{{class_path: Rationale, init_args: {{rankings: {ranking}, "
+        "every_length: {exact: 6, beam: 2}}}, "
+        f"{{class_path: SetErasure, init_args: {{rankings: {ranking}}}}}]"
+    )
+    _, run, found = run_over([runs / "base-0"], QUICK, tests, folder=tmp_path / "out")
+    for name in ("rationale.lengths.naopc", "rationale.attention.naopc_ascending", "erasure.lengths.never_flips"):
+        assert 0 <= found["scores"][name] <= 1
+    assert found["audit"]["explanations"] == {"lengths": {"file": str(path), "sha256": file_digest(path)}}
+    items = pd.read_parquet(run / found["items"])
+    assert found["scores"]["rationale.exact"] == pytest.approx((items["words"] <= 6).mean())
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_a_decision_that_is_all_but_certain_has_gradients_still() -> None:
     model = deepcopy(found.checkpoint.model)
     with torch.no_grad():
         model.decision.bias[0] += 25  # type: ignore[union-attr, index, operator]
-    certain = classify(replace(found.checkpoint, model=model), found.batch, None, seed=0, pad=VOCABULARY.pad)[1]
+    certain = classify(replace(found.checkpoint, model=model), found.batch, None, seed=0, vocabulary=VOCABULARY)[1]
     assert certain is not None
     assert (certain.confidence > 1 - 1e-7).all()
     for values in (saliency_of(certain).attention_gradient, saliency_of(certain).input_x_gradient):
@@ -278,7 +278,7 @@ def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
             assert measured.numbers[f"{name}.pearson"][row].item() == pytest.approx(expected, abs=1e-6), name
         assert measured.numbers["words"][row] == words.sum()
     for measure, colours in measured.highlights.items():
-        assert colours is saliency_of(found).signed(measure)  # type: ignore[arg-type]
+        assert colours is saliency_of(found).signed(measure)
 
 
 @pytest.mark.parametrize("encoder", [AverageEncoder(32), NoEncoder()])
@@ -292,7 +292,7 @@ def test_a_word_that_comes_twice_is_a_tie_in_any_batch(encoder: TextEncoder) -> 
     texts = [torch.randint(7, 16, (length,)).tolist() for length in range(3, 23)]
 
     def numbers(batch: TextBatch) -> Mapping[str, Tensor]:
-        found = classify(checkpoint, batch, None, seed=0, pad=VOCABULARY.pad)[1]
+        found = classify(checkpoint, batch, None, seed=0, vocabulary=VOCABULARY)[1]
         assert found is not None
         return measurements(Correlation(), found).numbers
 

@@ -105,7 +105,7 @@ def classified(
     seed: int = 0,
 ) -> ClassifiedBatch:
     batch = texts(kind, rows, time)
-    _, found = classify(checkpoint(kind, dtype), batch, level, seed=seed, pad=VOCABULARY.pad)
+    _, found = classify(checkpoint(kind, dtype), batch, level, seed=seed, vocabulary=VOCABULARY)
     assert found is not None
     return found
 

@@ -125,7 +125,7 @@ def result_of(test: FidelityTest, checkpoint: Checkpoint, data: Data) -> Checkpo
     columns = test.columns(2)
     rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
     for batch in data.test_dataloader()[1]:
-        classified = classify(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1]
+        classified = classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)[1]
         assert classified is not None
         numbers = measurements(test, classified).numbers
         check_columns(test, numbers, 2)

@@ -1,0 +1,191 @@
+"""Explanations made elsewhere: importance of the words of each text, read from a file.
+
+Each line is a JSON object with the `id` of a text in the test split, its `words`, and one number for each in `scores`.
+Optional are `word_ids`, where the numbers belong to pieces: the 0-based word of each piece, null for delimiters, as
+`BatchEncoding.word_ids` of transformers returns it; and `checkpoint`, the name of the one classifier that the line
+explains.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules import ClassificationDataModule
+from datamodules.classification import TextSplit
+from fidelity.classified import ClassifiedBatch
+from results import Floats
+from results.digests import file_digest
+from results.errors import UserError, counted, near
+from results.files import write_atomically
+
+FILE = "file:"
+"""Beginning of a ranking that is read from a file."""
+
+_KEYS = {"id", "words", "scores", "word_ids", "checkpoint"}
+
+
+@dataclass(frozen=True, eq=False)
+class Explanations:
+    """Importance of the tokens of texts.
+
+    Attributes:
+        path: The file.
+        sha256: SHA-256 of the file.
+        scores: Importance of the tokens of a text, `[tokens]`, by name of the classifier, or "" for all, and
+            index of the text in the split. Delimiters have 0.
+    """
+
+    path: Path
+    sha256: str
+    scores: Mapping[tuple[str, int], Floats]
+
+    def of(self, classified: ClassifiedBatch) -> Tensor:
+        """Return the importance of each position, the sum of its tokens, float64 `[batch, positions]`.
+
+        Raises:
+            UserError: A text has no scores.
+        """
+        batch, name = classified.batch, classified.checkpoint.name
+        found = torch.zeros(batch.tokens.shape, dtype=torch.float64)
+        for row, text in enumerate(batch.index.tolist()):
+            own = self.scores.get((name, text), self.scores.get(("", text)))
+            if own is None:
+                raise UserError(
+                    f"{self.path} has no scores of text {text + 1:,} of the test split under {name}. Add them, or "
+                    f"remove the ranking {FILE}{self.path}."
+                )
+            found[row, : len(own)] = torch.from_numpy(own)
+        return classified.to_positions(found.to(batch.tokens.device))
+
+
+def read_explanations(path: Path, data: ClassificationDataModule) -> Explanations:
+    """Read the importance of words of the texts of the test split.
+
+    The words must be those of the corpus, or the tokens that the classifier reads. If pieces have scores (`word_ids`),
+    a word has the sum over its pieces. If the classifier reads pieces and words have scores, the score of a word
+    is divided evenly among its pieces.
+
+    Args:
+        path: The file; see this module.
+        data: Datamodule of the texts, set up.
+
+    Raises:
+        UserError: There is no such file; or a line is no such JSON object, belongs to no text, has other words than
+            its text, or has a score that is not a finite number. Path and line are named.
+    """
+    if not path.is_file():
+        raise UserError(f"{FILE}{path}: there is no such file.")
+    split, found = data.splits["test"], dict[tuple[str, int], Floats]()
+    places = {str(name): place for place, name in enumerate(split.ids)}
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            read = _parsed(line, where)
+            name = str(read["id"])
+            if name not in places:
+                raise UserError(f"{where}: the test split has no text {name!r}{near(name, places)}.")
+            key = str(read.get("checkpoint", "")), places[name]
+            if key in found:
+                raise UserError(f"{where}: text {name!r} has scores in an earlier line too. Keep one of them.")
+            found[key] = _by_token(read, data, split, places[name], f"{where}: text {name!r}")
+    if not found:
+        raise UserError(f"{path} is empty. Give the scores of each text on a line of its own.")
+    return Explanations(path, file_digest(path), found)
+
+
+def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> None:
+    """Write the importance of words to a file that the ranking `file:PATH` reads.
+
+    Args:
+        path: The file; an existing one is replaced.
+        texts: For each text a mapping with the keys of the lines; see this module. `scores` may be a list, an array
+            or a tensor.
+    """
+    lines = []
+    for text in texts:
+        scores = np.asarray(text["scores"], np.float64).tolist()
+        lines.append(json.dumps({**text, "scores": scores}, ensure_ascii=False) + "\n")
+    write_atomically(Path(path), *lines)
+
+
+def _parsed(line: str, where: str) -> dict[str, Any]:
+    """Return the object of a line, whose values have the right types and lengths."""
+    try:
+        read = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: this is not a JSON object ({error}).") from None
+    if not isinstance(read, dict) or not {"id", "words", "scores"} <= read.keys() <= _KEYS:
+        raise UserError(f"{where}: a line has the keys id, words and scores, and may have word_ids and checkpoint.")
+    words, scores = read["words"], read["scores"]
+    if not _all(words, str) or not _all(scores, (int, float)):
+        raise UserError(f"{where}: words must be a list of strings, and scores a list of numbers.")
+    owners = read.get("word_ids")
+    if owners is not None and not (isinstance(owners, list) and _all([one for one in owners if one is not None], int)):
+        raise UserError(f"{where}: word_ids must be a list of the 0-based words of the pieces, null for delimiters.")
+    if len(scores) != len(words if owners is None else owners):
+        what = counted(len(words), "word") if owners is None else counted(len(owners), "piece")
+        raise UserError(f"{where}: text {str(read['id'])!r} has {counted(len(scores), 'score')}, but {what}.")
+    for place, score in enumerate(scores, 1):
+        if not isfinite(score):
+            raise UserError(f"{where}: score {place} of text {str(read['id'])!r} is {score}, not a finite number.")
+    return read
+
+
+def _all(values: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(values, list) and all(isinstance(one, kind) and not isinstance(one, bool) for one in values)
+
+
+def _by_token(
+    read: Mapping[str, Any], data: ClassificationDataModule, split: TextSplit, text: int, where: str
+) -> Floats:
+    """Return the score of each token of a text."""
+    owner = np.array(split.places(text))
+    forms, tokens = split.forms(text), data.text("test", text)[1]
+    inside = np.flatnonzero(owner >= 0)
+    words = {owner[place]: str(forms[place]) for place in inside}
+    expected, of_tokens = [words[place] for place in sorted(words)], [tokens[place] for place in inside]
+    scores = np.zeros(len(owner))
+    by_token = read["words"] == of_tokens and read["words"] != expected
+    given = _by_word(read, where)
+    if by_token:
+        scores[inside] = given
+    else:
+        _check_words(read["words"], expected, where)
+        number = {word: place for place, word in enumerate(sorted(words))}
+        share = np.bincount(owner[inside])[owner[inside]]
+        scores[inside] = given[[number[place] for place in owner[inside]]] / share
+    return scores
+
+
+def _by_word(read: Mapping[str, Any], where: str) -> Floats:
+    """Return the score of each word in the file."""
+    scores, owners = np.array(read["scores"], np.float64), read.get("word_ids")
+    if owners is None:
+        return scores
+    if wrong := [one for one in owners if one is not None and not 0 <= one < len(read["words"])]:
+        raise UserError(f"{where} has the word id {wrong[0]}, but {counted(len(read['words']), 'word')}.")
+    found = np.zeros(len(read["words"]))
+    for owner, score in zip(owners, scores, strict=True):
+        if owner is not None:
+            found[owner] += score
+    return found
+
+
+def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:
+    for place, (one, other) in enumerate(zip(given, expected, strict=False), 1):
+        if one != other:
+            raise UserError(f"{where}: word {place} is {one!r}, but {other!r} in the corpus.")
+    if len(given) != len(expected):
+        raise UserError(
+            f"{where} has {counted(len(given), 'word')} in the file, but the classifier reads "
+            f"{counted(len(expected), 'word')} (--data.init_args.max_length may cut texts)."
+        )

@@ -1,0 +1,168 @@
+"""Explanations from files: read back they give the scores of the originals, and faults are named by text and place."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fidelity import Correlation, Rationale, SetErasure
+from fidelity.classified import ClassifiedBatch, classify
+from fidelity.explanations import read_explanations, write_explanations
+from fidelity.saliency import Saliency, check_rankings
+from results.errors import UserError
+from tests.fidelity.trained import Data, checkpoint_of, config_of, texts_in
+
+Lines = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    folder = tmp_path_factory.mktemp("texts")
+    return texts_in(folder)
+
+
+@pytest.fixture(scope="module")
+def batches(data: Data) -> Sequence[ClassifiedBatch]:
+    checkpoint = checkpoint_of(data, config_of(), epochs=2)
+    found = [
+        classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)[1] for batch in data.test_dataloader()[1]
+    ]
+    return [one for one in found if one is not None]
+
+
+def words_of(data: Data, text: int) -> list[str]:
+    return [str(form) for form in data.splits["test"].forms(text) if form is not None]
+
+
+def lines_of(data: Data, batches: Sequence[ClassifiedBatch], measure: str = "integrated_gradients") -> Lines:
+    """A measure of all tested texts, as it would be written by its author."""
+    found = []
+    for classified in batches:
+        values = getattr(Saliency(classified), measure)
+        for row, text in enumerate(classified.batch.index.tolist()):
+            scores = values[row, classified.words[row]]
+            found.append({"id": data.splits["test"].ids[text], "words": words_of(data, text), "scores": scores})
+    return found
+
+
+def test_a_measure_that_was_written_gives_the_scores_of_its_original(
+    data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path
+) -> None:
+    path = tmp_path / "own.jsonl"
+    write_explanations(path, lines_of(data, batches))
+    given = f"file:{path}"
+    explanations = {given: read_explanations(path, data)}
+    for make in (SetErasure, Rationale, Correlation):
+        for classified in batches:
+            own, read = (
+                make([ranking]).measure(classified, Saliency(classified, explanations)).numbers
+                for ranking in ("integrated_gradients", given)
+            )
+            for name, values in read.items():
+                original = own[name.replace("own", "integrated_gradients", 1)]
+                assert torch.equal(values.nan_to_num(9), original.to(values).nan_to_num(9)), name
+
+
+def test_pieces_are_summed_to_words_and_lines_may_name_a_classifier(
+    data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path
+) -> None:
+    path, lines = tmp_path / "pieces.jsonl", lines_of(data, batches)
+    for line in lines:
+        numbers = range(1, 2 * len(line["words"]) + 3)
+        inside = [place // 2 for place in range(2 * len(line["words"]))]
+        line |= {"scores": [*numbers], "word_ids": [None, *inside, None]}
+    other = [{**line, "scores": [0] * len(line["scores"]), "checkpoint": "another"} for line in lines]
+    write_explanations(path, [*lines, *other])
+    for classified in batches:
+        found = read_explanations(path, data).of(classified)
+        for row, words in enumerate(classified.words):
+            expected = [2 * (2 * place + 2) + 1 for place in range(int(words.sum()))]
+            assert found[row, words].tolist() == expected
+        own = read_explanations(path, data).of(
+            replace(classified, checkpoint=replace(classified.checkpoint, name="another"))
+        )
+        assert not own.any()
+
+
+def test_arrays_and_numbers_are_written_alike(tmp_path: Path) -> None:
+    values = [0.1, -2.5, 1e-30]
+    forms = (values, np.array(values), torch.tensor(values, dtype=torch.float64))
+    paths = [tmp_path / f"{place}.jsonl" for place in range(3)]
+    for path, scores in zip(paths, forms, strict=True):
+        write_explanations(path, [{"id": 1, "words": ["a", "b", "c"], "scores": scores}])
+    assert len({path.read_bytes() for path in paths}) == 1
+    assert json.loads(paths[0].read_text())["scores"] == values
+
+
+def first(change: Callable[[dict[str, Any]], None]) -> Callable[[Lines], None]:
+    return lambda lines: change(lines[0])
+
+
+FAULTS: list[tuple[Callable[[Lines], None], str]] = [
+    (first(lambda line: line.update(id="999")), r":1: the test split has no text '999'"),
+    (first(lambda line: line["words"].__setitem__(1, "other")), r":1: text '\d+': word 2 is 'other', but '\w+' in"),
+    (first(lambda line: line["scores"].pop()), r":1: text '\d+' has \d+ scores?, but \d+ words"),
+    (first(lambda line: line["scores"].__setitem__(1, float("nan"))), r":1: score 2 of text '\d+' is nan"),
+    (first(lambda line: line.update(scores="high")), r":1: words must be a list of strings, and scores a list of"),
+    (first(lambda line: line.update(word_ids=[0.5])), r":1: word_ids must be a list"),
+    (
+        first(lambda line: line.update(word_ids=[99] * len(line["words"]))),
+        r":1: text '\d+' has the word id 99, but \d+ words",
+    ),
+    (first(lambda line: line.update(model="mine")), r":1: a line has the keys id, words and scores"),
+    (
+        first(lambda line: line.update(words=line["words"][:-1], scores=line["scores"][:-1])),
+        r":1: text '\d+' has \d+ words? in the file, but the classifier reads \d+ words",
+    ),
+    (lambda lines: lines.insert(1, dict(lines[0])), r":2: text '\d+' has scores in an earlier line too"),
+    (lambda lines: lines.clear(), r" is empty"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS, ids=[message for _, message in FAULTS])
+def test_a_fault_is_named_by_line_and_text(
+    change: Callable[[Lines], None], message: str, data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path
+) -> None:
+    path, lines = tmp_path / "faulty.jsonl", lines_of(data, batches)
+    for line in lines:
+        line["scores"] = line["scores"].tolist()
+    change(lines)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with pytest.raises(UserError, match=str(path) + message):
+        read_explanations(path, data)
+
+
+def test_what_is_no_json_and_no_file_is_refused(data: Data, tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    with pytest.raises(UserError, match="there is no such file"):
+        read_explanations(path, data)
+    path.write_text("{}\n[1\n")
+    with pytest.raises(UserError, match=r":1: a line has the keys"):
+        read_explanations(path, data)
+    path.write_text("\n[1\n")
+    with pytest.raises(UserError, match=r":2: this is not a JSON object"):
+        read_explanations(path, data)
+
+
+def test_a_tested_text_without_scores_is_named(data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    write_explanations(path, lines_of(data, batches)[1:])
+    missing = int(batches[0].batch.index[0]) + 1
+    with pytest.raises(UserError, match=f"no scores of text {missing} of the test split under base, seed 0"):
+        read_explanations(path, data).of(batches[0])
+
+
+def test_rankings_are_known_or_files() -> None:
+    assert check_rankings("a", ["attention", "file:folder/mine.jsonl"]) == ("attention", "mine")
+    for rankings, message in (
+        (["atention"], r"'atention' is no ranking \(did you mean `attention`"),
+        (["file:a/x.jsonl", "file:b/x.jsonl"], "lists x more than once"),
+        (["file:attention.jsonl"], "has the name of a ranking"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_rankings("a", rankings)

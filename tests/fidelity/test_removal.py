@@ -1,0 +1,149 @@
+"""Orders of removal against all permutations, and against the numbers of Edin et al. (2025)."""
+
+from copy import deepcopy
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+
+from fidelity.classified import Removal
+from fidelity.rationale import Rationale
+from fidelity.removal import EveryLength, removal_bounds
+from results import Flags, Floats
+from results.errors import UserError
+from tests.fidelity import tiny
+from tests.fidelity.tiny import TEXTS, Kind, classified, classifier, measurements, saliency_of, texts
+
+WEIGHTS = np.array([0.5, -0.3, 1, 0.2])
+
+
+def probability(removed: Flags) -> Floats:
+    """A decision that falls with each word, and once more without the first two."""
+    together = removed[..., 0] & removed[..., 1]
+    odds = 2 - (removed * WEIGHTS).sum(-1) - 1.5 * together
+    found: Floats = 1 / (1 + np.exp(-odds))
+    return found
+
+
+def test_bounds_are_those_of_the_fixture() -> None:
+    full, nothing = probability(np.zeros(4, np.bool_)), probability(np.ones(4, np.bool_))
+    low, high = (
+        (total + full - nothing) / 4 for total in removal_bounds(lambda removed: full - probability(removed), 4)
+    )
+    assert (full, low, high) == pytest.approx((0.880797, 0.171024, 0.387202), abs=5e-7)
+
+    def aopc(order: tuple[int, ...]) -> float:
+        return float(np.mean([full - probability(np.isin(np.arange(4), order[:k])) for k in (1, 2, 3, 4)]))
+
+    for order, area, normalised in (((2, 0, 3, 1), 0.326544, 0.719409), ((0, 1, 2, 3), 0.377577, 0.955477)):
+        assert aopc(order) == pytest.approx(area, abs=5e-7)
+        assert (aopc(order) - low) / (high - low) == pytest.approx(normalised, abs=5e-7)
+    assert (aopc((1, 3, 0, 2)) - low) / (high - low) == pytest.approx(0.260528, abs=5e-7)
+
+
+@pytest.mark.parametrize("words", [2, 3, 5, 7])
+def test_bounds_are_those_of_all_permutations(words: int) -> None:
+    random, known = np.random.default_rng(words), dict[bytes, float]()
+
+    def falls(removed: Flags) -> Floats:
+        assert not removed.all(-1).any()
+        assert len(np.unique(removed, axis=0)) == len(removed), "a set is read once"
+        return np.array([known.setdefault(one.tobytes(), random.normal()) for one in removed])
+
+    exact = removal_bounds(falls, words)
+    assert len(known) == 2**words - 2
+    sums = []
+    for order in permutations(range(words)):
+        places = [np.isin(np.arange(words), order[:k]) for k in range(1, words)]
+        sums.append(sum(known[place.tobytes()] for place in places))
+    assert exact == pytest.approx((min(sums), max(sums)))
+    assert removal_bounds(falls, words, 2**words) == exact
+    narrow = removal_bounds(falls, words, 1)
+    assert exact[0] <= narrow[0] <= narrow[1] <= exact[1]
+    assert min(abs(narrow[0] - one) for one in sums) < 1e-9, "a bound is the sum of an order"
+
+
+@pytest.mark.parametrize("removal", ["delete", "mask"])
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_areas_are_those_of_texts_cut_by_hand(kind: Kind, removal: Removal) -> None:
+    found = classified(kind, time=9)
+    rankings = ("random", "attention", "leave_one_out")
+    numbers = measurements(Rationale(rankings, draws=1, removal=removal, every_length=EveryLength()), found).numbers
+    for row in range(len(TEXTS)):
+        label, positions = int(found.predicted[row]), found.words[row].nonzero().squeeze(1).tolist()
+        reads: dict[frozenset[int], float] = {}
+
+        def fall(
+            gone: list[int], row: int = row, label: int = label, reads: dict[frozenset[int], float] = reads
+        ) -> float:
+            if frozenset(gone) not in reads:
+                left = [place for place in range(found.words.size(1)) if found.words[row, place] and place not in gone]
+                again = tiny.slow_reread(kind, row, left) if removal == "delete" else masked(kind, row, gone)
+                reads[frozenset(gone)] = float(found.confidence[row] - again[label])
+            return reads[frozenset(gone)]
+
+        last = len(positions) + (removal == "mask")
+
+        def area(order: list[int], last: int = last) -> float:
+            return float(np.mean([fall(order[:k]) for k in range(1, last)]))
+
+        every = [area(list(order)) for order in permutations(positions)] if len(positions) < 6 else None
+        for ranking in rankings:
+            values = tiny.saliency_of(found).rankings(ranking, 1)[0, row]
+            order = sorted(positions, key=lambda position: (-float(values[position]), position))
+            assert numbers[f"{ranking}.aopc"][row].item() == pytest.approx(area(order), abs=1e-9)
+            if every:
+                low, high = min(every), max(every)
+                expected = [(area(one) - low) / (high - low) for one in (order, order[::-1])]
+                measured = [numbers[f"{ranking}.{name}"][row].item() for name in ("naopc", "naopc_ascending")]
+                assert measured == pytest.approx(expected, abs=1e-7)
+                assert numbers["lower"][row].item() == pytest.approx(low, abs=1e-9)
+                assert numbers["upper"][row].item() == pytest.approx(high, abs=1e-9)
+
+
+def masked(kind: Kind, row: int, gone: list[int]) -> torch.Tensor:
+    """Probabilities of a text with the mask token at some positions."""
+    batch = texts(kind, [row])
+    found = classified(kind, [row])
+    hidden = torch.isin(found.token_to_position, torch.tensor(gone))
+    assert found.vocabulary.mask is not None
+    tokens = batch.tokens.masked_fill(hidden, found.vocabulary.mask)
+    logits: torch.Tensor = classifier(kind)(replace(batch, tokens=tokens)).logits
+    return logits[0].softmax(-1)
+
+
+def test_a_beam_encloses_every_ranking_and_says_where_it_did_not() -> None:
+    found = classified("flat", time=9)
+    rationale = Rationale(draws=3, every_length=EveryLength(exact=1, beam=1))
+    numbers = measurements(rationale, found).numbers
+    exact = measurements(Rationale(draws=3, every_length=EveryLength()), found).numbers
+    assert not exact["widened"].any()
+    for name, values in numbers.items():
+        if "naopc" in name:
+            assert ((values >= 0) & (values <= 1)).all(), name
+    assert (numbers["lower"] >= exact["lower"] - 1e-9).all()
+    assert (numbers["upper"] <= exact["upper"] + 1e-9).all()
+
+
+def test_texts_whose_orders_are_all_alike_have_no_normalised_area() -> None:
+    found = classified("flat")
+    model = deepcopy(classifier("flat"))  # it is shared
+    alike = replace(found, checkpoint=replace(found.checkpoint, model=model))
+    with torch.no_grad():
+        for parameter in model.decision.parameters():  # type: ignore[union-attr]
+            parameter.zero_()
+        output = model(found.batch)
+    alike = replace(alike, output=output)
+    numbers = Rationale(["attention"], every_length=EveryLength()).measure(alike, saliency_of(alike)).numbers
+    assert numbers["coincide"].all()
+    assert numbers["attention.naopc"].isnan().all()
+    assert (numbers["attention.aopc"] == 0).all()
+
+
+def test_masking_without_a_mask_token_is_refused() -> None:
+    found = classified("flat")
+    without = replace(found, vocabulary=replace(found.vocabulary, mask=None))
+    with pytest.raises(UserError, match="removal: mask needs a mask token"):
+        without.reread(without.words[None], "mask")
