@@ -14,12 +14,16 @@ from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength
 from fidelity.saliency import RANKINGS, Saliency, check_rankings
-from results import Figure, HeatMap, Integers, Spreads, Table
+from metrics.bootstrap import mean
+from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
 from results.errors import UserError, check_numbers, check_values
 from training import gathered
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
-COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
+IOU = ("iou_precision", "iou_recall")
+MEANS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
+OVERLAP = 0.5
+"""Least intersection ÷ union of a predicted span and a marked one (DeYoung et al. 2020, §4.1)."""
 
 
 class Rationale(FidelityTest):
@@ -36,9 +40,11 @@ class Rationale(FidelityTest):
 
     Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the
     area under the precision–recall curve by trapezoids and by steps; ERASER reports both. `token_f1` is
-    the F1 of a rationale with as many words as are marked. All three are nan for texts without marked
-    words. If the tested attention is over sentences, sentences take the place of words, and a sentence
-    with a marked word is marked.
+    the F1 of a rationale with as many words as are marked. `iou_f1` compares the spans of neighbouring
+    words in this rationale with the marked spans: a span is right if its intersection with a marked span
+    is at least half of their union. As in ERASER it is the F1 of the mean precision and the mean recall
+    over texts. All are nan for texts without marked words. If the tested attention is over sentences,
+    sentences take the place of words, and a sentence with a marked word is marked.
 
     With `every_length`, the words are also removed one after the other: `aopc` of the ranking, and its
     place between the worst and the best order of the text, `naopc`, of the reversed ranking
@@ -84,11 +90,12 @@ class Rationale(FidelityTest):
         self._names = names
 
         self.removal, self.every_length = removal, every_length
-        columns = (*COLUMNS, *(EVERY_LENGTH if every_length else ()))
-        self._scores = [f"{ranking}.{column}" for ranking in names for column in columns]
+        columns = (*MEANS, *(EVERY_LENGTH if every_length else ()))
+        self._means = [f"{ranking}.{column}" for ranking in names for column in columns]
 
     def columns(self, classes: int) -> Sequence[str]:
-        return [*self._scores, "gold", *(BOUNDS if self.every_length else ())]
+        spans = (f"{ranking}.{column}" for ranking in self._names for column in IOU)
+        return [*self._means, *spans, "gold", *(BOUNDS if self.every_length else ())]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words = classified.words
@@ -97,12 +104,14 @@ class Rationale(FidelityTest):
         # [orders, batch, positions] from 0 for the highest; the earlier of equal words comes first.
         ranks = values.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
         gold = classified.to_positions(classified.batch.rationale.float()) > 0
+        as_many = ranks < gold.sum(1)[:, None]
         found = {
             **self._erased(classified, ranks),
+            **dict(zip(IOU, span_overlap(as_many & words, gold), strict=True)),
             "auprc": torch.stack([auprc(order, gold, words) for order in values]),
             "average_precision": torch.stack([average_precision(order, gold, words) for order in values]),
             # With as many words as are marked, precision, recall and F1 are equal.
-            "token_f1": (gold & (ranks < gold.sum(1)[:, None])).sum(-1) / gold.sum(1),
+            "token_f1": (gold & as_many).sum(-1) / gold.sum(1),
         }
         numbers = {"gold": gold.sum(1)}
         if self.every_length:
@@ -126,7 +135,11 @@ class Rationale(FidelityTest):
         return {"comprehensiveness": without, "sufficiency": alone}
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means([*self._scores, *(SHARES if self.every_length else ())])
+        spans = {
+            f"{ranking}.iou_f1": Score([f"{ranking}.{column}" for column in IOU], _f1_of_means, "fraction")
+            for ranking in self._names
+        }
+        return means([*self._means, *(SHARES if self.every_length else ())]) | spans
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `rationale.plausibility`; none if the corpus marks no words.
@@ -168,6 +181,47 @@ def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
     # In floating point .07 · 100 is a little more than 7.
     lengths = (shares - 1e-9).ceil().long().clamp(min=1)
     return torch.minimum(lengths, words - 1)
+
+
+def span_overlap(predicted: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the share of predicted spans that overlap a marked span, and their number divided by that of marked spans.
+
+    A span is a longest sequence of neighbouring positions. Two spans overlap if their intersection is at least half of
+    their union; then no third one overlaps either of them. Both shares are nan for texts without marked words.
+
+    Args:
+        predicted: Bool `[orders, batch, positions]`, True for words of a rationale.
+        gold: Bool `[batch, positions]`, True for marked words.
+
+    Returns:
+        Precision and recall, both float64 `[orders, batch]`.
+    """
+    found = torch.full((2, *predicted.shape[:2]), torch.nan, dtype=torch.float64)
+    chosen, marked = predicted.cpu().numpy(), gold.cpu().numpy()
+    for text in np.flatnonzero(marked.any(1)):
+        true = _spans(marked[text])
+        for order in range(len(chosen)):
+            own = _spans(chosen[order, text])
+            low = np.maximum(own[:, None, 0], true[None, :, 0])
+            high = np.minimum(own[:, None, 1], true[None, :, 1])
+            shared = (high - low).clip(0)
+            union = (own[:, 1] - own[:, 0])[:, None] + (true[:, 1] - true[:, 0])[None] - shared
+            right = int((shared >= OVERLAP * union).any(1).sum())
+            found[:, order, text] = torch.tensor([right / max(len(own), 1), right / len(true)])
+    precision, recall = found.to(predicted.device)
+    return precision, recall
+
+
+def _spans(flags: Flags) -> Integers:
+    """Return the first position of each span and the position after its last, int64 `[spans, 2]`."""
+    return np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+
+
+def _f1_of_means(values: Floats, weights: Floats) -> Floats:
+    """Return the F1 of mean precision and mean recall, the columns, in each draw."""
+    precision, recall = (mean(column[:, None], weights) for column in values.T)
+    f1: Floats = 2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny)
+    return f1
 
 
 def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:

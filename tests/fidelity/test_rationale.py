@@ -14,7 +14,7 @@ from sklearn.metrics import auc, precision_recall_curve
 from torchmetrics.functional.classification import binary_average_precision
 
 from fidelity.classified import ClassifiedBatch
-from fidelity.rationale import Rationale, SingleToken, auprc, average_precision, rationale_lengths
+from fidelity.rationale import Rationale, SingleToken, auprc, average_precision, rationale_lengths, span_overlap
 from fidelity.saliency import RANKINGS
 from results import HeatMap
 from tests.fidelity import tiny
@@ -116,6 +116,28 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
             for column, values in expected.items():
                 value = numbers[f"{ranking}.{column}"][row].item()
                 assert value == pytest.approx(np.mean(values), abs=1e-6, nan_ok=True), (ranking, column)
+
+
+def flags(*spans: tuple[int, int]) -> list[bool]:
+    return [any(low <= place < high for low, high in spans) for place in range(10)]
+
+
+def test_spans_are_compared_as_in_eraser() -> None:
+    """Numbers of its rationale_benchmark/metrics.py (3ae7641) for these spans."""
+    predicted = torch.tensor([[flags((3, 6), (7, 9)), flags((4, 5)), flags((1, 3))]])
+    gold = torch.tensor([flags((2, 5), (8, 9)), flags((0, 2)), flags()])
+    precision, recall = span_overlap(predicted, gold)
+    assert precision[0, :2].tolist() == [1, 0]
+    assert recall[0, :2].tolist() == [1, 0]
+    assert precision[0, 2].isnan()
+    assert recall[0, 2].isnan()
+    score = Rationale(["attention"]).scores(2, None)["attention.iou_f1"]
+    assert score.columns == ["attention.iou_precision", "attention.iou_recall"]
+    columns = np.stack([precision[0, :2].numpy(), recall[0, :2].numpy()], axis=1)
+    assert score.statistic(columns, np.ones((1, 2))) == pytest.approx([0.5])
+    uneven = np.array([[1.0, 0.5], [0.5, 0.25]])  # mean precision .75, mean recall .375
+    assert score.statistic(uneven, np.ones((1, 2))) == pytest.approx([0.5])
+    assert score.statistic(np.zeros((2, 2)), np.ones((1, 2))) == [0]
 
 
 def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
