@@ -95,7 +95,13 @@ class RepeatedSequences(Analysis):
         """
         bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
         self._numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
-        for tokens in torch.split(self.tokens(encoder), _BATCH)[data.ranks.rank :: data.ranks.world]:
+        every = self.tokens(encoder)
+        # One row stands for all: no input has padding.
+        masks, of_layers = encoder.allowed(torch.ones_like(every[:1], dtype=torch.bool))
+        alike = masks.double() / masks.sum(-1, keepdim=True)
+        of_masks = [role_scores(alike, role_patterns(tokens))[0] for tokens in torch.split(every, 1)]
+        self._uniform = torch.stack(of_masks).mean(0)[of_layers].cpu()  # [layers, scores]
+        for tokens in torch.split(every, _BATCH)[data.ranks.rank :: data.ranks.world]:
             patterns = role_patterns(tokens)
 
             def receive(_: int, weights: Tensor, patterns: Tensor = patterns) -> None:
@@ -104,10 +110,6 @@ class RepeatedSequences(Analysis):
             inputs = encoder.inputs(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
             encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
             self._numbers.close(torch.arange(len(tokens)) % 2)
-        tokens = self.tokens(encoder)
-        allowed = encoder.allowed(torch.ones_like(tokens, dtype=torch.bool)).masks[:, :1].double()
-        uniform = role_scores(allowed / allowed.sum(-1, keepdim=True), role_patterns(tokens))
-        self._uniform: list[float] = uniform.mean((0, 1)).tolist()
 
     def tokens(self, encoder: Encoder) -> Tensor:
         """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder.
@@ -143,14 +145,14 @@ class RepeatedSequences(Analysis):
         """Return the scores of all heads, and the best head of each role beside uniform attention.
 
         The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which
-        ignores that the head was chosen on the same sequences, and `uniform`: the score of a head that attends alike
-        to all tokens that it may attend to. The table `repeated` has a row for each head.
+        ignores that the head was chosen on the same sequences, and `uniform`: the score of a head of the same layer
+        that attends alike to all tokens that it may attend to. The table `repeated` has a row for each head.
         """
         found = self._numbers.over()
         best = {role: best_head(found[role]) for role in ROLES}
         rows = [
-            (role, head_name(*place), one.value, one.low, one.high, uniform)
-            for (role, (place, one)), uniform in zip(best.items(), self._uniform, strict=False)
+            (role, head_name(*place), one.value, one.low, one.high, float(self._uniform[place[0], number]))
+            for number, (role, (place, one)) in enumerate(best.items())
         ]
         frame = pd.DataFrame(rows, columns=["role", "head", "score", "low", "high", "uniform"])
         units: dict[str, Unit] = {"score": "fraction", "uniform": "fraction"}

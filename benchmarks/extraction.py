@@ -78,6 +78,9 @@ class BareForward:
             pad([items.inputs[item][part] for item, part in batch], encoder) for batch in shard_batches(items)
         ]
 
+    def __len__(self) -> int:
+        return len(self._inputs)
+
     @torch.inference_mode()
     def __call__(self, share: slice = slice(None)) -> None:
         """Run all batches once, or a share of them, one after the other, each on all cores: what a script does."""

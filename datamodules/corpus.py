@@ -560,9 +560,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
             try:
                 items = self.items(*parsed.pop(path), loaded)
             except EncoderError:
-                raise
+                raise  # a fault of the encoder, whatever it reads
             except UserError as error:
-                raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+                named = str(error).startswith(f"{path}:")
+                raise type(error)(str(error) if named else f"{path}: {error}") from error
             stores[path] = self.make(items, self.cache, digests, loaded, self.ranks)
         return stores
 

@@ -17,6 +17,7 @@ from fidelity.saliency import MEASURES, Saliency, check_rankings
 from metrics.bootstrap import mean
 from results import Curves, Figure, Floats, Table
 from results.errors import check_values
+from training.experiment import check_names
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6
@@ -56,18 +57,19 @@ class Correlation(FidelityTest):
     def __init__(self, saliencies: Sequence[str] = MEASURES) -> None:
         check_values(self, saliencies=saliencies)
         self.rankings = tuple(saliencies)
-        self.saliencies = check_rankings(f"{self.name}: saliencies", saliencies, MEASURES)
-        self._pairs = [*self.saliencies, *(f"{one}_{other}" for one, other in combinations(self.saliencies, 2))]
+        self.names = check_rankings(f"{self.name}: saliencies", saliencies, MEASURES)
+        self._pairs = [*self.names, *(f"{one}_{other}" for one, other in combinations(self.names, 2))]
+        check_names(f"{self.name}: saliencies and their pairs", self._pairs)
 
     def columns(self, classes: int) -> Sequence[str]:
         found = ["words", *(f"{pair}.{name}" for pair in self._pairs for name in Agreement._fields)]
-        return [*found, INCOMPLETENESS] if "integrated_gradients" in self.saliencies else found
+        return [*found, INCOMPLETENESS] if "integrated_gradients" in self.names else found
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         measures = [saliency.magnitude(measure) for measure in self.rankings]
         sides = torch.stack([classified.attention, *measures], dim=1).double().cpu().numpy()
         words = classified.words.cpu().numpy()
-        floors = np.array([0.0, *(ROUNDING * (measure == "leave_one_out") for measure in self.saliencies)])
+        floors = np.array([0.0, *(ROUNDING * (measure == "leave_one_out") for measure in self.names)])
         # In the order of `_pairs`: attention with each measure, then the measures with each other.
         one, other = np.array(list(combinations(range(sides.shape[1]), 2)), dtype=np.int64).reshape(-1, 2).T
         found = np.empty((len(words), len(Agreement._fields), len(one)))
@@ -81,9 +83,9 @@ class Correlation(FidelityTest):
         for place, pair in enumerate(self._pairs):
             for field, name in enumerate(Agreement._fields):
                 numbers[f"{pair}.{name}"] = torch.from_numpy(found[:, field, place])
-        if "integrated_gradients" in self.saliencies:
+        if "integrated_gradients" in self.names:
             numbers[INCOMPLETENESS] = saliency.incompleteness
-        shown = {name: saliency.signed(measure) for name, measure in zip(self.saliencies, self.rankings, strict=True)}
+        shown = {name: saliency.signed(measure) for name, measure in zip(self.names, self.rankings, strict=True)}
         return Measurements(numbers, shown)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
@@ -91,7 +93,7 @@ class Correlation(FidelityTest):
         for pair in self._pairs:
             scores |= means(f"{pair}.{name}" for name in COEFFICIENTS)
             scores[f"{pair}.significant"] = Score((f"{pair}.p",), _significant, "fraction")
-        return scores | means([INCOMPLETENESS] if "integrated_gradients" in self.saliencies else [])
+        return scores | means([INCOMPLETENESS] if "integrated_gradients" in self.names else [])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `correlation`, with one row for each checkpoint and pair of measures.
@@ -107,7 +109,7 @@ class Correlation(FidelityTest):
             kendall = own[f"{pair}.kendall"]
             row = {
                 "checkpoint": result.name,
-                "pair": f"attention_{pair}" if pair in self.saliencies else pair,
+                "pair": f"attention_{pair}" if pair in self.names else pair,
                 "texts": kendall.count(),
                 "undefined": own["words"].count() - kendall.count(),
                 "kendall": kendall.mean(),
@@ -127,7 +129,7 @@ class Correlation(FidelityTest):
         left out.
         """
         seeds, figures = over_seeds(results, self.name), {}
-        for measure in self.saliencies:
+        for measure in self.names:
             taus = {variant: values[f"{measure}.kendall"].dropna().to_numpy() for variant, values in seeds.items()}
             lines = {f"{variant} (n = {len(own):,})": _outline(own) for variant, own in taus.items()}
             title = f"Attention and {measure.replace('_', ' ')}"

@@ -144,14 +144,14 @@ class SetErasure(FidelityTest):
 
     def __init__(self, rankings: Sequence[str] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         check_values(self, rankings=rankings, last=last)
-        self._names = check_rankings(f"{self.name}: rankings", rankings)
+        self.names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 
     def columns(self, classes: int) -> Sequence[str]:
         return [
             name
-            for ranking in self._names
+            for ranking in self.names
             for column in ("fraction", "mass", "never")
             for name in self._draws_of(ranking, column)
         ]
@@ -166,20 +166,20 @@ class SetErasure(FidelityTest):
         together, parts = torch.cat(orders), [len(draws) for draws in orders]
         numbers: dict[str, Tensor] = {}
         for column, values in _shares(classified, together, first_flips(classified, together, self.last)).items():
-            for ranking, draws in zip(self._names, torch.split(values, parts), strict=True):
+            for ranking, draws in zip(self.names, torch.split(values, parts), strict=True):
                 numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         scores = {}
-        for ranking in self._names:
+        for ranking in self.names:
             fractions, masses, never = (self._draws_of(ranking, column) for column in ("fraction", "mass", "never"))
             scores[f"{ranking}.median_fraction"] = Score([*fractions, *never], self._median, "fraction")
             scores[f"{ranking}.never_flips"] = Score(never, _mean_of_all, "fraction")
             if self.last == "erase":
                 scores[f"{ranking}.last_flips"] = Score([*fractions, *never], _flips_at_last, "fraction")
             scores[f"{ranking}.median_mass"] = Score([*masses, *never], self._median, "fraction")
-            if RANDOM in self._names and ranking != RANDOM:
+            if RANDOM in self.names and ranking != RANDOM:
                 columns = [*self._draws_of(RANDOM, "fraction"), *fractions]
                 scores[f"{ranking}.below_random"] = Score(columns, _median_below, "fraction")
         return scores
@@ -204,7 +204,7 @@ class SetErasure(FidelityTest):
         shown: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}
         for variant, values in over_seeds(results, self.name).items():
-            for ranking in self._names:
+            for ranking in self.names:
                 fractions, never = (
                     values[self._draws_of(ranking, column)].dropna().to_numpy().ravel()
                     for column in ("fraction", "never")
@@ -216,7 +216,7 @@ class SetErasure(FidelityTest):
         return {
             self.name: Spreads(
                 f"Weights erased when the decision flips ({left})",
-                tuple(ranking.replace("_", " ") for ranking in self._names),
+                tuple(ranking.replace("_", " ") for ranking in self.names),
                 shown,
                 "fraction erased",
                 category_label="ranking",

@@ -85,7 +85,8 @@ class FidelityTest(ABC):
         name: Name of the test.
         headline: Endings of the names of the main scores, which the summary shows first; by default all
             scores are main scores.
-        rankings: Rankings and measures of words that the test reads; `file:PATH` for one from a file.
+        rankings: Rankings and measures of words that the test reads; `file:PATH` for one from a file. In columns
+            and scores a file has its name without the ending.
     """
 
     name: ClassVar[str]
@@ -278,7 +279,9 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self.checkpoints = load(self.paths, self.data)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
         files = sorted({one for test in self.tests for one in test.rankings if one.startswith(FILE)})
-        self._explanations = {one: read_explanations(Path(one.removeprefix(FILE)), self.data) for one in files}
+        check_names("Files of explanations", [Path(one).stem for one in files])
+        names = [checkpoint.name for checkpoint in self.checkpoints]
+        self._explanations = {one: read_explanations(Path(one.removeprefix(FILE)), self.data, names) for one in files}
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         classes = len(self.data.labels)
         self._columns = [f"{test.name}.{column}" for test in self.tests for column in test.columns(classes)]

@@ -7,9 +7,9 @@ explains.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -47,59 +47,75 @@ class Explanations:
     scores: Mapping[tuple[str, int], Floats]
 
     def of(self, classified: ClassifiedBatch) -> Tensor:
-        """Return the importance of each position, the sum of its tokens, float64 `[batch, positions]`.
-
-        Raises:
-            UserError: A text has no scores.
-        """
+        """Return the importance of each position, the sum of its tokens, float64 `[batch, positions]`."""
         batch, name = classified.batch, classified.checkpoint.name
         found = torch.zeros(batch.tokens.shape, dtype=torch.float64)
         for row, text in enumerate(batch.index.tolist()):
-            own = self.scores.get((name, text), self.scores.get(("", text)))
-            if own is None:
-                raise UserError(
-                    f"{self.path} has no scores of text {text + 1:,} of the test split under {name}. Add them, or "
-                    f"remove the ranking {FILE}{self.path}."
-                )
+            own = self.scores[(name, text) if (name, text) in self.scores else ("", text)]
             found[row, : len(own)] = torch.from_numpy(own)
         return classified.to_positions(found.to(batch.tokens.device))
 
 
-def read_explanations(path: Path, data: ClassificationDataModule) -> Explanations:
+def read_explanations(path: Path, data: ClassificationDataModule, checkpoints: Sequence[str]) -> Explanations:
     """Read the importance of words of the texts of the test split.
 
-    The words must be those of the corpus, or the tokens that the classifier reads. If pieces have scores (`word_ids`),
-    a word has the sum over its pieces. If the classifier reads pieces and words have scores, the score of a word
-    is divided evenly among its pieces.
+    The words must be those that the classifier reads (in lower case or not), or its tokens. If pieces have scores
+    (`word_ids`), a word has the sum over its pieces. If the classifier reads pieces and words have scores, the score
+    of a word is divided evenly among its pieces.
 
     Args:
         path: The file; see this module.
         data: Datamodule of the texts, set up.
+        checkpoints: Names of the classifiers.
 
     Raises:
-        UserError: There is no such file; or a line is no such JSON object, belongs to no text, has other words than
-            its text, or has a score that is not a finite number. Path and line are named.
+        UserError: There is no such file; a line is no such JSON object, belongs to no text or classifier, has other
+            words than its text, or has a score that is not a finite number (path and line are named); or a text of
+            two words or more has no scores.
     """
     if not path.is_file():
         raise UserError(f"{FILE}{path}: there is no such file.")
     split, found = data.splits["test"], dict[tuple[str, int], Floats]()
     places = {str(name): place for place, name in enumerate(split.ids)}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            read = _parsed(line, where)
-            name = str(read["id"])
-            if name not in places:
-                raise UserError(f"{where}: the test split has no text {name!r}{near(name, places)}.")
-            key = str(read.get("checkpoint", "")), places[name]
-            if key in found:
-                raise UserError(f"{where}: text {name!r} has scores in an earlier line too. Keep one of them.")
-            found[key] = _by_token(read, data, split, places[name], f"{where}: text {name!r}")
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        read = _parsed(line, where)
+        name, checkpoint = str(read["id"]), read.get("checkpoint") or ""
+        if name not in places:
+            raise UserError(f"{where}: the test split has no text {name!r}{near(name, places)}.")
+        if checkpoint and checkpoint not in checkpoints:
+            raise UserError(
+                f"{where}: there is no checkpoint {checkpoint!r}{near(checkpoint, checkpoints)}, but "
+                f"{', '.join(map(repr, checkpoints))}."
+            )
+        key = checkpoint, places[name]
+        if key in found:
+            raise UserError(f"{where}: text {name!r} has scores in an earlier line too. Keep one of them.")
+        found[key] = _by_token(read, data, split, places[name], f"{where}: text {name!r}")
     if not found:
         raise UserError(f"{path} is empty. Give the scores of each text on a line of its own.")
+    _check_complete(path, split, found, checkpoints)
     return Explanations(path, file_digest(path), found)
+
+
+def _check_complete(
+    path: Path, split: TextSplit, found: Collection[tuple[str, int]], checkpoints: Sequence[str]
+) -> None:
+    """Raise a UserError if a text that a test may read has no scores."""
+    missing = [
+        f"{split.ids[text]!r} under {checkpoint}"
+        for checkpoint in checkpoints
+        for text in range(len(split))
+        if not {(checkpoint, text), ("", text)}.intersection(found)
+        and sum(place >= 0 for place in split.places(text)) > 1
+    ]
+    if missing:
+        raise UserError(
+            f"{path} has no scores of {counted(len(missing), 'text')}, the first of them {missing[0]}. Add them, or "
+            f"remove the ranking {FILE}{path}."
+        )
 
 
 def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> None:
@@ -108,24 +124,36 @@ def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> 
     Args:
         path: The file; an existing one is replaced.
         texts: For each text a mapping with the keys of the lines; see this module. `scores` may be a list, an array
-            or a tensor.
+            or a tensor on any device.
+
+    Raises:
+        UserError: A score is not a finite number; nothing is written.
     """
     lines = []
-    for text in texts:
-        scores = np.asarray(text["scores"], np.float64).tolist()
-        lines.append(json.dumps({**text, "scores": scores}, ensure_ascii=False) + "\n")
+    for number, text in enumerate(texts, 1):
+        given = text["scores"]
+        given = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, np.float64))
+        scores = given.detach().double().cpu()
+        if not scores.isfinite().all():
+            raise UserError(f"Text {number} ({text['id']}) has a score that is not a finite number.")
+        plain = {**text, "id": str(text["id"]), "words": list(map(str, text["words"])), "scores": scores.tolist()}
+        if (owners := text.get("word_ids")) is not None:
+            plain["word_ids"] = [None if owner is None else int(owner) for owner in owners]
+        lines.append(json.dumps(plain, ensure_ascii=False) + "\n")
     write_atomically(Path(path), *lines)
 
 
-def _parsed(line: str, where: str) -> dict[str, Any]:
+def _parsed(line: bytes, where: str) -> dict[str, Any]:
     """Return the object of a line, whose values have the right types and lengths."""
     try:
         read = json.loads(line)
-    except ValueError as error:
+    except ValueError as error:  # also of a text that is not UTF-8
         raise UserError(f"{where}: this is not a JSON object ({error}).") from None
     if not isinstance(read, dict) or not {"id", "words", "scores"} <= read.keys() <= _KEYS:
         raise UserError(f"{where}: a line has the keys id, words and scores, and may have word_ids and checkpoint.")
     words, scores = read["words"], read["scores"]
+    if not _all([read["id"]], (str, int)) or not isinstance(read.get("checkpoint"), str | None):
+        raise UserError(f"{where}: id must be text or a whole number, and checkpoint text.")
     if not _all(words, str) or not _all(scores, (int, float)):
         raise UserError(f"{where}: words must be a list of strings, and scores a list of numbers.")
     owners = read.get("word_ids")
@@ -135,7 +163,7 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
         what = counted(len(words), "word") if owners is None else counted(len(owners), "piece")
         raise UserError(f"{where}: text {str(read['id'])!r} has {counted(len(scores), 'score')}, but {what}.")
     for place, score in enumerate(scores, 1):
-        if not isfinite(score):
+        if not abs(score) <= sys.float_info.max:  # nan too
             raise UserError(f"{where}: score {place} of text {str(read['id'])!r} is {score}, not a finite number.")
     return read
 
@@ -182,10 +210,10 @@ def _by_word(read: Mapping[str, Any], where: str) -> Floats:
 
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:
     for place, (one, other) in enumerate(zip(given, expected, strict=False), 1):
-        if one != other:
-            raise UserError(f"{where}: word {place} is {one!r}, but {other!r} in the corpus.")
+        if other not in (one, one.lower()):
+            raise UserError(f"{where}: word {place} is {one!r}, but the classifier reads {other!r}.")
     if len(given) != len(expected):
         raise UserError(
             f"{where} has {counted(len(given), 'word')} in the file, but the classifier reads "
-            f"{counted(len(expected), 'word')} (--data.init_args.max_length may cut texts)."
+            f"{counted(len(expected), 'word')} (see `punctuation` and `max_length` of the data)."
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 import torch
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
@@ -16,7 +17,7 @@ from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength
 from fidelity.saliency import RANKINGS, Saliency, check_rankings
 from metrics.bootstrap import mean
 from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
-from results.errors import UserError, check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values, counted
 from training import gathered
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
@@ -79,7 +80,7 @@ class Rationale(FidelityTest):
         every_length: EveryLength | None = None,
     ) -> None:
         check_values(self, rankings=rankings, removal=removal)
-        names = check_rankings(f"{self.name}: rankings", rankings)
+        self.names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
         if not fractions or not all(0 < fraction < 1 for fraction in fractions):
             raise UserError(
@@ -87,14 +88,24 @@ class Rationale(FidelityTest):
                 "instance [0.1, 0.5]."
             )
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
-        self._names = names
-
         self.removal, self.every_length = removal, every_length
         columns = (*MEANS, *(EVERY_LENGTH if every_length else ()))
-        self._means = [f"{ranking}.{column}" for ranking in names for column in columns]
+        self._means = [f"{ranking}.{column}" for ranking in self.names for column in columns]
+
+    def begin(
+        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
+    ) -> None:
+        if self.every_length:
+            split = data.splits["test"]
+            words = [sum(place >= 0 for place in split.places(text)) for text in range(len(split))]
+            reads = self.every_length.reads(count for count in words if count > 1)
+            rank_zero_info(
+                f"rationale: the worst and the best orders of removal take up to {reads:,} shortened texts for each of "
+                f"{counted(len(checkpoints), 'classifier')}. A lower `exact` or `beam` takes fewer."
+            )
 
     def columns(self, classes: int) -> Sequence[str]:
-        spans = (f"{ranking}.{column}" for ranking in self._names for column in IOU)
+        spans = (f"{ranking}.{column}" for ranking in self.names for column in IOU)
         return [*self._means, *spans, "gold", *(BOUNDS if self.every_length else ())]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -120,7 +131,7 @@ class Rationale(FidelityTest):
             numbers |= bounds
         parts = [len(orders) for orders in by_ranking]
         for column, of_orders in found.items():
-            for ranking, value in zip(self._names, torch.split(of_orders, parts), strict=True):
+            for ranking, value in zip(self.names, torch.split(of_orders, parts), strict=True):
                 numbers[f"{ranking}.{column}"] = value.mean(0)
         return Measurements(numbers)
 
@@ -137,7 +148,7 @@ class Rationale(FidelityTest):
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         spans = {
             f"{ranking}.iou_f1": Score([f"{ranking}.{column}" for column in IOU], _f1_of_means, "fraction")
-            for ranking in self._names
+            for ranking in self.names
         }
         return means([*self._means, *(SHARES if self.every_length else ())]) | spans
 
@@ -154,7 +165,7 @@ class Rationale(FidelityTest):
             | {name: values[f"{ranking}.{name}"].mean() for name in PLAUSIBILITY}
             for result in results
             for size, values in _by_size(result.columns(self.name))
-            for ranking in self._names
+            for ranking in self.names
         ]
         table = Table(pd.DataFrame(rows), dict.fromkeys(PLAUSIBILITY, "fraction")) if rows else None
         return {f"{self.name}.plausibility": table} if table else {}

@@ -1,6 +1,6 @@
 """Removal of the words of a text one after the other: the best and the worst order (Edin et al. 2025)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import comb
 
@@ -13,7 +13,7 @@ from results import Flags, Floats
 from results.errors import check_numbers
 
 EQUAL = 1e-6
-"""Sums of falls that differ less are equal: probabilities are computed in single precision."""
+"""Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""
 EVERY_LENGTH = ("aopc", "naopc", "naopc_ascending")
 """Columns of each ranking."""
 SHARES = ("exact", "coincide", "widened")
@@ -73,7 +73,8 @@ class EveryLength:
     Args:
         exact: Largest number of words of a text whose bounds are exact; 2ⁿ texts are read for them.
         beam: Width of the beam search for longer texts. It may miss the best order, so that the bounds are
-            widened where a ranking is beyond them; these texts are counted.
+            widened where any of the rankings, or its reverse, is beyond them; these texts are counted. So compare
+            classifiers with the same rankings and draws.
     """
 
     exact: int = 14
@@ -85,6 +86,10 @@ class EveryLength:
     def width(self, words: int) -> int | None:
         """Return the width of the beam for a text; None if its bounds are exact."""
         return None if words <= self.exact else self.beam
+
+    def reads(self, words: Iterable[int]) -> int:
+        """Return the largest number of copies that are read for the bounds of texts of these lengths."""
+        return sum(sets_read(count, self.width(count)) for count in words)
 
     def measure(self, classified: ClassifiedBatch, ranks: Tensor, removal: Removal) -> tuple[Tensor, dict[str, Tensor]]:
         """Return AOPC and normalised AOPC of some orders of the words of each text.
@@ -100,26 +105,31 @@ class EveryLength:
             `widened`, 1.0 for texts whose bounds are exact, are equal, or were widened.
         """
         words, count = classified.words, classified.words.sum(1)
-        size = torch.arange(1, words.size(1), device=words.device)[:, None, None, None]  # of the removed set
-        removed = torch.stack([ranks < size, ranks >= count[:, None] - size], 1)  # [sizes, 2, orders, batch, positions]
-        keep = words & ~removed
-        fall = _falls(classified, keep.flatten(0, 2), removal).view(keep.shape[:-1])
-        fall = fall.masked_fill(size.view(-1, 1, 1, 1) >= count, 0)
-        sums = fall.double().sum(0)  # [2, orders, batch]
+        sums = torch.zeros(2, *ranks.shape[:2], dtype=torch.float64, device=words.device)
+        for size in range(1, words.size(1)):  # of the removed set
+            rows = (count > size).nonzero().squeeze(1)
+            own = ranks[:, rows]
+            removed = torch.stack([own < size, own >= count[rows, None] - size])  # [2, orders, rows, positions]
+            keep = words[rows] & ~removed
+            fall = _falls(classified, rows.repeat(2 * len(ranks)), keep.flatten(0, 2), removal)
+            sums[:, :, rows] += fall.view(keep.shape[:-1])
         found = [self._bounds(classified, text, removal) for text in range(len(count))]
         bounds = torch.tensor(found, dtype=torch.float64, device=sums.device).T
         lower, upper = torch.minimum(bounds[0], sums.amin((0, 1))), torch.maximum(bounds[1], sums.amax((0, 1)))
+        equal, exact = EQUAL * (count - 1), count <= self.exact
         within = (sums - lower) / (upper - lower)
-        coincide = upper - lower < EQUAL
+        coincide = upper - lower < equal
         within = within.masked_fill(coincide, torch.nan)
-        blank = _falls(classified, torch.zeros_like(words)[None], removal)[0].double()
-        rest, lengths = (blank, count) if removal == "mask" else (torch.zeros_like(blank), count - 1)
+        rest, lengths = torch.zeros_like(lower), count - 1
+        if removal == "mask":  # a text without words can be read
+            everything = torch.arange(len(count), device=words.device)
+            rest, lengths = _falls(classified, everything, torch.zeros_like(words), removal), count
         columns = {
             "lower": (lower + rest) / lengths,
             "upper": (upper + rest) / lengths,
-            "exact": (count <= self.exact).double(),
+            "exact": exact.double(),
             "coincide": coincide.double(),
-            "widened": ((lower < bounds[0] - EQUAL) | (upper > bounds[1] + EQUAL)).double(),
+            "widened": (~exact & ((lower < bounds[0] - equal) | (upper > bounds[1] + equal))).double(),
         }
         return torch.stack([(sums[0] + rest) / lengths, *within]), columns
 
@@ -131,13 +141,13 @@ class EveryLength:
             rows = torch.full((len(removed),), text, device=places.device)
             keep = torch.zeros(len(removed), classified.words.size(1), dtype=torch.bool, device=places.device)
             keep[:, places] = torch.from_numpy(~removed).to(places.device)
-            chosen = classified.predicted[text]
-            probability = classified.reread_rows(rows, keep, removal)[:, chosen]
-            return (classified.confidence[text] - probability).double().cpu().numpy()
+            return _falls(classified, rows, keep, removal).cpu().numpy()
 
         return removal_bounds(falls, len(places), self.width(len(places)))
 
 
-def _falls(classified: ClassifiedBatch, keep: Tensor, removal: Removal) -> Tensor:
-    """Return the fall of the probability of the predicted class in copies of the texts, `[copies, batch]`."""
-    return classified.confidence - classified.of_predicted(classified.reread(keep, removal))
+def _falls(classified: ClassifiedBatch, rows: Tensor, keep: Tensor, removal: Removal) -> Tensor:
+    """Return the fall of the probability of the predicted class in copies of some texts, float64 `[copies]`."""
+    probabilities = classified.reread_rows(rows, keep, removal)
+    left = probabilities.gather(1, classified.predicted[rows, None]).squeeze(1)
+    return (classified.confidence[rows] - left).double()

@@ -202,10 +202,10 @@ class ArcRows(ItemRows):
             **predicted: Predictions by name, `[batch, n]` or `[batch, n, width]`.
 
         Raises:
-            UserError: A sentence has more than 32,766 words.
+            UserError: A sentence has more than 32,766 words, and there are predictions of several predictors.
         """
         heads = batch.heads
-        if heads.size(1) > LONGEST:
+        if self._several and heads.size(1) > LONGEST:
             raise UserError(
                 f"Sentence {int(batch.index[batch.lengths.argmax()]) + 1:,} of a split has {heads.size(1):,} words, "
                 f"but arcs are scored in sentences of at most {LONGEST:,} words. Cut it into several sentences."
@@ -239,4 +239,4 @@ class ArcRows(ItemRows):
 
 def _paired(values: Tensor) -> Tensor:
     """Return small integers `[..., k]` as int16, two in each int32; a zero follows an odd number of them."""
-    return pad(values.short(), (0, values.size(-1) % 2)).view(torch.int)
+    return pad(values.short(), (0, values.size(-1) % 2)).contiguous().view(torch.int)

@@ -47,7 +47,8 @@ def check_numbers(
     """Raise a UserError if an option is nan, infinite, out of bounds, or not of its annotated type.
 
     Args:
-        of: Object whose `__init__` has the options as arguments; the message names its class.
+        of: Object whose `__init__` has the options as arguments, or a function that has them; the message names the
+            class or the function.
         above: Bound that all options must exceed.
         least: Least allowed value.
         below: Bound below which all options must be.
@@ -168,8 +169,12 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
         return None if value in inside else one_of(value, map(str, inside))
     if kind in (Union, UnionType):
         faults = [_misfit(value, one) for one in inside]
-        choices = [str(choice) for one in inside if get_origin(one) is Literal for choice in get_args(one)]
-        return None if None in faults else one_of(value, choices) if choices else faults[0]
+        if None in faults:
+            return None
+        if all(get_origin(one) is Literal or one is type(None) for one in inside):
+            return one_of(value, [str(choice) for one in inside for choice in get_args(one)])
+        faults = [fault for fault, one in zip(faults, inside, strict=True) if one is not type(None)]
+        return " or ".join(dict.fromkeys(map(str, faults)))
     if isinstance(kind, type) and issubclass(kind, Sequence) and (kind is not tuple or inside[1:] == (...,)):
         if isinstance(value, str) or not isinstance(value, Collection):
             return "a list"

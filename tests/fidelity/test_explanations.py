@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 import torch
 
+from attention import EncoderSpec
+from datamodules import ClassificationDataModule
 from fidelity import Correlation, Rationale, SetErasure
 from fidelity.classified import ClassifiedBatch, classify
-from fidelity.explanations import read_explanations, write_explanations
+from fidelity.explanations import Explanations, read_explanations, write_explanations
 from fidelity.saliency import Saliency, check_rankings
 from results.errors import UserError
+from tests.fidelity.tiny import SENTENCES, TEXTS
+from tests.fidelity.tiny import classified as tiny_texts
 from tests.fidelity.trained import Data, checkpoint_of, config_of, texts_in
 
 Lines = list[dict[str, Any]]
+NAMES = ["base, seed 0", "another"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,7 @@ def test_a_measure_that_was_written_gives_the_scores_of_its_original(
     path = tmp_path / "own.jsonl"
     write_explanations(path, lines_of(data, batches))
     given = f"file:{path}"
-    explanations = {given: read_explanations(path, data)}
+    explanations = {given: read_explanations(path, data, NAMES)}
     for make in (SetErasure, Rationale, Correlation):
         for classified in batches:
             own, read = (
@@ -79,11 +84,11 @@ def test_pieces_are_summed_to_words_and_lines_may_name_a_classifier(
     other = [{**line, "scores": [0] * len(line["scores"]), "checkpoint": "another"} for line in lines]
     write_explanations(path, [*lines, *other])
     for classified in batches:
-        found = read_explanations(path, data).of(classified)
+        found = read_explanations(path, data, NAMES).of(classified)
         for row, words in enumerate(classified.words):
             expected = [2 * (2 * place + 2) + 1 for place in range(int(words.sum()))]
             assert found[row, words].tolist() == expected
-        own = read_explanations(path, data).of(
+        own = read_explanations(path, data, NAMES).of(
             replace(classified, checkpoint=replace(classified.checkpoint, name="another"))
         )
         assert not own.any()
@@ -91,10 +96,11 @@ def test_pieces_are_summed_to_words_and_lines_may_name_a_classifier(
 
 def test_arrays_and_numbers_are_written_alike(tmp_path: Path) -> None:
     values = [0.1, -2.5, 1e-30]
-    forms = (values, np.array(values), torch.tensor(values, dtype=torch.float64))
+    tensor = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    forms: tuple[tuple[Any, Any], ...] = ((1, values), (np.int64(1), np.array(values)), ("1", tensor))
     paths = [tmp_path / f"{place}.jsonl" for place in range(3)]
-    for path, scores in zip(paths, forms, strict=True):
-        write_explanations(path, [{"id": 1, "words": ["a", "b", "c"], "scores": scores}])
+    for path, (name, scores) in zip(paths, forms, strict=True):
+        write_explanations(path, [{"id": name, "words": np.array(["a", "b", "c"]), "scores": scores}])
     assert len({path.read_bytes() for path in paths}) == 1
     assert json.loads(paths[0].read_text())["scores"] == values
 
@@ -105,7 +111,16 @@ def first(change: Callable[[dict[str, Any]], None]) -> Callable[[Lines], None]:
 
 FAULTS: list[tuple[Callable[[Lines], None], str]] = [
     (first(lambda line: line.update(id="999")), r":1: the test split has no text '999'"),
-    (first(lambda line: line["words"].__setitem__(1, "other")), r":1: text '\d+': word 2 is 'other', but '\w+' in"),
+    (
+        first(lambda line: line["words"].__setitem__(1, "other")),
+        r":1: text '\d+': word 2 is 'other', but the classifier reads '",
+    ),
+    (first(lambda line: line["scores"].__setitem__(0, 10**400)), r":1: score 1 of text '\d+' is 1"),
+    (first(lambda line: line.update(id=True)), r":1: id must be text or a whole number"),
+    (
+        first(lambda line: line.update(checkpoint="base")),
+        r":1: there is no checkpoint 'base'.*'base, seed 0', 'another'",
+    ),
     (first(lambda line: line["scores"].pop()), r":1: text '\d+' has \d+ scores?, but \d+ words"),
     (first(lambda line: line["scores"].__setitem__(1, float("nan"))), r":1: score 2 of text '\d+' is nan"),
     (first(lambda line: line.update(scores="high")), r":1: words must be a list of strings, and scores a list of"),
@@ -134,27 +149,94 @@ def test_a_fault_is_named_by_line_and_text(
     change(lines)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     with pytest.raises(UserError, match=str(path) + message):
-        read_explanations(path, data)
+        read_explanations(path, data, NAMES)
 
 
 def test_what_is_no_json_and_no_file_is_refused(data: Data, tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     with pytest.raises(UserError, match="there is no such file"):
-        read_explanations(path, data)
+        read_explanations(path, data, NAMES)
     path.write_text("{}\n[1\n")
     with pytest.raises(UserError, match=r":1: a line has the keys"):
-        read_explanations(path, data)
+        read_explanations(path, data, NAMES)
     path.write_text("\n[1\n")
     with pytest.raises(UserError, match=r":2: this is not a JSON object"):
-        read_explanations(path, data)
+        read_explanations(path, data, NAMES)
 
 
-def test_a_tested_text_without_scores_is_named(data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path) -> None:
-    path = tmp_path / "scores.jsonl"
-    write_explanations(path, lines_of(data, batches)[1:])
-    missing = int(batches[0].batch.index[0]) + 1
-    with pytest.raises(UserError, match=f"no scores of text {missing} of the test split under base, seed 0"):
-        read_explanations(path, data).of(batches[0])
+def test_a_text_without_scores_is_named(data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path) -> None:
+    path, lines = tmp_path / "scores.jsonl", lines_of(data, batches)
+    missing = lines.pop(3)
+    write_explanations(path, lines)
+    with pytest.raises(
+        UserError, match=f"no scores of 2 texts, the first of them '{missing['id']}' under base, seed 0"
+    ):
+        read_explanations(path, data, NAMES)
+    write_explanations(path, [*lines, {**missing, "checkpoint": "another"}])
+    with pytest.raises(UserError, match=f"no scores of 1 text, the first of them '{missing['id']}' under base, seed 0"):
+        read_explanations(path, data, NAMES)
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """Texts of words that the tokenizer of the default encoder cuts into one, two and more pieces."""
+    folder = tmp_path_factory.mktemp("pieces")
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text("label\ttext\ngood\ta Smorgasbord of films\nbad\tan unwatchable plot\n")
+    data = ClassificationDataModule(
+        str(folder / "{split}.tsv"),
+        tokenizer=EncoderSpec(),
+        positive="good",
+        cache=str(folder / "stores"),
+        max_length=10,
+    )
+    data.setup("test")
+    return data
+
+
+def test_the_score_of_a_word_is_divided_among_its_pieces(pieces: Data, tmp_path: Path) -> None:
+    split, path = pieces.splits["test"], tmp_path / "scores.jsonl"
+    words = [["a", "Smorgasbord", "of", "films"], ["an", "unwatchable", "plot"]]
+    scores = [[1.0, 6.0, -2.0, 0.5], [1.0, 2.0, 3.0]]
+    write_explanations(
+        path, [{"id": split.ids[text], "words": words[text], "scores": scores[text]} for text in range(2)]
+    )
+    found = read_explanations(path, pieces, ["a"]).scores
+    for text in range(2):
+        places = split.places(text)
+        assert max(map(places.count, range(len(words[text])))) > 1, "a word of several pieces"
+        assert (places[0], places[-1]) == (-1, -1)
+        expected = [scores[text][place] / places.count(place) if place >= 0 else 0 for place in places]
+        assert found["", text].tolist() == expected
+    # Of the pieces themselves, each keeps its own.
+    own = [
+        [token for token, place in zip(pieces.text("test", text)[1], split.places(text), strict=True) if place >= 0]
+        for text in range(2)
+    ]
+    write_explanations(
+        path, [{"id": split.ids[text], "words": own[text], "scores": range(len(own[text]))} for text in range(2)]
+    )
+    found = read_explanations(path, pieces, ["a"]).scores
+    for text in range(2):
+        assert found["", text].tolist() == [0.0, *range(len(own[text])), 0.0]
+
+
+def test_a_sentence_has_the_sum_of_its_words() -> None:
+    texts = tiny_texts("han", time=9)
+    scores = {("", text): np.arange(1.0, len(words) + 1) for text, words in enumerate(TEXTS)}
+    found = Explanations(Path("a.jsonl"), "", scores).of(texts)
+    for text, sentences in enumerate(SENTENCES):
+        sums = np.bincount(sentences, weights=scores["", text])
+        assert found[text, : len(sums)].tolist() == sums.tolist()
+
+
+def test_what_is_no_number_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Text 2 \(b\) has a score that is not a finite number"):
+        write_explanations(
+            tmp_path / "a.jsonl",
+            [{"id": name, "words": ["x"], "scores": [score]} for name, score in (("a", 1), ("b", float("nan")))],
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_rankings_are_known_or_files() -> None:

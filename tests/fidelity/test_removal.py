@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fidelity import removal as removal_module
 from fidelity.classified import Removal
 from fidelity.rationale import Rationale
 from fidelity.removal import EveryLength, removal_bounds
@@ -127,19 +128,30 @@ def test_a_beam_encloses_every_ranking_and_says_where_it_did_not() -> None:
     assert (numbers["upper"] <= exact["upper"] + 1e-9).all()
 
 
-def test_texts_whose_orders_are_all_alike_have_no_normalised_area() -> None:
-    found = classified("flat")
-    model = deepcopy(classifier("flat"))  # it is shared
-    alike = replace(found, checkpoint=replace(found.checkpoint, model=model))
+def test_bounds_that_a_ranking_exceeds_are_widened_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = classified("flat", time=9)
+    plain = measurements(Rationale(["attention"], every_length=EveryLength()), found).numbers
+    monkeypatch.setattr(removal_module, "removal_bounds", lambda falls, words, width: (0.0, 1e-3))
+    for exact in (1, 14):
+        numbers = measurements(Rationale(["attention"], every_length=EveryLength(exact=exact)), found).numbers
+        sums = plain["attention.aopc"] * (found.words.sum(1) - 1)
+        assert (sums > 1e-3).any()
+        assert ((numbers["attention.naopc"] >= 0) & (numbers["attention.naopc"] <= 1)).all()
+        assert numbers["widened"][sums > 1e-3].tolist() == [exact == 1] * int((sums > 1e-3).sum())
+
+
+def test_texts_whose_orders_are_alike_but_for_rounding_have_no_normalised_area() -> None:
+    found = classified("flat", dtype=torch.float32)
+    model = deepcopy(found.checkpoint.model)  # it is shared
     with torch.no_grad():
-        for parameter in model.decision.parameters():  # type: ignore[union-attr]
-            parameter.zero_()
+        model.decision.weight.mul_(1e-6)  # type: ignore[union-attr, operator]
         output = model(found.batch)
-    alike = replace(alike, output=output)
+    alike = replace(found, checkpoint=replace(found.checkpoint, model=model), output=output)
     numbers = Rationale(["attention"], every_length=EveryLength()).measure(alike, saliency_of(alike)).numbers
+    assert (numbers["attention.aopc"] != 0).any(), "rounding is not nothing"
     assert numbers["coincide"].all()
     assert numbers["attention.naopc"].isnan().all()
-    assert (numbers["attention.aopc"] == 0).all()
+    assert not measurements(Rationale(["attention"], every_length=EveryLength()), found).numbers["coincide"].any()
 
 
 def test_masking_without_a_mask_token_is_refused() -> None:
