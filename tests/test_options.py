@@ -123,7 +123,7 @@ CHOICES = [(kind, *choice) for kind in KINDS for choice in choices(kind)]
 def test_choices_are_found() -> None:
     found = {(getattr(kind, "__name__", ""), name) for kind, name, *_ in CHOICES}
     assert {("Options", "too_long"), ("Options", "from_pieces"), ("Options", "precision")} <= found
-    assert {("Correlation", "saliencies"), ("AttentionWordsProbe", "schedule"), ("Linguistic", "missing")} <= found
+    assert {("Pruning", "rankings"), ("AttentionWordsProbe", "schedule"), ("Linguistic", "missing")} <= found
     assert len(CHOICES) > 40
 
 
