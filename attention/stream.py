@@ -10,7 +10,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attention.encoder import LoadedEncoder
-from attention.extraction import batches, in_order, joined, return_free_memory, run_pass, within_memory, workers_of
+from attention.extraction import (
+    Allowance,
+    batches,
+    in_order,
+    joined,
+    return_free_memory,
+    run_pass,
+    within_memory,
+    workers_of,
+)
 from attention.long_inputs import find_most_attended
 from attention.specification import Items
 from attention.store import Manifest, Part, Store, tensor_name, unpack_weights
@@ -33,7 +42,7 @@ class Stream(Store):
     def __init__(self, items: Items, manifest: Manifest, encoder: LoadedEncoder) -> None:
         self.items, self.labels, self.manifest, self.encoder = items, items.labels, manifest, encoder
         self.workers = workers_of(encoder, items)
-        self._last = local()
+        self._last, self._allowance = local(), Allowance(24 << 20)
 
     @property
     def groups(self) -> Iterator[list[int]]:
@@ -84,6 +93,7 @@ class Stream(Store):
                 item: most
                 for (item, _), most in zip(batch, within_memory(run, encoder, self.items, batch), strict=True)
             }
+        self._allowance.check()
         for item in set(items) - found.keys():  # cut into several parts
             most = MostAttended(torch.tensor([self.items.words(item)]))
             most.add(self.read(self.manifest.maps_name, item)[None])
@@ -103,6 +113,7 @@ class Stream(Store):
             jobs = ((0, batch) for batch in batches(self.items, order, self.encoder.device.type))
             found = ((job, run_pass(self.encoder, self.items, job)) for job in jobs)
             held.update({name: tensor for _, name, tensor in joined(self.items, found)})
+            self._allowance.check()
         return held
 
 
