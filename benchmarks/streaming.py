@@ -3,10 +3,13 @@
 `python -m benchmarks.streaming [--json FILE]`
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+import torch
+from torch import Tensor
 from transformers import AutoTokenizer, LlamaConfig, LlamaModel, PreTrainedModel
 
 from attention import Encoder, EncoderSpec, Options, resolve
@@ -49,6 +52,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.figure("corpus", treebanks.corpus, "its dev split")
     _against_forward(treebanks, settings, folder, report)
     _against_store(treebanks, settings, folder, report)
+    _rounding(treebanks, folder, report)
     if settings.memory:
         _memory(treebanks, folder, report)
 
@@ -69,6 +73,11 @@ class Streamed:
         """Run all passes once, or a share of them."""
         for _ in in_order(self._stream.most_attended, self._groups[share], self._stream.workers):
             pass
+
+    def positions(self) -> Iterator[Tensor]:
+        """Yield the most attended words of each sentence, flattened."""
+        for group, (positions, _) in in_order(self._stream.most_attended, self._groups, self._stream.workers):
+            yield from (found[: self.items.words(item)].flatten() for item, found in zip(group, positions, strict=True))
 
 
 def _against_forward(treebanks: Treebanks, settings: Settings, folder: Path, report: Report) -> None:
@@ -103,6 +112,21 @@ def _against_store(treebanks: Treebanks, settings: Settings, folder: Path, repor
         wanted="≤ 1.0",
     )
     report.seconds("streamed_heads_s", seconds["stream"], "the heads experiment, streamed")
+
+
+def _rounding(treebanks: Treebanks, folder: Path, report: Report) -> None:
+    """How many of the most attended words depend on the precision of the scores before softmax."""
+    sentences = first_sentences([treebanks.dev], folder / "rounding.conllu", SMALL)
+    specs = (EncoderSpec(dtype="bfloat16"), EncoderSpec(dtype="bfloat16", scores="float32"))
+    model, single = (
+        torch.cat([*Streamed(sentences, Encoder(spec), folder, Options(precision="float32")).positions()])
+        for spec in specs
+    )
+    report.figure(
+        "different_argmax_pct",
+        100 * float((model != single).double().mean()),
+        f"of most attended words differ if the default encoder in bfloat16 has scores in float32; {SMALL} sentences",
+    )
 
 
 def _memory(treebanks: Treebanks, folder: Path, report: Report) -> None:

@@ -131,7 +131,7 @@ def test_peaks_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_peaks_of_streams_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
-    for stage in ("_against_forward", "_against_store"):
+    for stage in ("_against_forward", "_against_store", "_rounding"):
         monkeypatch.setattr(streaming, stage, lambda *_: None)
     monkeypatch.setattr(streaming, "decoder", lambda *_, **__: resolve(EncoderSpec()).folder)
     monkeypatch.setattr(streaming, "LONG", 400)
