@@ -710,7 +710,7 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
     """
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None:
+    if positions is not None and positions > 0:  # XLNet says -1, for any length
         # RoBERTa and its kin count positions from padding_idx + 1 on.
         words = model.get_input_embeddings()
         offsets = [
