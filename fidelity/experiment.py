@@ -279,7 +279,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self.checkpoints = load(self.paths, self.data)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
         files = sorted({one for test in self.tests for one in test.rankings if one.startswith(FILE)})
-        check_names("Files of explanations", [Path(one).stem for one in files])
+        if files:
+            check_names("Files of explanations", [Path(one).stem for one in files])
         names = [checkpoint.name for checkpoint in self.checkpoints]
         self._explanations = {one: read_explanations(Path(one.removeprefix(FILE)), self.data, names) for one in files}
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
