@@ -234,9 +234,10 @@ def permutation_p(
 
     def offsets(rows: NDArray[np.integer]) -> NDArray[np.int16]:
         """Offset from some words to the word that each predictor chooses, `[K, words]`."""
-        found = np.empty((predicted.shape[1], len(rows)), np.int16)
+        found, words = np.empty((predicted.shape[1], len(rows)), np.int16), arcs.word[rows]
         for column, own in zip(predicted.T, found, strict=True):
-            own[:] = np.where(column[rows] > 0, column[rows] - arcs.word[rows], -_NOWHERE)
+            chosen = column[rows]
+            own[:] = np.where(chosen > 0, chosen - words, -_NOWHERE)
         return found
 
     values = np.empty(len(groups))

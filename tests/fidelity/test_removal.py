@@ -11,7 +11,7 @@ import torch
 from fidelity import removal as removal_module
 from fidelity.classified import Removal
 from fidelity.rationale import Rationale
-from fidelity.removal import EveryLength, removal_bounds
+from fidelity.removal import EveryLength, removal_bounds, sets_read
 from results import Flags, Floats
 from results.errors import UserError
 from tests.fidelity import tiny
@@ -54,14 +54,16 @@ def test_bounds_are_those_of_all_permutations(words: int) -> None:
         return np.array([known.setdefault(one.tobytes(), random.normal()) for one in removed])
 
     exact = removal_bounds(falls, words)
-    assert len(known) == 2**words - 2
+    assert len(known) == sets_read(words, None) == 2**words - 2
     sums = []
     for order in permutations(range(words)):
         places = [np.isin(np.arange(words), order[:k]) for k in range(1, words)]
         sums.append(sum(known[place.tobytes()] for place in places))
     assert exact == pytest.approx((min(sums), max(sums)))
     assert removal_bounds(falls, words, 2**words) == exact
-    narrow = removal_bounds(falls, words, 1)
+    read: list[int] = []
+    narrow = removal_bounds(lambda removed: (read.append(len(removed)), falls(removed))[1], words, 1)
+    assert words - 1 <= sum(read) <= sets_read(words, 1) <= sets_read(words, None)
     assert exact[0] <= narrow[0] <= narrow[1] <= exact[1]
     assert min(abs(narrow[0] - one) for one in sums) < 1e-9, "a bound is the sum of an order"
 
