@@ -62,7 +62,12 @@ def test_bounds_are_those_of_all_permutations(words: int) -> None:
     assert exact == pytest.approx((min(sums), max(sums)))
     assert removal_bounds(falls, words, 2**words) == exact
     read: list[int] = []
-    narrow = removal_bounds(lambda removed: (read.append(len(removed)), falls(removed))[1], words, 1)
+
+    def counted(removed: Flags) -> Floats:
+        read.append(len(removed))
+        return falls(removed)
+
+    narrow = removal_bounds(counted, words, 1)
     assert words - 1 <= sum(read) <= sets_read(words, 1) <= sets_read(words, None)
     assert exact[0] <= narrow[0] <= narrow[1] <= exact[1]
     assert min(abs(narrow[0] - one) for one in sums) < 1e-9, "a bound is the sum of an order"
