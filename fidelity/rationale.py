@@ -1,6 +1,7 @@
 """Tests that classify only some words of a text: rationales (ERASER, DeYoung et al. 2020) and single words."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,10 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, Removal
+from fidelity.classified import ClassifiedBatch, Removal, classify
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength
+from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width
 from fidelity.saliency import RANKINGS, Saliency, check_rankings
 from metrics.bootstrap import mean
 from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
@@ -23,6 +24,7 @@ from training import gathered
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 IOU = ("iou_precision", "iou_recall")
 MEANS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
+SAMPLE = 20  # texts that choose the width of the beam search: the shortest whose bounds are not exact
 OVERLAP = 0.5
 """Least intersection ÷ union of a predicted span and a marked one (DeYoung et al. 2020, §4.1)."""
 
@@ -89,20 +91,32 @@ class Rationale(FidelityTest):
             )
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
         self.removal, self.every_length = removal, every_length
+        self._beam = every_length.beam if every_length else None
         columns = (*MEANS, *(EVERY_LENGTH if every_length else ()))
         self._means = [f"{ranking}.{column}" for ranking in self.names for column in columns]
 
     def begin(
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        if self.every_length:
-            split = data.splits["test"]
-            words = [sum(place >= 0 for place in split.places(text)) for text in range(len(split))]
-            reads = self.every_length.reads(count for count in words if count > 1)
-            rank_zero_info(
-                f"rationale: the worst and the best orders of removal take up to {reads:,} shortened texts for each of "
-                f"{counted(len(checkpoints), 'classifier')}. A lower `exact` or `beam` takes fewer."
-            )
+        if self.every_length is None:
+            return
+        split = data.splits["test"]
+        words = np.array([sum(place >= 0 for place in split.places(text)) for text in range(len(split))])
+        self._beam = self.every_length.beam
+        longer = np.flatnonzero(words > self.every_length.exact)
+        if self._beam is None and len(longer):
+            sample = split[sorted(longer[np.argsort(words[longer], kind="stable")][:SAMPLE].tolist())].to(device)
+            found = [classify(one, sample, None, seed=seed, vocabulary=data.vocabulary)[1] for one in checkpoints]
+            self._beam = chosen_width([one for one in found if one is not None], self.removal)
+        reads = replace(self.every_length, beam=self._beam).reads(count for count in words.tolist() if count > 1)
+        rank_zero_info(
+            f"rationale: the worst and the best orders of removal take up to {reads:,} shortened texts for each of "
+            f"{counted(len(checkpoints), 'classifier')}. A lower `exact` or `beam` takes fewer."
+        )
+
+    def audit(self) -> Mapping[str, object]:
+        """Return the width of the beam search, `beam`, if texts are too long for exact bounds."""
+        return {"beam": self._beam} if self._beam else {}
 
     def columns(self, classes: int) -> Sequence[str]:
         spans = (f"{ranking}.{column}" for ranking in self.names for column in IOU)
@@ -126,7 +140,8 @@ class Rationale(FidelityTest):
         }
         numbers = {"gold": gold.sum(1)}
         if self.every_length:
-            areas, bounds = self.every_length.measure(classified, ranks, self.removal)
+            every = replace(self.every_length, beam=self._beam)
+            areas, bounds = every.measure(classified, ranks, self.removal)
             found |= dict(zip(EVERY_LENGTH, areas, strict=True))
             numbers |= bounds
         parts = [len(orders) for orders in by_ranking]

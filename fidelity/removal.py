@@ -1,7 +1,8 @@
 """Removal of the words of a text one after the other: the best and the worst order (Edin et al. 2025)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import comb
 
 import numpy as np
@@ -14,6 +15,10 @@ from results.errors import check_numbers
 
 EQUAL = 1e-6
 """Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""
+WIDTHS = (1, 5, 10, 20, 50)
+CHANGE = 0.01
+"""Widths of the beam, and the growth of the bounds below which a wider beam is not worth it (Edin et al. 2025)."""
+TOGETHER = 64  # texts that are searched at the same time
 EVERY_LENGTH = ("aopc", "naopc", "naopc_ascending")
 """Columns of each ranking."""
 SHARES = ("exact", "coincide", "widened")
@@ -21,16 +26,17 @@ BOUNDS = ("lower", "upper", *SHARES)
 """Columns of each text; the means of the last three are scores."""
 
 
-def removal_bounds(falls: Callable[[Flags], Floats], words: int, width: int | None = None) -> tuple[float, float]:
+def removal_bounds(words: int, width: int | None = None) -> Generator[Flags, Floats, tuple[float, float]]:
     """Return the lowest and the highest sum of falls over all orders in which words can be removed, all but the last.
 
     An order of n words has n − 1 falls: without its first word, without its first two, …. The words that an order
     has removed matter for what follows, and their order does not. So of all orders of the same words, the lowest and
     the highest sums suffice, and 2ⁿ sets of words are read in place of n! orders.
 
+    The search is a generator, so that many texts are read together. It yields sets of removed words, bool
+    `[sets, words]`, is sent the fall of the class probability without each set, `[sets]`, and returns the two sums.
+
     Args:
-        falls: Function that returns the fall of the class probability without some words, `[sets]`, from bool
-            `[sets, words]`, True for removed words.
         words: Number of words n, at least 2.
         width: Number of sets of each size that are kept for the highest sum, and of those for the lowest (beam
             search); None keeps all, so that the bounds are exact.
@@ -40,11 +46,15 @@ def removal_bounds(falls: Callable[[Flags], Floats], words: int, width: int | No
         before, word = np.nonzero(~removed)
         larger = removed[before]
         larger[np.arange(len(larger)), word] = True
-        removed, place = np.unique(larger, axis=0, return_inverse=True)
+        # Sets as bytes, each once: rows of booleans take longer to sort.
+        packed = np.packbits(larger, axis=1)
+        keys = packed.view(f"V{packed.shape[1]}").ravel()
+        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        removed = larger[first]
         low, high = np.full(len(removed), np.inf), np.full(len(removed), -np.inf)
         np.minimum.at(low, place, lowest[before])
         np.maximum.at(high, place, highest[before])
-        fall = falls(removed)
+        fall = yield removed
         lowest, highest = low + fall, high + fall
         if width is not None:
             ends = (np.argsort(sums, kind="stable")[:width] for sums in (lowest, -highest))
@@ -72,20 +82,20 @@ class EveryLength:
 
     Args:
         exact: Largest number of words of a text whose bounds are exact; 2ⁿ texts are read for them.
-        beam: Width of the beam search for longer texts. It may miss the best order, so that the bounds are
-            widened where any of the rankings, or its reverse, is beyond them; these texts are counted. So compare
-            classifiers with the same rankings and draws.
+        beam: Width of the beam search for longer texts; None chooses it (`chosen_width`). The search may miss the best
+            order, so that the bounds are widened where any of the rankings, or its reverse, is beyond them; these
+            texts are counted. So compare classifiers with the same rankings and draws.
     """
 
     exact: int = 14
-    beam: int = 5
+    beam: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self, least=1, exact=self.exact, beam=self.beam)
 
     def width(self, words: int) -> int | None:
-        """Return the width of the beam for a text; None if its bounds are exact."""
-        return None if words <= self.exact else self.beam
+        """Return the width of the beam for a text, by default the widest; None if its bounds are exact."""
+        return None if words <= self.exact else self.beam or WIDTHS[-1]
 
     def reads(self, words: Iterable[int]) -> int:
         """Return the largest number of copies that are read for the bounds of texts of these lengths."""
@@ -113,8 +123,7 @@ class EveryLength:
             keep = words[rows] & ~removed
             fall = _falls(classified, rows.repeat(2 * len(ranks)), keep.flatten(0, 2), removal)
             sums[:, :, rows] += fall.view(keep.shape[:-1])
-        found = [self._bounds(classified, text, removal) for text in range(len(count))]
-        bounds = torch.tensor(found, dtype=torch.float64, device=sums.device).T
+        bounds = search_bounds(classified, [self.width(size) for size in count.tolist()], removal)
         lower, upper = torch.minimum(bounds[0], sums.amin((0, 1))), torch.maximum(bounds[1], sums.amax((0, 1)))
         equal, exact = EQUAL * (count - 1), count <= self.exact
         within = (sums - lower) / (upper - lower)
@@ -133,17 +142,55 @@ class EveryLength:
         }
         return torch.stack([(sums[0] + rest) / lengths, *within]), columns
 
-    def _bounds(self, classified: ClassifiedBatch, text: int, removal: Removal) -> tuple[float, float]:
-        """Return bounds of the sum of the falls of a text."""
-        places = classified.words[text].nonzero().squeeze(1)
 
-        def falls(removed: Flags) -> Floats:
-            rows = torch.full((len(removed),), text, device=places.device)
-            keep = torch.zeros(len(removed), classified.words.size(1), dtype=torch.bool, device=places.device)
-            keep[:, places] = torch.from_numpy(~removed).to(places.device)
-            return _falls(classified, rows, keep, removal).cpu().numpy()
+def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], removal: Removal) -> Tensor:
+    """Return the lowest and the highest sum of falls of each text over all orders, float64 `[2, batch]`.
 
-        return removal_bounds(falls, len(places), self.width(len(places)))
+    Args:
+        classified: The texts.
+        widths: Width of the beam search of each text; None for exact sums. See `removal_bounds`.
+        removal: What becomes of removed words.
+    """
+    words = classified.words
+    places = [own.nonzero().squeeze(1) for own in words]
+    found = torch.zeros(2, len(words), dtype=torch.float64, device=words.device)
+    for some in torch.arange(len(words)).split(TOGETHER):
+        searches = {text: removal_bounds(len(places[text]), widths[text]) for text in some.tolist()}
+        wanted = {text: next(search) for text, search in searches.items()}
+        while wanted:
+            sizes = [len(removed) for removed in wanted.values()]
+            rows = torch.tensor(list(wanted)).repeat_interleave(torch.tensor(sizes)).to(words.device)
+            keep = torch.zeros(len(rows), words.size(1), dtype=torch.bool, device=words.device)
+            for own, (text, removed) in zip(keep.split(sizes), wanted.items(), strict=True):
+                own[:, places[text]] = torch.from_numpy(~removed).to(words.device)
+            falls = _falls(classified, rows, keep, removal).cpu().numpy()
+            for text, fall in zip(list(wanted), np.split(falls, np.cumsum(sizes[:-1])), strict=True):
+                try:
+                    wanted[text] = searches[text].send(fall)
+                except StopIteration as end:
+                    del wanted[text]
+                    found[:, text] = torch.tensor(end.value, dtype=torch.float64)
+    return found
+
+
+def chosen_width(samples: Sequence[ClassifiedBatch], removal: Removal) -> int:
+    """Return the width of the beam search that Edin et al. (2025) suggest: a wider beam hardly changes the bounds.
+
+    It is the first of `WIDTHS` for which the mean distance of the two bounds grows by less than `CHANGE` in each of
+    the next two steps, or else the last.
+
+    Args:
+        samples: Some texts under each of the classifiers.
+        removal: What becomes of removed words.
+    """
+    distances: list[float] = []
+    for width in WIDTHS:
+        bounds = [search_bounds(one, [width] * len(one.words), removal) for one in samples]
+        distances.append(float(torch.cat([high - low for low, high in bounds]).mean()))
+        steps = [after - before <= CHANGE * after for before, after in pairwise(distances[-3:])]
+        if len(steps) == 2 and all(steps):
+            return WIDTHS[len(distances) - 3]
+    return WIDTHS[-1]
 
 
 def _falls(classified: ClassifiedBatch, rows: Tensor, keep: Tensor, removal: Removal) -> Tensor:

@@ -1,5 +1,6 @@
 """Orders of removal against all permutations, and against the numbers of Edin et al. (2025)."""
 
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import permutations
@@ -8,14 +9,31 @@ import numpy as np
 import pytest
 import torch
 
+from datamodules import ClassificationDataModule
 from fidelity import removal as removal_module
+from fidelity.checkpoints import Checkpoint
 from fidelity.classified import Removal
 from fidelity.rationale import Rationale
-from fidelity.removal import EveryLength, removal_bounds, sets_read
+from fidelity.removal import WIDTHS, EveryLength, chosen_width, removal_bounds, search_bounds, sets_read
 from results import Flags, Floats
 from results.errors import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import TEXTS, Kind, classified, classifier, measurements, saliency_of, texts
+
+Falls = Callable[[Flags], Floats]
+
+
+def bounds_of(falls: Falls, words: int, width: int | None = None) -> tuple[float, float]:
+    """Send the search the falls of all sets that it asks for."""
+    search = removal_bounds(words, width)
+    wanted = next(search)
+    while True:
+        try:
+            wanted = search.send(falls(wanted))
+        except StopIteration as end:
+            low, high = end.value
+            return low, high
+
 
 WEIGHTS = np.array([0.5, -0.3, 1, 0.2])
 
@@ -30,9 +48,7 @@ def probability(removed: Flags) -> Floats:
 
 def test_bounds_are_those_of_the_fixture() -> None:
     full, nothing = probability(np.zeros(4, np.bool_)), probability(np.ones(4, np.bool_))
-    low, high = (
-        (total + full - nothing) / 4 for total in removal_bounds(lambda removed: full - probability(removed), 4)
-    )
+    low, high = ((total + full - nothing) / 4 for total in bounds_of(lambda removed: full - probability(removed), 4))
     assert (full, low, high) == pytest.approx((0.880797, 0.171024, 0.387202), abs=5e-7)
 
     def aopc(order: tuple[int, ...]) -> float:
@@ -53,21 +69,21 @@ def test_bounds_are_those_of_all_permutations(words: int) -> None:
         assert len(np.unique(removed, axis=0)) == len(removed), "a set is read once"
         return np.array([known.setdefault(one.tobytes(), random.normal()) for one in removed])
 
-    exact = removal_bounds(falls, words)
+    exact = bounds_of(falls, words)
     assert len(known) == sets_read(words, None) == 2**words - 2
     sums = []
     for order in permutations(range(words)):
         places = [np.isin(np.arange(words), order[:k]) for k in range(1, words)]
         sums.append(sum(known[place.tobytes()] for place in places))
     assert exact == pytest.approx((min(sums), max(sums)))
-    assert removal_bounds(falls, words, 2**words) == exact
+    assert bounds_of(falls, words, 2**words) == exact
     read: list[int] = []
 
     def counted(removed: Flags) -> Floats:
         read.append(len(removed))
         return falls(removed)
 
-    narrow = removal_bounds(counted, words, 1)
+    narrow = bounds_of(counted, words, 1)
     assert words - 1 <= sum(read) <= sets_read(words, 1) <= sets_read(words, None)
     assert exact[0] <= narrow[0] <= narrow[1] <= exact[1]
     assert min(abs(narrow[0] - one) for one in sums) < 1e-9, "a bound is the sum of an order"
@@ -138,7 +154,8 @@ def test_a_beam_encloses_every_ranking_and_says_where_it_did_not() -> None:
 def test_bounds_that_a_ranking_exceeds_are_widened_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = classified("flat", time=9)
     plain = measurements(Rationale(["attention"], every_length=EveryLength()), found).numbers
-    monkeypatch.setattr(removal_module, "removal_bounds", lambda falls, words, width: (0.0, 1e-3))
+    low = torch.tensor([[0.0], [1e-3]], dtype=torch.float64)
+    monkeypatch.setattr(removal_module, "search_bounds", lambda some, widths, removal: low.repeat(1, len(widths)))
     for exact in (1, 14):
         numbers = measurements(Rationale(["attention"], every_length=EveryLength(exact=exact)), found).numbers
         sums = plain["attention.aopc"] * (found.words.sum(1) - 1)
@@ -166,3 +183,39 @@ def test_masking_without_a_mask_token_is_refused() -> None:
     without = replace(found, vocabulary=replace(found.vocabulary, mask=None))
     with pytest.raises(UserError, match="removal: mask needs a mask token"):
         without.reread(without.words[None], "mask")
+
+
+def test_texts_searched_together_have_the_bounds_of_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = classified("flat", time=9)
+    for widths in ([None, 1, 2, None][: len(found.words)], [1] * len(found.words)):
+        widths = (widths * len(found.words))[: len(found.words)]
+        together = search_bounds(found, widths, "mask")
+        monkeypatch.setattr(removal_module, "TOGETHER", 1)
+        tiny.close(together, search_bounds(found, widths, "mask"))
+        monkeypatch.undo()
+
+
+def test_the_width_is_the_first_that_two_wider_ones_hardly_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(*distances: float) -> int:
+        known = dict(zip(WIDTHS, distances, strict=True))
+
+        def bounds(some: object, widths: list[int], removal: Removal) -> torch.Tensor:
+            return torch.tensor([[0.0], [known[widths[0]]]])
+
+        monkeypatch.setattr(removal_module, "search_bounds", bounds)
+        return chosen_width([classified("flat")], "delete")
+
+    assert chosen(1, 1, 1, 1, 1) == 1
+    assert chosen(1, 2, 2.01, 2.02, 2.02) == 5
+    assert chosen(1, 1, 2, 2, 2) == 10
+    assert chosen(1, 1.005, 2, 2.01, 3) == 50
+
+
+def test_the_beam_is_chosen_on_the_texts_of_the_run_and_reported(
+    checkpoints: Sequence[Checkpoint], data: ClassificationDataModule
+) -> None:
+    rationale, short = (Rationale(["attention"], every_length=EveryLength(exact=exact)) for exact in (1, 14))
+    for one in (rationale, short):
+        one.begin(checkpoints, data, torch.device("cpu"), 0)
+    assert rationale.audit()["beam"] in WIDTHS
+    assert short.audit() == {}
