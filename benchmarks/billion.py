@@ -1,5 +1,7 @@
 """Most attended words by all heads of a decoder of a billion parameters, in two precisions, against bare passes.
 
+It runs on a GPU if there is one.
+
 `python -m benchmarks.billion [--json FILE]`; it writes 7 GB of random weights to a temporary folder.
 """
 
@@ -41,7 +43,7 @@ def _measure(sentences: Path, folder: Path, precision: Precision, report: Report
         model = decoder(folder / "model", layers=LAYERS, heads=HEADS, size=SIZE, inner=11 * SIZE // 4, longest=2048)
     finally:
         torch.set_default_dtype(kind)
-    encoder = Encoder(EncoderSpec(str(model), dtype=precision))
+    encoder = Encoder(EncoderSpec(str(model), dtype=precision), "cuda" if torch.cuda.is_available() else "cpu")
     streamed = Streamed(sentences, encoder, folder, Options())
     bare = BareForward(encoder, streamed.items)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in encoder.model.parameters())
@@ -49,6 +51,8 @@ def _measure(sentences: Path, folder: Path, precision: Precision, report: Report
     if len(streamed) != len(bare):
         raise RuntimeError("a sentence is cut into parts, so the two sides read other batches")
     size = max(len(streamed) // PARTS, 1)
+    if encoder.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     for side in (streamed, bare):
         side(slice(1))  # the weights are read from their file
     for start in range(0, len(streamed), size):
@@ -66,6 +70,10 @@ def _measure(sentences: Path, folder: Path, precision: Precision, report: Report
     )
     report.seconds(f"{precision}_bare_forward_s", [sum(theirs)], "the bare passes")
     report.figure(f"{precision}_weights_mb", weights / 1e6, "weights, mapped from their file")
+    if encoder.device.type == "cuda":
+        beside = torch.cuda.max_memory_allocated() - 2 * weights  # of both sides
+        report.figure("gpu", torch.cuda.get_device_name(), "both sides run on it")
+        report.figure(f"{precision}_gpu_peak_mb", beside / 1e6, "peak of its memory beside the weights of both sides")
     report.figure(f"{precision}_peak_mb", peak / 1e6, "peak of all other memory of the process", wanted="≤ 2,000")
     if precision == get_args(Precision)[0]:
         report.figure("sentences", len(streamed.items), "read")

@@ -71,9 +71,8 @@ class BareForward:
     """The forward passes alone, by PyTorch's fused attention, over inputs that lie ready."""
 
     def __init__(self, encoder: Encoder, items: Items) -> None:
-        self._model = AutoModel.from_pretrained(
-            encoder.source.folder, attn_implementation="sdpa", dtype=encoder.model.dtype
-        ).eval()
+        model = AutoModel.from_pretrained(encoder.source.folder, attn_implementation="sdpa", dtype=encoder.model.dtype)
+        self._model = model.eval().to(encoder.device)
         self._inputs = [
             pad([items.inputs[item][part] for item, part in batch], encoder) for batch in shard_batches(items)
         ]

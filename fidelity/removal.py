@@ -154,14 +154,15 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
     words = classified.words
     places = [own.nonzero().squeeze(1) for own in words]
     found = torch.zeros(2, len(words), dtype=torch.float64, device=words.device)
-    for some in torch.arange(len(words)).split(TOGETHER):
-        searches = {text: removal_bounds(len(places[text]), widths[text]) for text in some.tolist()}
+    for start in range(0, len(words), TOGETHER):
+        some = range(start, min(start + TOGETHER, len(words)))
+        searches = {text: removal_bounds(len(places[text]), widths[text]) for text in some}
         wanted = {text: next(search) for text, search in searches.items()}
         while wanted:
             sizes = [len(removed) for removed in wanted.values()]
             rows = torch.tensor(list(wanted)).repeat_interleave(torch.tensor(sizes)).to(words.device)
             keep = torch.zeros(len(rows), words.size(1), dtype=torch.bool, device=words.device)
-            for own, (text, removed) in zip(keep.split(sizes), wanted.items(), strict=True):
+            for own, (text, removed) in zip(torch.split(keep, sizes), wanted.items(), strict=True):
                 own[:, places[text]] = torch.from_numpy(~removed).to(words.device)
             falls = _falls(classified, rows, keep, removal).cpu().numpy()
             for text, fall in zip(list(wanted), np.split(falls, np.cumsum(sizes[:-1])), strict=True):
