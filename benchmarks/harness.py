@@ -141,7 +141,7 @@ def timed(action: Callable[[], object]) -> Callable[[], float]:
     def seconds() -> float:
         start = time.perf_counter()
         action()
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             torch.cuda.synchronize()  # the passes of a GPU return before they are done
         return time.perf_counter() - start
 
