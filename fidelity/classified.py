@@ -18,6 +18,7 @@ from results.errors import UserError
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
 PASS = 16384  # most tokens of one pass, padding included
+ON_GPU = 16  # a GPU is busy with as many times more
 
 Removal = Literal["delete", "mask"]
 """What becomes of removed words; see `ClassifiedBatch.reread`."""
@@ -386,14 +387,15 @@ def passes(lengths: Tensor) -> Iterator[Tensor]:
     """Divide texts into passes through the model, and yield the indices of the texts of each pass, int64 `[texts]`.
 
     Texts of a pass have similar lengths; the longest texts come first. A pass has at most `PASS` tokens
-    with padding; a longer text is a pass by itself.
+    with padding, on a GPU `ON_GPU` times as many; a longer text is a pass by itself.
 
     Args:
         lengths: Number of tokens of each text, `[texts]`.
     """
     order = lengths.argsort(dim=0, descending=True, stable=True)
+    most = PASS if lengths.device.type == "cpu" else PASS * ON_GPU
     while len(order):
-        size = max(PASS // max(int(lengths[order[0]]), 1), 1)
+        size = max(most // max(int(lengths[order[0]]), 1), 1)
         yield order[:size]
         order = order[size:]
 

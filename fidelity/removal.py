@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, Removal
-from results import Flags, Floats
+from results import Flags, Floats, Integers
 from results.errors import check_numbers
 
 EQUAL = 1e-6
@@ -18,7 +18,7 @@ EQUAL = 1e-6
 WIDTHS = (1, 5, 10, 20, 50)
 CHANGE = 0.01
 """Widths of the beam, and the growth of the bounds below which a wider beam is not worth it (Edin et al. 2025)."""
-TOGETHER = 64  # texts that are searched at the same time
+TOGETHER = 64  # texts of equal length that are searched at the same time
 EVERY_LENGTH = ("aopc", "naopc", "naopc_ascending")
 """Columns of each ranking."""
 SHARES = ("exact", "coincide", "widened")
@@ -26,41 +26,54 @@ BOUNDS = ("lower", "upper", *SHARES)
 """Columns of each text; the means of the last three are scores."""
 
 
-def removal_bounds(words: int, width: int | None = None) -> Generator[Flags, Floats, tuple[float, float]]:
+def removal_bounds(
+    words: int, width: int | None = None, texts: int = 1
+) -> Generator[tuple[Integers, Flags], Floats, tuple[Floats, Floats]]:
     """Return the lowest and the highest sum of falls over all orders in which words can be removed, all but the last.
 
     An order of n words has n − 1 falls: without its first word, without its first two, …. The words that an order
     has removed matter for what follows, and their order does not. So of all orders of the same words, the lowest and
     the highest sums suffice, and 2ⁿ sets of words are read in place of n! orders.
 
-    The search is a generator, so that many texts are read together. It yields sets of removed words, bool
-    `[sets, words]`, is sent the fall of the class probability without each set, `[sets]`, and returns the two sums.
+    The search is a generator, so that all sets of one size are read together. It yields the text of each set,
+    `[sets]`, and its removed words, bool `[sets, words]`; it is sent the fall of the class probability without each
+    set, `[sets]`, and returns the two sums of each text, `[texts]`.
 
     Args:
-        words: Number of words n, at least 2.
+        words: Number of words n of every text, at least 2.
         width: Number of sets of each size that are kept for the highest sum, and of those for the lowest (beam
             search); None keeps all, so that the bounds are exact.
+        texts: Number of texts.
     """
-    removed, lowest, highest = np.zeros((1, words), np.bool_), np.zeros(1), np.zeros(1)
+    owner, removed = np.arange(texts), np.zeros((texts, words), np.bool_)
+    lowest, highest = np.zeros(texts), np.zeros(texts)
     for _ in range(words - 1):
         before, word = np.nonzero(~removed)
         larger = removed[before]
         larger[np.arange(len(larger)), word] = True
-        # Sets as bytes, each once: rows of booleans take longer to sort.
-        packed = np.packbits(larger, axis=1)
-        keys = packed.view(f"V{packed.shape[1]}").ravel()
-        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-        removed = larger[first]
+        # Each set of a text once, compared as bytes: rows of booleans take longer to sort.
+        packed = np.concatenate([owner[before, None].view(np.uint8), np.packbits(larger, axis=1)], axis=1)
+        _, first, place = np.unique(packed.view(f"V{packed.shape[1]}").ravel(), return_index=True, return_inverse=True)
+        owner, removed = owner[before[first]], larger[first]
         low, high = np.full(len(removed), np.inf), np.full(len(removed), -np.inf)
         np.minimum.at(low, place, lowest[before])
         np.maximum.at(high, place, highest[before])
-        fall = yield removed
+        fall = yield owner, removed
         lowest, highest = low + fall, high + fall
         if width is not None:
-            ends = (np.argsort(sums, kind="stable")[:width] for sums in (lowest, -highest))
-            kept = np.union1d(*ends)
-            removed, lowest, highest = removed[kept], lowest[kept], highest[kept]
-    return float(lowest.min()), float(highest.max())
+            kept = np.union1d(_least(owner, lowest, width), _least(owner, -highest, width))
+            owner, removed, lowest, highest = owner[kept], removed[kept], lowest[kept], highest[kept]
+    least, most = np.full(texts, np.inf), np.full(texts, -np.inf)
+    np.minimum.at(least, owner, lowest)
+    np.maximum.at(most, owner, highest)
+    return least, most
+
+
+def _least(owner: Integers, sums: Floats, width: int) -> Integers:
+    """Return the places of the `width` lowest sums of each owner."""
+    order = np.lexsort((sums, owner))
+    starts = np.searchsorted(owner[order], owner[order])
+    return order[np.arange(len(order)) - starts < width]
 
 
 def sets_read(words: int, width: int | None) -> int:
@@ -151,26 +164,25 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
         widths: Width of the beam search of each text; None for exact sums. See `removal_bounds`.
         removal: What becomes of removed words.
     """
-    words = classified.words
-    places = [own.nonzero().squeeze(1) for own in words]
+    words, counts = classified.words, classified.words.sum(1).tolist()
+    alike: dict[tuple[int, int | None], list[int]] = {}
+    for text, size in enumerate(zip(counts, widths, strict=True)):
+        alike.setdefault(size, []).append(text)
     found = torch.zeros(2, len(words), dtype=torch.float64, device=words.device)
-    for start in range(0, len(words), TOGETHER):
-        some = range(start, min(start + TOGETHER, len(words)))
-        searches = {text: removal_bounds(len(places[text]), widths[text]) for text in some}
-        wanted = {text: next(search) for text, search in searches.items()}
-        while wanted:
-            sizes = [len(removed) for removed in wanted.values()]
-            rows = torch.tensor(list(wanted)).repeat_interleave(torch.tensor(sizes)).to(words.device)
-            keep = torch.zeros(len(rows), words.size(1), dtype=torch.bool, device=words.device)
-            for own, (text, removed) in zip(torch.split(keep, sizes), wanted.items(), strict=True):
-                own[:, places[text]] = torch.from_numpy(~removed).to(words.device)
-            falls = _falls(classified, rows, keep, removal).cpu().numpy()
-            for text, fall in zip(list(wanted), np.split(falls, np.cumsum(sizes[:-1])), strict=True):
-                try:
-                    wanted[text] = searches[text].send(fall)
-                except StopIteration as end:
-                    del wanted[text]
-                    found[:, text] = torch.tensor(end.value, dtype=torch.float64)
+    for (count, width), every in alike.items():
+        for start in range(0, len(every), TOGETHER):
+            texts = torch.tensor(every[start : start + TOGETHER], device=words.device)
+            places = words[texts].nonzero()[:, 1].view(len(texts), count)
+            search = removal_bounds(count, width, len(texts))
+            wanted = next(search)
+            try:
+                while True:
+                    own, removed = (torch.from_numpy(one).to(words.device) for one in wanted)
+                    keep = torch.zeros(len(own), words.size(1), dtype=torch.bool, device=words.device)
+                    keep.scatter_(1, places[own], ~removed)
+                    wanted = search.send(_falls(classified, texts[own], keep, removal).cpu().numpy())
+            except StopIteration as end:
+                found[:, texts] = torch.from_numpy(np.stack(end.value)).to(found)
     return found
 
 

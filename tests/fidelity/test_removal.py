@@ -29,10 +29,10 @@ def bounds_of(falls: Falls, words: int, width: int | None = None) -> tuple[float
     wanted = next(search)
     while True:
         try:
-            wanted = search.send(falls(wanted))
+            wanted = search.send(falls(wanted[1]))
         except StopIteration as end:
             low, high = end.value
-            return low, high
+            return float(low[0]), float(high[0])
 
 
 WEIGHTS = np.array([0.5, -0.3, 1, 0.2])
