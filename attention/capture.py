@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from itertools import count
+from itertools import count, product
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ Heads = frozenset[Head]
 
 
 def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str) -> Heads:
-    """Parse names of attention heads, counted from 1: `6-1`, or `6` for all heads of a layer.
+    """Parse names of attention heads, counted from 1: `6-1`, `6` for all heads of a layer, `all` for all of the model.
 
     Args:
         names: The names.
@@ -58,11 +58,14 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
     """
     found: set[Head] = set()
     for name in names:
+        if name == "all":
+            found |= set(product(range(layers), range(heads)))
+            continue
         match = _HEAD.fullmatch(str(name))
         if match is None:
             raise UserError(
-                f"{option}: {name!r} is not a head. Write layer-head, both from 1, such as 6-1; or a layer alone, such "
-                "as 6."
+                f"{option}: {name!r} is not a head. Write layer-head, both from 1, such as 6-1; a layer alone, such "
+                "as 6; or all."
             )
         layer, head = int(match[1]), int(match[2] or 0)
         if layer > layers or head > heads:

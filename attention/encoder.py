@@ -980,7 +980,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
         raise EncoderError(
             f"{source.spec.name}: the data have {classes} classes, but the model's classification head is for another "
             f"number ({name} has shape {tuple(found)} instead of {tuple(wanted)}). Give the texts that it was "
-            "fine-tuned on, or the encoder before its fine-tuning."
+            "fine-tuned on or, to train a new head, the encoder before its fine-tuning."
         )
     refuse_surplus(load_tokenizer(source), model, source)
     if source.spec.weights == "pretrained":

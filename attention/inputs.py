@@ -4,6 +4,7 @@
 pieces aligned with the words, for an encoder whose attention is read.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from attention.alignment import split_words
 from attention.encoder import EncoderError, EncoderSource, LoadedEncoder, architecture, load_tokenizer, longest_input
+from results.digests import digest
 
 PIECES_VERSION = 1  # raise it when the pieces of a text change
 
@@ -60,6 +62,7 @@ class TextTokenizer:
     """Tokenizer of an encoder, which writes the delimiters that the encoder was trained with.
 
     Attributes:
+        name: Name of the encoder.
         pieces: Vocabulary, by id; the empty string for an id without a piece.
         max_length: Largest number of pieces of one input, delimiters included.
         pad: Id of the padding token, else of the end-of-text token.
@@ -72,7 +75,7 @@ class TextTokenizer:
     """
 
     def __init__(self, source: EncoderSource) -> None:
-        self._name = source.spec.name
+        self.name = source.spec.name
         self._tokenizer = load_tokenizer(source)
         known = self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
         self.pieces = tuple(piece or "" for piece in known)
@@ -84,6 +87,13 @@ class TextTokenizer:
         (before, behind), (_, between, _) = (_delimiters(self._tokenizer, passages) for passages in (1, 2))
         self.start, self.end = int(before[0]) if len(before) else None, int(behind[-1]) if len(behind) else None
         self.separator = int(between[0]) if len(between) else None
+
+    @cached_property
+    def rules(self) -> str:
+        """Digest of the steps that cut a text into pieces and write delimiters, with the ids of the pieces."""
+        steps = json.loads(self._tokenizer.backend_tokenizer.to_str())
+        # Neither is used here, and they are kept with the steps of the last call.
+        return digest(json.dumps({**steps, "padding": None, "truncation": None}, sort_keys=True).encode())
 
     def split(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[TextPieces]:
         """Cut each text, with its pair if it has one, into pieces, without truncation.
@@ -104,7 +114,7 @@ class TextTokenizer:
         for place in [place for place, pieces in enumerate(found) if (pieces.sources < 0).all()]:
             if self._tokenizer.unk_token is None:
                 raise EncoderError(
-                    f"{self._name}: the tokenizer gives no piece for the text {texts[place]!r}, and it has no unknown "
+                    f"{self.name}: the tokenizer gives no piece for the text {texts[place]!r}, and it has no unknown "
                     "token. Remove the text from the corpus."
                 )
             [unknown] = self._encode([self._tokenizer.unk_token], None if pairs[place] is None else [""])

@@ -563,6 +563,20 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """Number of train texts with each label, int64 `[classes]`."""
         return np.bincount(self.splits["train"].labels, minlength=len(self.labels))
 
+    def tokenizer_fault(self, source: EncoderSource) -> str | None:
+        """Return why an encoder cannot read the tokens of the texts; None if its tokenizer gives the same tokens.
+
+        Args:
+            source: Files of the encoder.
+        """
+        if self._pieces is None:
+            return "the tokens of the data are words"
+        own = TextTokenizer(source)
+        if (own.rules, tokenization.piece_vocabulary(own).digest) != (self._pieces.rules, self.vocabulary.digest):
+            return f"its tokenizer is not the tokenizer of the data, {self._pieces.name}"
+        longest = max(int(split.lengths.max()) for split in self.splits.values())
+        return f"it reads {own.max_length} tokens, but a text has {longest}" if longest > own.max_length else None
+
     def word_vectors(self) -> tuple[Tensor, Tensor] | None:
         """Return the word vectors of the vocabulary, and a mask of the entries that have one.
 

@@ -1,7 +1,7 @@
-"""Trained classifiers from checkpoints, grouped into variants: checkpoints that differ only in the seed."""
+"""Trained classifiers, from checkpoints or from files of transformers; variants differ in more than the seed."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
+from attention.encoder import EncoderSpec, resolve
 from datamodules import ClassificationDataModule
-from models import AttentionClassifier, TextClassifier
+from models import AttentionClassifier, TextClassifier, TransformerClassifier
 from results.digests import Digests
 from results.errors import UserError
-from training.checkpoints import config_of, instantiate, read_checkpoint
+from training.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
 from training.config import settings
 
 Config = Mapping[str, Any]
@@ -29,10 +30,10 @@ class Checkpoint:
     """A trained classifier.
 
     Attributes:
-        path: Checkpoint file.
-        digest: SHA-256 of the file.
-        config: Configuration of the training run.
-        name: Unique name, for instance `tying, seed 1`.
+        path: Checkpoint file; for a model of transformers its folder, or its name on the hub.
+        digest: SHA-256 of the file, or of the weights.
+        config: Configuration of the training run; for a model of transformers only its class and tokenizer.
+        name: Unique name, for instance `tying, seed 1`, or the name of the folder.
         variant: Name shared by checkpoints that differ only in the seed, for instance `tying`.
         model: The classifier in evaluation mode; its parameters have no gradients.
     """
@@ -49,6 +50,11 @@ class Checkpoint:
         """Seed of the training run; -1 if unknown."""
         return seed_of(self.config)
 
+    @property
+    def has_recipe(self) -> bool:
+        """True if the settings of the training are known, as they are not for a model of transformers."""
+        return not is_model(self.path)
+
     def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
         """Return an untrained classifier with the checkpoint's configuration, on the CPU.
 
@@ -63,6 +69,8 @@ class Checkpoint:
             torch.manual_seed(seed)
             model = classifier_of(self.path, self.config)
             model.make_for(data)
+        if isinstance(model, TransformerClassifier) and isinstance(self.model, TransformerClassifier):
+            model.levels = self.model.levels
         return model
 
 
@@ -79,7 +87,7 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     Raises:
         UserError: The file is not a checkpoint of a text classifier, or has no configuration.
     """
-    content = read_checkpoint(path)
+    content = read_checkpoint(checkpoint_file(path))
     if TextClassifier.checkpoint_key not in content or "config" not in content:
         raise UserError(
             f"{path}: this is not a checkpoint of a text classifier. `python train.py fit --config "
@@ -108,59 +116,73 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
     return instantiate(TextClassifier, path, deepcopy(config["model"]))  # type: ignore[type-abstract]
 
 
+def is_model(path: Path) -> bool:
+    """Return True for the folder of a model of transformers, and for a name of the hub, `owner/name`."""
+    if path.exists() or path.is_absolute():
+        return (path / "config.json").is_file()
+    return len(path.parts) == 2 and path.suffix != ".ckpt" and not path.parent.exists()
+
+
 def files_of(path: Path) -> list[Path]:
-    """Return the checkpoint files at `path`: the file itself, or all `*.ckpt` files below a folder, sorted.
+    """Return the classifiers at `path`: the file or model of transformers itself, or all `*.ckpt` files below a folder.
 
     Raises:
         UserError: There is no such file or folder, or the folder has no checkpoint.
     """
+    if is_model(path):
+        return [path]
     if not path.exists():
         raise UserError(
             f"{path}: there is no such checkpoint. Give --model.init_args.checkpoints files that `python train.py fit` "
-            "has written to checkpoints/ of its run: '[a.ckpt, b.ckpt]'."
+            "has written to checkpoints/ of its run, or folders of classifiers of transformers: '[a.ckpt, b/]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
     found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:
         raise UserError(
-            f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training. Name "
-            "another folder or a checkpoint, or train a classifier with `python train.py fit`."
+            f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training, and the "
+            "folder no config.json of transformers. Name another folder or a checkpoint, or train a classifier with "
+            "`python train.py fit`."
         )
     return found
 
 
-def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoint]:
-    """Load the classifiers of checkpoint files, and of all checkpoints below folders.
+def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | None = None) -> list[Checkpoint]:
+    """Load the classifiers of checkpoint files, of all checkpoints below folders, and of models of transformers.
 
     Checkpoints that differ only in the seed are one variant. The result has one variant after the other,
     each sorted by seed. Variants are in the order in which `paths` first names one of their files; variants
     found in one folder are sorted by name.
 
     Args:
-        paths: Checkpoint files and folders.
+        paths: Checkpoint files, folders, and names of models on the hub.
         data: Datamodule with the data of the training, set up.
+        level: Heads of transformers whose rows are their levels; None for those of their configurations.
 
     Raises:
         UserError: A file is damaged, is not a text classifier, is named twice, was trained on other data,
-            or comes from the same training as another file.
+            or comes from the same training as another file; a model of transformers has another tokenizer
+            than the data, or no classification head for their labels; a transformer lacks the heads of `level`.
     """
     files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
     digests: dict[str, Path] = {}
     configs: list[Config] = []
     models: list[TextClassifier] = []
     for path, _ in files:
-        config, content = read(path)
-        models.append(_restored(path, config, content, data, first=not models))
+        loaded = _from_transformers(path, data) if is_model(path) else _from_run(path, data, first=not models)
+        config, model, sha256 = loaded
+        if level is not None and isinstance(model, TransformerClassifier):
+            model.expose([level], "--model.init_args.level")
+        models.append(model.eval().requires_grad_(False))
         configs.append(config)
-        sha256 = Digests(data.cache).one(path)
         if twice := digests.get(sha256):
             raise UserError(f"{path} and {twice} are the same checkpoint. Give only one of them.")
         digests[sha256] = path
     found: dict[str, Checkpoint] = {}
     first: dict[str, int] = {}
-    trained = zip(files, digests, configs, models, _variants(configs, models), strict=True)
-    for (path, place), sha256, config, model, variant in trained:
-        name = f"{variant}, seed {seed_of(config)}"
+    variants = _variants([path for path, _ in files], configs, models)
+    for (path, place), sha256, config, model, variant in zip(files, digests, configs, models, variants, strict=True):
+        name = variant if seed_of(config) < 0 else f"{variant}, seed {seed_of(config)}"
         if twin := found.get(name):
             raise UserError(f"{path} and {twin.path} have the same settings and seed ({name}). Give only one of them.")
         found[name] = Checkpoint(path, sha256, config, name, variant, model)
@@ -168,9 +190,8 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
     return sorted(found.values(), key=lambda one: (first[one.variant], one.variant, one.seed))
 
 
-def _restored(
-    path: Path, config: Config, content: Mapping[str, Any], data: ClassificationDataModule, *, first: bool
-) -> TextClassifier:
+def _from_run(path: Path, data: ClassificationDataModule, *, first: bool) -> tuple[Config, TextClassifier, str]:
+    config, content = read(path)
     model = classifier_of(path, config)
     try:
         with isolate_rng():
@@ -180,12 +201,43 @@ def _restored(
         elsewhere = "" if first else " Test classifiers of different data in separate runs."
         raise UserError(f"{path}: {error}{elsewhere}") from None
     model.load_state_dict(content["state_dict"])
-    return model.eval().requires_grad_(False)
+    return config, model, Digests(data.cache).one(path)
 
 
-def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
-    """Return a name for each checkpoint: its regularisers or its kind, and the options that distinguish it."""
-    names, options = [_kind(model) for model in models], [_options(config) for config in configs]
+def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Config, TextClassifier, str]:
+    named = data.tokenizer is not None and Path(data.tokenizer.name).expanduser() == path
+    spec = data.tokenizer if data.tokenizer is not None and named else EncoderSpec(str(path))
+    source, own = resolve(spec), copy(data)
+    sha256 = str(source.identity(Digests(data.cache))["weights_sha256"])
+    if not named and (fault := data.tokenizer_fault(source)):
+        raise UserError(
+            f"{path}: {fault}. Test it in a run of its own, with --data.init_args.tokenizer.name {path} or, on the "
+            "command line, without this option."
+        )
+    own.tokenizer, own.tokenizer_source = spec, source
+    model = TransformerClassifier()
+    with isolate_rng():
+        model.make_for(own)
+    if drawn := model.classifier.drawn:
+        raise UserError(
+            f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, which would be "
+            "random. Give a fine-tuned classifier, for instance a folder from `python -m models.export`; `python "
+            "train.py fit --config configs/devlin2019/finetune.yaml` fine-tunes an encoder."
+        )
+    config = {
+        "seed_everything": None,
+        "model": {"class_path": "models.TransformerClassifier", "init_args": {}},
+        "data": {"class_path": "datamodules.ClassificationDataModule", "init_args": {"tokenizer": vars(spec)}},
+    }
+    return config, model, sha256
+
+
+def _variants(paths: Sequence[Path], configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
+    """Return a name for each checkpoint: its regularisers, kind or folder, and the options that distinguish it."""
+    options = [_options(config) for config in configs]
+    names = [
+        path.absolute().name if is_model(path) else _kind(model) for path, model in zip(paths, models, strict=True)
+    ]
     found = []
     for name, own in zip(names, options, strict=True):
         alike = [other for other_name, other in zip(names, options, strict=True) if other_name == name]

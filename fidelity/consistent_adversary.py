@@ -32,7 +32,13 @@ from fidelity.saliency import Saliency
 from metrics.bootstrap import mean, ratio, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
-from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, UniformAttention
+from models import (
+    AttentionClassifier,
+    HierarchicalClassifier,
+    TextClassifier,
+    TransformerClassifier,
+    UniformAttention,
+)
 from models.text_model import Output
 from processes.progress import Progress
 from results import Curves, Estimate, Figure, Floats, Table, Unit
@@ -68,7 +74,7 @@ class ConsistentAdversary(FidelityTest):
     curve of JSD over TVD, see `metrics.distributions.area`; `max_jsd` is the largest mean JSD of an
     adversary. Two other kinds of models are compared with the checkpoint: the first seed of the same
     variant, to show the effect of a new training alone; and a checkpoint with uniform attention. A
-    checkpoint with uniform attention has no adversaries.
+    checkpoint with uniform attention has no adversaries, nor has a model from files of transformers.
 
     In a hierarchical classifier the attention over sentences is tested. In a transformer, divergences
     are means over its heads. Adversaries are kept in `adversaries/` of the datamodule's cache; a run
@@ -115,7 +121,7 @@ class ConsistentAdversary(FidelityTest):
         wanted: list[tuple[Recipe, str]] = []
         for checkpoint in checkpoints:
             variant = [one for one in checkpoints if one.variant == checkpoint.variant]
-            if checkpoint in variant[: self.seeds] and not has_uniform_attention(checkpoint):
+            if checkpoint.has_recipe and checkpoint in variant[: self.seeds] and not has_uniform_attention(checkpoint):
                 recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
                 wanted += product([recipe], self.strengths)
         trainings = [adversary_training(recipe, self.strengths[name], self.stop) for recipe, name in wanted]
@@ -220,9 +226,15 @@ class ConsistentAdversary(FidelityTest):
         return {label: other for label, other in others.items() if other is not checkpoint}
 
     def audit(self) -> Mapping[str, object]:
-        """Return two counts: `adversaries`, and `cut_off`, the adversaries whose training was ended by `max_epochs`."""
+        """Return three counts.
+
+        They are `adversaries`; `cut_off`, the adversaries whose training was ended by `max_epochs`; and
+        `checkpoints_left_out`, the models of transformers, whose training is not known.
+        """
         found = [adversary.best for each in self._adversaries.values() for adversary in each.values()]
-        return {"adversaries": len(found), "cut_off": sum(not best.stopped for best in found)}
+        left_out = sum(not checkpoint.has_recipe for checkpoint in self._begun)
+        cut_off = sum(not best.stopped for best in found)
+        return {"adversaries": len(found), "cut_off": cut_off, "checkpoints_left_out": left_out}
 
 
 def _axes(pairs: Floats) -> tuple[list[float], list[float]]:
@@ -363,7 +375,9 @@ class Recipe:
     def _identity(self) -> list[object]:
         vectors = None if self.data.vectors is None else dict(self.data.vectors.identity)
         data = [*self.texts("train"), dict(self.data.identity), vectors, self.own_data.batch_size]
-        return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
+        model = self.checkpoint.model
+        levels = list(model.levels) if isinstance(model, TransformerClassifier) else []
+        return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed, *levels]
 
     @cached_property
     def outputs(self) -> "Mapping[str, SplitOutputs]":

@@ -13,8 +13,9 @@ from jsonargparse import Namespace
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor, nn
 
+from attention import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
-from fidelity.checkpoints import Checkpoint, files_of, load, read
+from fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
 from fidelity.classified import ClassifiedBatch, classify, to_tokens
 from fidelity.comparison import (
     CheckpointResult,
@@ -30,6 +31,7 @@ from fidelity.saliency import Saliency
 from metrics.bootstrap import Statistic, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
+from models import TransformerClassifier
 from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from results.errors import UserError, check_numbers, counted
@@ -195,11 +197,14 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     Args:
         checkpoints: One or several files of trained classifiers; a folder stands for all checkpoints below
-            it. Checkpoints that differ only in the seed are one variant. The variant of the first
-            checkpoint is the reference with which all others are compared.
+            it. A folder with config.json is a sequence classifier of transformers, and so is `owner/name`
+            on the hub, if there is no such local path. Checkpoints that differ only in the seed are one
+            variant. The variant of the first checkpoint is the reference with which all others are compared.
         tests: The tests to run.
-        level: Level of attention to test. None tests the sentences of a hierarchical classifier, and all
-            levels of other classifiers.
+        level: Level of attention to test: `word` or `sentence`, or heads of a transformer: `6-1`, `6` for
+            all heads of a layer, `all` for those of all layers. None tests the sentences of a hierarchical
+            classifier, and all levels of other classifiers: those of a transformer's option `heads`, else
+            the heads of its last layer.
         examples: Number of texts on the example page, evenly spread over the split; 0 for no page.
         eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
         seed: Seed of all random numbers; None for the seed of the run.
@@ -235,23 +240,38 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self._explanations: dict[str, Explanations] = {}
 
     @classmethod
-    def data_of(cls, arguments: Namespace) -> Namespace | None:
-        """Return the data settings stored in the first checkpoint, used if the command line has no `--data`.
+    def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
+        """Return the given data settings; without `--data`, those stored in the first checkpoint of a run.
+
+        If texts are to be tokenized and no tokenizer is given, it is that of the first model of transformers.
 
         Args:
             arguments: Arguments of the experiment from the command line, with `checkpoints`.
+            given: Settings of `--data`; None if it is not given.
 
         Returns:
-            The settings; None if no checkpoint is named.
+            The settings; None if neither they nor a checkpoint are given.
 
         Raises:
-            UserError: The file is not a checkpoint of a text classifier.
+            UserError: There is no such checkpoint, it is not one of a text classifier, or no settings are
+                given and no checkpoint has any.
         """
         paths = [arguments.checkpoints] if isinstance(arguments.checkpoints, str) else arguments.checkpoints
-        if not paths:
-            return None
-        path = files_of(Path(paths[0]).expanduser())[0]
-        return data_settings(path, read(path)[1])
+        files = [file for path in paths for file in files_of(Path(path).expanduser())]
+        if given is not None:
+            model = next(filter(is_model, files), None)
+            options = given.get("init_args", Namespace())
+            if model is not None and "tokenizer" in options and options.tokenizer is None:
+                options.tokenizer = Namespace(vars(EncoderSpec(str(model))))
+            return given
+        if (first := next((file for file in files if not is_model(file)), None)) is not None:
+            return data_settings(first, read(first)[1])
+        if files:
+            raise UserError(
+                f"{files[0]}: files of transformers do not say which texts to test on. Give --data "
+                "ClassificationDataModule, and its corpus with --data.init_args.corpus."
+            )
+        return None
 
     @property
     def data(self) -> ClassificationDataModule:
@@ -276,7 +296,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         """
         if self.checkpoints:
             return
-        self.checkpoints = load(self.paths, self.data)
+        self.checkpoints = load(self.paths, self.data, self.level)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
         files = sorted({one for test in self.tests for one in test.rankings if one.startswith(FILE)})
         if files:
@@ -313,7 +333,9 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     def _measure(self, checkpoint: Checkpoint, batch: TextBatch) -> dict[str, Tensor]:
         """Return all columns of a batch under a checkpoint, each `[batch]`; keep the example texts in it."""
-        output, classified = classify(checkpoint, batch, self.level, seed=self.seed, vocabulary=self.data.vocabulary)
+        # The levels of a transformer are the chosen heads.
+        level = None if isinstance(checkpoint.model, TransformerClassifier) else self.level
+        output, classified = classify(checkpoint, batch, level, seed=self.seed, vocabulary=self.data.vocabulary)
         predicted = output.logits.argmax(-1)
         own = (batch.labels, predicted, batch.words.sum(1), predicted == batch.labels)
         columns = {name: column.double() for name, column in zip(OWN, own, strict=True)}
@@ -374,6 +396,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         tested = [result.tested.tolist() for result in results]
         audit["checkpoints"] = {
             one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": texts.count(False)}
+            | ({} if one.has_recipe else one.model.audit)
             for one, texts in zip(self.checkpoints, tested, strict=True)
         }
         if (sets := len(set(map(tuple, tested)))) > 1:

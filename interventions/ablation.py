@@ -72,20 +72,21 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         self.kept_batches, self.references = 0, "dev"
 
     @classmethod
-    def data_of(cls, arguments: Namespace) -> Namespace | None:
-        """Return the data settings stored in the checkpoint, used if the command line has no `--data`.
+    def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
+        """Return the given data settings; if the command line has no `--data`, those stored in the checkpoint.
 
         Args:
             arguments: Arguments of the constructor.
+            given: Settings of `--data`; None if it is not given.
 
         Returns:
-            The settings; None if no checkpoint is given.
+            The settings; None if neither they nor a checkpoint are given.
 
         Raises:
             UserError: The checkpoint is not one of a `TransformerClassifier`.
         """
-        if arguments.checkpoint is None:
-            return None
+        if given is not None or arguments.checkpoint is None:
+            return given
         path = checkpoint_file(arguments.checkpoint)
         content = read_checkpoint(path)
         kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]

@@ -134,6 +134,7 @@ class TextClassifier(TextModel):
 
     Attributes:
         term_names: Names of the terms of the loss beside the cross-entropy.
+        audit: Facts about the parameters that a result reports, by name.
     """
 
     experiment = "classification"
@@ -152,7 +153,7 @@ class TextClassifier(TextModel):
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.optimizer = learning_rate, optimizer
         self.weight_decay, self.decay, self.class_weights = weight_decay, decay, class_weights
-        self._audit: dict[str, object] = {}
+        self.audit: dict[str, object] = {}
         self._weights: Tensor | None = None
 
     def make_for(self, data: ClassificationDataModule) -> None:
@@ -239,7 +240,7 @@ class TextClassifier(TextModel):
 
     def outcome(self) -> Result:
         losses = self._eval_losses.take()
-        audit = {**self._audit, **self.trained_for}
+        audit = {**self.audit, **self.trained_for}
         return classification_result(self.data, self._dev.decisions(), self._test.decisions(), losses, audit)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:

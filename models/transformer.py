@@ -277,8 +277,8 @@ class TransformerClassifier(TextClassifier):
     regression the head has one output, and the mean squared error is the loss.
 
     Args:
-        heads: Attention heads whose rows are levels: `6-1`, or a layer, `6`, for all its heads; None
-            for the last layer.
+        heads: Attention heads whose rows are levels: `6-1`; a layer, `6`, for all its heads; `all` for
+            those of all layers; None for the last layer.
         learning_rate: Highest learning rate of AdamW.
         weight_decay: Weight decay of matrices; biases and normalisations have none, as in BERT's
             training.
@@ -320,13 +320,23 @@ class TransformerClassifier(TextClassifier):
                 "--data.init_args.tokenizer.name to the name or folder of the encoder, such as bert-base-uncased."
             )
         self.classifier = SequenceClassifier(resolve(sizes.tokenizer), sizes.classes)
-        layers, heads = self.classifier.layers, self.classifier.heads
-        names = [str(layers)] if self._wanted is None else self._wanted
-        found = named_heads(names, layers, heads, "--model.init_args.heads")
-        self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
+        self.expose([str(self.classifier.layers)] if self._wanted is None else self._wanted)
         self.trained = self.trained or not self.classifier.drawn
         if self.frozen:
             self.classifier.freeze()
+
+    def expose(self, heads: Sequence[str], option: str = "--model.init_args.heads") -> None:
+        """Make the rows of some attention heads the levels.
+
+        Args:
+            heads: Names of the heads, as for the constructor.
+            option: Option that holds the names, for messages.
+
+        Raises:
+            UserError: The model lacks one of the heads.
+        """
+        found = named_heads(heads, self.classifier.layers, self.classifier.heads, option)
+        self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
 
     def on_train_start(self) -> None:
         """Switch off dropout in the modules of frozen weights."""
@@ -338,17 +348,18 @@ class TransformerClassifier(TextClassifier):
         names, labels = self.classifier.names, data.labels
         folded = [[name.lower() for name in some] for some in (names, labels)]
         if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):
+            assert data.tokenizer is not None
             raise UserError(
-                f"The classification head has the classes in the order {', '.join(names)}, but the data have "
-                f"{', '.join(labels)} (sorted by name). Rename the labels in the files so that sorting gives the order "
-                "of the head."
+                f"{data.tokenizer.name}: the classification head has the classes in the order {', '.join(names)}, but "
+                f"the data have {', '.join(labels)} (sorted by name). Rename the labels in the files of the texts so "
+                f"that sorting gives the order of the head, for instance {names[0]} to 0_{names[0]}."
             )
         if names and labels:
-            self._audit["classes_of_the_head"] = ", ".join(
+            self.audit["classes_of_the_head"] = ", ".join(
                 f"{label} = {name}" for label, name in zip(labels, names, strict=True)
             )
         if self.classifier.drawn:
-            self._audit["drawn_weights"] = ", ".join(self.classifier.drawn)
+            self.audit["drawn_weights"] = ", ".join(self.classifier.drawn)
 
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None

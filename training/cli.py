@@ -152,7 +152,7 @@ class ProbingCLI(CommandLine):
         if (rest := without_data_options(words)) != words and words[0] == "test":
             with silent_parser(), suppress(SystemExit):
                 self.parse(parser, rest)  # the whole line has the same fault, or adds what is missing
-                if self.settings.data is None and (data := _data_of(self.settings.model)) is not None:
+                if self.settings.data is None and (data := _data_of(self.settings.model, None)) is not None:
                     test.set_defaults({"data": data.as_dict()})
         try:
             self.parse(parser, args)
@@ -170,8 +170,8 @@ class ProbingCLI(CommandLine):
     def before_instantiate_classes(self) -> None:
         """Check `--ckpt_path` and the options of the trainer before anything is loaded.
 
-        If `test` has no `--data`, also read the settings of the datamodule from the checkpoint that the
-        model names, if it names one.
+        For `test`, also complete the settings of the datamodule from the trained models that the model names,
+        if it names any.
 
         Raises:
             UserError: The file of `--ckpt_path` does not exist, `--ckpt_path` is `best`, or an option of
@@ -185,8 +185,8 @@ class ProbingCLI(CommandLine):
             )
         if path == "best":
             raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
-        if self.subcommand == "test" and self.settings.data is None:
-            self.settings.data = _data_of(self.settings.model)
+        if self.subcommand == "test":
+            self.settings.data = _data_of(self.settings.model, self.settings.data)
 
     def check_model(self) -> None:
         """Check that the model supports the command, and that it fits the checkpoint of `--ckpt_path`.
@@ -580,12 +580,12 @@ def _import_trusted(words: Sequence[str]) -> None:
             ) from error
 
 
-def _data_of(model: Namespace) -> Namespace | None:
-    """Return settings of the datamodule that a model chooses for its test, as fidelity tests do; else None."""
+def _data_of(model: Namespace, given: Namespace | None) -> Namespace | None:
+    """Return the settings of the datamodule for a test: of `--data` or, as fidelity tests do, those that it chooses."""
     module, _, name = model.class_path.rpartition(".")
-    data_of: Callable[[Namespace], Namespace | None] | None
+    data_of: Callable[[Namespace, Namespace | None], Namespace | None] | None
     data_of = getattr(getattr(import_module(module), name), "data_of", None)
-    return None if data_of is None else data_of(model.init_args)
+    return given if data_of is None else data_of(model.init_args, given)
 
 
 def _checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
