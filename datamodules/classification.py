@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
 from corpora.sample import SAMPLE_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
+from corpora.shortcuts import Planting
 from datamodules import tokenization
 from datamodules.batches import BatchLoader, LengthBatches, Split, TextBatch, check_batch, padder
 from datamodules.corpus import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_of, count_shared, warn_of_shared
@@ -392,6 +393,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             regression.
         batch_size: Largest number of texts in a training batch.
         eval_tokens: Largest number of tokens in an evaluation batch, padding included.
+        shortcut: Rule by which words that decide the label are planted in the texts; None plants nothing. A
+            planted text keeps its new label if `max_length` cuts these words; the audit counts them as
+            `rationale_words_cut`.
 
     Attributes:
         labels: Sorted labels of train; empty for a regression.
@@ -434,6 +438,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         score: Score | None = None,
         batch_size: int = 32,
         eval_tokens: int = 16384,
+        shortcut: Planting | None = None,
         **shared: Any,  # noqa: ANN401 # options of CorpusDataModule
     ) -> None:
         super().__init__(corpus, **shared)
@@ -453,6 +458,12 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         }
         self._known_labels = known.labels if columns is None else ()
         self.regression = known.regression if regression is None else regression
+        if self.regression and shortcut is not None:
+            raise CorpusError(
+                "--data.init_args.shortcut: a shortcut decides between classes, but the labels of these data are "
+                "numbers. Leave it out."
+            )
+        self.shortcut = shortcut
         possible = SCORES[self.regression]
         if score is not None and score not in possible:
             kind = "regression" if self.regression else "classification"
@@ -531,7 +542,12 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {known}.")
 
     def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:
-        """Tokenize a split, number its tokens, and audit it."""
+        """Plant shortcuts in a split, tokenize it, number its tokens, and audit it."""
+        # A text of train that differs in case alone has been seen, too.
+        self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
+        if self.shortcut is not None:
+            read = self.shortcut.plant(files[split], read, split, self.labels)
+            labels = label_numbers(files[split], read.texts, self.labels)
         words, tokens, lost = tokenization.tokenize(
             files[split], read.texts, self._pieces, self.token_options, self.too_long
         )
@@ -541,9 +557,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self.vocabulary = tokenization.build_vocabulary(
                 tokens.counts, min_count=self.min_count, max_words=self.max_words
             )
+        if split == "train" and self.shortcut is not None:
+            self._check_planted(files[split], self.shortcut.words(self.labels))
         data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
-        # A text of train that differs in case alone has been seen, too.
-        self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
         # Two splits of one file are the same by intention.
         others = {one: texts for one, texts in self._contents.items() if one == split or files[one] != files[split]}
         shared = count_shared(others, split)
@@ -557,6 +573,20 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         else:
             described = dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
         self._audit[split] = {**read.audit, **data.counts, **shared, "labels": described}
+
+    def _check_planted(self, path: Path, words: Sequence[str]) -> None:
+        """Raise a CorpusError if a classifier cannot tell the planted words apart from each other or from others."""
+        if self._pieces is None:
+            found = [(number,) for number in self.vocabulary.numbers(words).tolist()]
+        else:
+            split = self._pieces.split(words, [None] * len(words))
+            found = [tuple(one.ids[one.sources >= 0].tolist()) for one in split]
+        for word, own in zip(words, found, strict=True):
+            if self.vocabulary.unknown in own or found.count(own) > 1:
+                remedy = "Raise --data.init_args.max_words or .shortcut.share, or lower .min_count"
+                if self._pieces is not None:
+                    remedy = "Choose another --data.init_args.tokenizer, or leave out .shortcut"
+                raise CorpusError.at(path, None, f"the planted word {word!r} is not in the vocabulary", remedy)
 
     @property
     def class_counts(self) -> Numbers:
@@ -601,9 +631,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Values that identify vocabulary, labels and tokenizer, by name.
+        """Values that identify vocabulary, labels, tokenizer and shortcut, by name.
 
-        Trained parameters depend on them. The value of `tokenizer` is None if tokens are words.
+        Trained parameters depend on them. The value of `tokenizer` is None if tokens are words, that of `shortcut` if
+        nothing is planted.
         """
         tokenizer = None
         if self.tokenizer_source is not None:
@@ -614,6 +645,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             "labels": list(self.labels),
             "tokenizer": tokenizer,
             "delimiters": self.token_options.delimiters,
+            "shortcut": None if self.shortcut is None else asdict(self.shortcut),
         }
 
     @property
@@ -635,7 +667,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         for split in SPLITS:
             if split in self.splits:
                 known = {**corpus_of(files[split]), "file": files[split].name, "sha256": digests.one(files[split])}
-                data[split] = {**known, "texts": len(self.splits[split])}
+                planted = {} if self.shortcut is None else {"shortcut": asdict(self.shortcut)}
+                data[split] = {**known, **planted, "texts": len(self.splits[split])}
                 audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 

@@ -27,7 +27,7 @@ from fidelity.comparison import (
     summary_table,
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
-from fidelity.saliency import Saliency
+from fidelity.saliency import PLANTED, Saliency
 from metrics.bootstrap import Statistic, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
@@ -298,6 +298,11 @@ class Fidelity(Experiment[ClassificationDataModule]):
             return
         self.checkpoints = load(self.paths, self.data, self.level)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
+        if self.data.shortcut is None and any(PLANTED in test.rankings for test in self.tests):
+            raise UserError(
+                f"The ranking {PLANTED} needs data with a planted shortcut, but these have none. Train the classifiers "
+                "with --data.init_args.shortcut.kind, or leave the ranking out of --model.init_args.tests."
+            )
         files = sorted({one for test in self.tests for one in test.rankings if one.startswith(FILE)})
         if files:
             check_names("Files of explanations", [Path(one).stem for one in files])

@@ -33,7 +33,9 @@ RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out"]
 """Measures to compare attention with. Jain & Wallace (2019) call `input_x_gradient` gradient."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-KNOWN: tuple[str, ...] = tuple(dict.fromkeys((*RANKINGS, *MEASURES)))
+PLANTED = "planted"
+"""Oracle for data with a planted shortcut: the planted words first, all in random order."""
+KNOWN: tuple[str, ...] = (*dict.fromkeys((*RANKINGS, *MEASURES)), PLANTED)
 """Rankings that are computed here; `file:PATH` reads others (`fidelity.explanations`)."""
 
 IG_STEPS = 50  # points on the path of integrated gradients
@@ -200,6 +202,15 @@ class Saliency:
         outside the mask.
         """
         return (self.classified.weights.detach() * self._attention_gradients).sum(0)
+
+    @property
+    def planted(self) -> Tensor:
+        """Random numbers below 1, plus 1 at positions with a word of the rationale, `[batch, positions]`.
+
+        On planted data this ranks the planted words first. If one of them was cut from a text, the others come first.
+        """
+        marked = self.classified.to_positions(self.classified.batch.rationale.float()) > 0
+        return marked + self.classified.noise(PLANTED, 1)[0]
 
     def signed(self, measure: str) -> Tensor:
         """Return a measure with its sign, `[batch, positions]`.

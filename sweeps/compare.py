@@ -58,8 +58,11 @@ class Scored:
         return ratio_of(self.counts)
 
     def other_data(self, other: "Scored") -> list[str]:
-        """Return the names of the splits that this run and another read from different files."""
-        mine, others = ({name: said.get("sha256") for name, said in one.record.splits} for one in (self, other))
+        """Return the names of the splits that this run and another read from different files, or plant differently."""
+        mine, others = (
+            {name: said.get("sha256") and (said["sha256"], said.get("shortcut")) for name, said in one.record.splits}
+            for one in (self, other)
+        )
         return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
 
     def alike(self, other: "Scored") -> bool:

@@ -1,0 +1,122 @@
+"""Planted shortcuts: new words in labelled texts that decide the label (Bastings et al. 2022)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+from zlib import crc32
+
+import numpy as np
+
+from corpora.labelled import LabelledText, LabelledTexts
+from corpora.sentence import CorpusError
+from results.errors import check_numbers, check_values
+
+CONTEXT = "contexta"
+"""Word without which the other planted words of the kind `context` decide nothing."""
+
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@dataclass(frozen=True)
+class Planting:
+    """Rule by which new words are planted in texts and decide their labels (Bastings et al. 2022).
+
+    All texts of test are planted, and a share of those of train and dev. The label of a planted text is drawn at
+    random; the words are then inserted at random places, and its rationale is their positions. Other texts keep their
+    labels and have no rationale. In pairs of texts the words are planted in the first text. The random numbers of a
+    text depend on the seed, the split and the index of the text in it.
+
+    Kinds of shortcut:
+
+    - `token`: one word for each label of train. The word of a text decides its label.
+    - `pair`: two words, which stand in all planted texts. The earlier one decides between the first two labels, so all
+      planted texts have one of these.
+    - `context`: one word for each label as in `token`, and `contexta`; both stand in a planted text. Half of the other
+      texts of train and dev have a random one of the label's words without `contexta`, and keep their own labels.
+
+    We know the abstract of the paper, which says that the data are partly synthetic; the spelling of the words and the
+    shares are ours.
+
+    Attributes:
+        kind: Kind of shortcut.
+        share: Probability that a text of train or dev is planted, above 0 and at most 1.
+        seed: Seed of the random numbers.
+    """
+
+    kind: Literal["token", "pair", "context"] = "token"
+    share: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+        check_numbers(self, above=0, most=1, share=self.share)
+        check_numbers(self, least=0, seed=self.seed)
+
+    @property
+    def size(self) -> int:
+        """Number of planted words in a planted text."""
+        return 1 if self.kind == "token" else 2
+
+    def words(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Return all planted words: those of the labels, such as `zeroa` and `onea`, and `contexta` if it is used.
+
+        Args:
+            labels: Labels of train.
+        """
+        count = 2 if self.kind == "pair" else len(labels)
+        of_labels = ("".join(_DIGITS[int(digit)] for digit in str(number)) + "a" for number in range(count))
+        return (*of_labels, CONTEXT) if self.kind == "context" else tuple(of_labels)
+
+    def plant(self, path: Path, read: LabelledTexts, split: str, labels: Sequence[str]) -> LabelledTexts:
+        """Return the texts of a split with planted words, labels and rationales.
+
+        New entries of the audit: `planted`, the number of planted texts; `labels_changed`, the number of those whose
+        label was another one; and for the kind `context`, `without_context`, the number of texts with a word of a label
+        but without `contexta`. White space between words becomes a single blank.
+
+        Args:
+            path: File of the texts, for error messages.
+            read: The texts.
+            split: Name of the split; all texts of `test` are planted.
+            labels: Labels of train.
+
+        Raises:
+            CorpusError: A text contains a word that is spelled like a planted one.
+        """
+        taken = re.compile(rf"\b(?:{'|'.join(self.words(labels))})\b", re.IGNORECASE)
+        texts = []
+        audit = {"planted": 0, "labels_changed": 0, **({"without_context": 0} if self.kind == "context" else {})}
+        for index, text in enumerate(read.texts):
+            if found := taken.search(f"{text.text} {text.pair or ''}"):
+                wrong = f"the word {found[0]!r} is spelled like a planted word"
+                raise CorpusError.at(path, text.line, wrong, "Replace it, or leave out --data.init_args.shortcut")
+            rng = np.random.default_rng((self.seed, crc32(split.encode()), index))
+            made = self._planted(text, rng, 1.0 if split == "test" else self.share, labels)
+            texts.append(made)
+            audit["planted"] += made.rationale is not None
+            audit["labels_changed"] += made.label != text.label
+            if self.kind == "context":
+                audit["without_context"] += made.rationale is None and made.text != text.text
+        return LabelledTexts(tuple(texts), {**read.audit, **audit})
+
+    def _planted(
+        self, text: LabelledText, rng: np.random.Generator, share: float, labels: Sequence[str]
+    ) -> LabelledText:
+        words, drawn = self.words(labels), rng.random()
+        number = int(rng.integers(2 if self.kind == "pair" else len(labels)))
+        chosen = [words[number]]
+        planted = drawn < share
+        if not planted and (self.kind != "context" or drawn >= (1 + share) / 2):
+            return replace(text, rationale=None)
+        if self.kind == "pair":
+            chosen.append(words[1 - number])
+        elif planted and self.kind == "context":
+            chosen = rng.permutation([*chosen, CONTEXT]).tolist()
+        own = text.text.split()
+        places = sorted(rng.choice(len(own) + len(chosen), len(chosen), replace=False).tolist())
+        for place, word in zip(places, chosen, strict=True):
+            own.insert(place, word)
+        label, rationale = (labels[number], tuple(places)) if planted else (text.label, None)
+        return replace(text, text=" ".join(own), label=label, rationale=rationale)

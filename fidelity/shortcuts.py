@@ -1,0 +1,251 @@
+"""Test on planted shortcuts, where the deciding words are known (Bastings et al. 2022), and a table of other tests."""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+import pandas as pd
+import torch
+from pytorch_lightning.utilities import rank_zero_only
+
+from datamodules import ClassificationDataModule
+from fidelity.checkpoints import Checkpoint
+from fidelity.classified import ClassifiedBatch
+from fidelity.comparison import CheckpointResult, by_variant
+from fidelity.experiment import FidelityTest, Measurements, Score, means
+from fidelity.saliency import RANKINGS, Saliency, check_rankings
+from metrics.bootstrap import TIE, pooled, ratio, resample
+from results import Floats, Table
+from results.errors import UserError, check_numbers, check_values
+
+log = logging.getLogger(__name__)
+
+LEARNT = 0.99
+"""Lowest accuracy on planted texts of a classifier that has learnt the shortcut; the bound is ours."""
+BETTER: Mapping[str, int] = {
+    **dict.fromkeys(("rationale.comprehensiveness", "rationale.aopc", "rationale.naopc"), 1),
+    **dict.fromkeys(("rationale.sufficiency", "rationale.naopc_ascending", "erasure.fraction", "erasure.mass"), -1),
+    **{"correlation.kendall": 1, "soft.*": 1, "roar.racu": 1, "roar.*": -1},
+}
+"""Direction of each metric, 1 if higher is better and -1 if lower is, by a pattern of `<test>.<measure>`; the first
+pattern that fits counts. τ between attention and a measure judges the measure by its agreement with attention."""
+CHANCE = "chance"
+
+
+class Shortcut(FidelityTest):
+    """Places of planted words in rankings, on data with a planted shortcut (Bastings et al. 2022).
+
+    A classifier that has learnt the shortcut decides by the planted words alone, so a faithful ranking puts them
+    first. `learnt`, the accuracy on the planted texts, says if it has; below 99 % the run warns, and the other scores
+    then say little. Accuracy does not show that the context word of the kind `context` is needed.
+
+    Scores, means over the texts:
+
+    - `<ranking>.precision_at_k`: share of planted words among the first k words, where k is the number of planted
+      words in the text;
+    - `<ranking>.mean_rank`: mean rank of the planted words, from 1;
+    - `chance.precision_at_k` and `chance.mean_rank`: their expected values for a random order, k/n and (n + 1)/2 of
+      n words;
+    - `learnt`.
+
+    Rankings keep their signs, as in the other tests that rank, and of equal words the earlier comes first. If tokens
+    are pieces, all pieces of a planted word count as planted words; if the tested attention is over sentences, a
+    sentence with a planted word does. Texts that lost a planted word to `max_length` have nan in all columns, and are
+    counted in the audit as `texts_cut`.
+
+    Args:
+        rankings: Rankings of the words, each once; `file:PATH` reads one (`fidelity.explanations`). `planted` is an
+            oracle, which puts the planted words first.
+        draws: Number of random orders, 1 or more; the columns of `random` are means over them.
+    """
+
+    name = "shortcut"
+    headline = (".precision_at_k", ".learnt")
+
+    def __init__(self, rankings: Sequence[str] = RANKINGS, draws: int = 5) -> None:
+        check_values(self, rankings=rankings)
+        self.names = check_rankings(f"{self.name}: rankings", rankings)
+        check_numbers(self, least=1, draws=draws)
+        self.rankings, self.draws = tuple(rankings), draws
+        self._weak: dict[str, float] = {}
+        self._whole = torch.empty(0, dtype=torch.bool)
+
+    def begin(
+        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
+    ) -> None:
+        if data.shortcut is None:
+            raise UserError(
+                "shortcut needs data with a planted shortcut, but these have none. Train the classifiers with "
+                "--data.init_args.shortcut.kind, or remove shortcut from --model.init_args.tests."
+            )
+        split, whole = data.splits["test"], []
+        for text in range(len(split)):
+            marked = split[[text]].rationale[0].tolist()
+            left = {place for place, planted in zip(split.places(text), marked, strict=True) if planted}
+            whole.append(len(left) == data.shortcut.size)
+        self._whole = torch.tensor(whole, device=device)
+
+    def columns(self, classes: int) -> Sequence[str]:
+        measures = ("precision_at_k", "mean_rank")
+        return [*(f"{ranking}.{one}" for one in measures for ranking in (*self.names, CHANCE)), "learnt"]
+
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+        words, batch = classified.words, classified.batch
+        whole = self._whole[batch.index]
+        planted = (classified.to_positions(batch.rationale.float()) > 0) & whole[:, None]
+        count, total = planted.sum(1).double(), words.sum(1)
+        numbers = {
+            f"{CHANCE}.precision_at_k": (count / total).masked_fill(~whole, torch.nan),
+            f"{CHANCE}.mean_rank": ((total + 1.0) / 2).masked_fill(~whole, torch.nan),
+            "learnt": (classified.predicted == batch.labels).double().masked_fill(~whole, torch.nan),
+        }
+        for name, ranking in zip(self.names, self.rankings, strict=True):
+            values = saliency.rankings(ranking, self.draws).masked_fill(~words, -torch.inf)
+            ranks = values.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)  # [orders, batch, positions]
+            first = (planted & (ranks < count[:, None])).sum(-1) / count
+            numbers[f"{name}.precision_at_k"] = first.mean(0)
+            numbers[f"{name}.mean_rank"] = ((ranks + 1) * planted).sum(-1).div(count).mean(0)
+        return Measurements(numbers)
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        columns = self.columns(classes)
+        ranks = [column for column in columns if column.endswith(".mean_rank")]
+        return means(column for column in columns if column not in ranks) | means(ranks, "count")
+
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
+        """Return the table `shortcut.judges`: do the metrics of the other tests find the faithful rankings?
+
+        It has a row for each variant and each metric in `BETTER` that another test of the run measured on at least
+        two rankings of this test. A variant is the name shared by checkpoints that differ only in the seed. Columns:
+
+        - `metric`, as `rationale.comprehensiveness`, and `better`, whether `higher` or `lower` values are better;
+        - `rankings` and `texts`: numbers of common rankings, and of texts with all values, over all seeds;
+        - `tau`: Kendall's τ_b between the mean of the metric and the mean precision at k over the rankings, with the
+          metric turned so that 1 is full agreement; mean over seeds, with its bootstrap interval over texts;
+        - `first`: share of bootstrap draws and seeds in which the best ranking by the metric is also one of the best
+          by precision at k; if several rankings are best by the metric, the share of these;
+        - `best` and `truth`: best ranking by the metric, and by precision at k.
+
+        If a column of a ranking has a number, as that of a random order (`fraction_1`), the mean of its columns is
+        used. With the ranking `planted`, a good metric has it as `best`. The table shows whether a metric can recognise
+        rankings that find a few strong words in texts that the classifier has seen the like of. It does not show
+        that the metric is right where decisions depend on many words, and a τ over few rankings takes few values.
+        Classifiers that have not learnt the shortcut have no known truth.
+        """
+        learnt = {result.name: result.scores[f"{self.name}.learnt"].value for result in results}
+        self._weak = {name: value for name, value in learnt.items() if not value >= LEARNT}
+        if self._weak:
+            listed = ", ".join(f"{name} ({value:.1%})" for name, value in self._weak.items())
+            rank_zero_only(log.warning)(
+                f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted words "
+                "are not all that these classifiers decide by. Train longer, or raise --data.init_args.shortcut.share."
+            )
+        variants = by_variant(results).items()
+        rows = [{"variant": variant} | row for variant, ours in variants for row in judge(ours, self.names)]
+        if not rows:
+            return {}
+        shown = (
+            ("variant", "metric", "tau", "first", "best") if len(variants) > 1 else ("metric", "tau", "first", "best")
+        )
+        return {
+            f"{self.name}.judges": Table(pd.DataFrame(rows), {"tau": "fraction", "first": "fraction"}, answer=shown)
+        }
+
+    def audit(self) -> Mapping[str, object]:
+        """Return `texts_cut`, texts that lost a planted word; and the accuracies below `LEARNT` by checkpoint."""
+        return {"texts_cut": int((~self._whole).sum()), "not_learnt": self._weak}
+
+
+def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Yield a row of the table `shortcut.judges` for each metric; see `Shortcut.tables`.
+
+    Args:
+        results: Results of checkpoints that differ only in the seed.
+        rankings: Names of the rankings with a precision at k.
+    """
+    for metric, columns in metric_columns(list(results[0].values), rankings).items():
+        sign = next((sign for pattern, sign in BETTER.items() if fnmatchcase(metric, pattern)), 0)
+        if not sign or len(columns) < 2:
+            continue
+        taus, firsts, sums, texts = [], [], [], 0
+        for result in results:
+            judged = [sign * result.values[own].mean(axis=1, skipna=False) for own in columns.values()]
+            true = [result.values[f"{Shortcut.name}.{ranking}.precision_at_k"] for ranking in columns]
+            values = np.stack([*judged, *true], axis=1)
+            taus.append(resample(agreement, values, "fraction"))
+            firsts.append(resample(finds_best, values, "fraction"))
+            sound = values[~np.isnan(values).any(axis=1)]
+            texts += len(sound)
+            sums.append(sound.mean(axis=0) if len(sound) else values[0] * np.nan)
+        by_metric, by_truth = np.split(np.mean(sums, axis=0), 2)
+        draws = pooled(firsts).draws
+        yield {
+            "metric": metric,
+            "better": "higher" if sign > 0 else "lower",
+            "rankings": len(columns),
+            "texts": texts,
+            **pooled(taus).named("tau"),
+            "first": float(np.nanmean(draws)) if np.isfinite(draws).any() else np.nan,
+            "best": _best(by_metric, list(columns)),
+            "truth": _best(by_truth, list(columns)),
+        }
+
+
+def metric_columns(columns: Sequence[str], rankings: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Return the columns of each metric `<test>.<measure>` by ranking, from names `<test>.<ranking>.<measure>`.
+
+    Args:
+        columns: Names of columns of all tests; those of this test and those without a ranking are left out.
+        rankings: Names of rankings.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for column in columns:
+        test, _, rest = column.partition(".")
+        ranking = next((one for one in rankings if rest.startswith(f"{one}.")), None)
+        if ranking is not None and test != Shortcut.name:
+            measure = re.sub(r"_\d+$", "", rest.removeprefix(f"{ranking}."))
+            found.setdefault(f"{test}.{measure}", {}).setdefault(ranking, []).append(column)
+    return found
+
+
+def agreement(values: Floats, weights: Floats) -> Floats:
+    """Return Kendall's τ_b over rankings, between the means over texts of two measures, `[draws]`.
+
+    Args:
+        values: One measure of all rankings, then the other, `[texts, 2 · rankings]`.
+        weights: How often each text was drawn, `[draws, texts]`.
+
+    Returns:
+        τ_b; nan if one measure is the same for all rankings.
+    """
+    one, other = (_signs(mean) for mean in _means(values, weights))
+    return ratio((one * other).sum(1), np.sqrt((one**2).sum(1) * (other**2).sum(1)))
+
+
+def finds_best(values: Floats, weights: Floats) -> Floats:
+    """Return the share of the rankings with the highest first measure that also have the highest second, `[draws]`.
+
+    Args:
+        values: As in `agreement`; higher is better in both.
+        weights: As in `agreement`.
+    """
+    one, other = (mean >= mean.max(axis=1, keepdims=True) - TIE for mean in _means(values, weights))
+    return ratio((one & other).sum(axis=1), one.sum(axis=1))
+
+
+def _means(values: Floats, weights: Floats) -> list[Floats]:
+    """Return the means of both measures in each draw, each `[draws, rankings]`."""
+    return np.split(ratio(weights @ values, weights.sum(axis=1, keepdims=True)), 2, axis=1)
+
+
+def _signs(means: Floats) -> Floats:
+    """Return the sign of the difference of each pair of rankings, `[draws, pairs]`; 0 for ties."""
+    one, other = np.triu_indices(means.shape[1], 1)
+    apart = means[:, one] - means[:, other]
+    return np.where(np.abs(apart) > TIE, np.sign(apart), 0.0)
+
+
+def _best(means: Floats, rankings: Sequence[str]) -> str:
+    return ", ".join(name for name, mean in zip(rankings, means, strict=True) if mean >= means.max() - TIE)
