@@ -340,9 +340,10 @@ def train_chains(chains: Sequence[Chain]) -> list[Best]:
     percents, trained = chains[0].percents, []
     whole = {chain.recipe: chain for chain in reversed(chains)}
     rounds = [
-        [(chain, at) for chain in chains for at in percents[1:-1] if not chain.recursive or at == percents[1]]
-        + [(chain, percents[-1]) for chain in whole.values()],
+        [(chain, at) for chain in chains for at in percents[1:-1] if not chain.recursive or at == percents[1]],
         *([(chain, at) for chain in chains if chain.recursive] for at in percents[2:-1]),
+        # Last: runs for single rankings that share a cache have mostly made it by then.
+        [(chain, percents[-1]) for chain in whole.values()],
     ]
     for wanted in rounds:
         bests = share([chain.training(percent) for chain, percent in wanted], chains[0].recipe.data.ranks)

@@ -85,3 +85,47 @@ def test_racu_is_the_published_area_between_the_curves() -> None:
     assert relative_area(np.array(RANDOM), lowest, percents) == 1
     assert relative_area(np.array(RANDOM), np.array([0.9] * 10 + [0.5]), percents) == -1
     assert np.isnan(relative_area(np.full(11, 0.5), np.array(MEASURE), percents))
+
+
+def test_intervals_over_seeds_are_bca_and_need_three_seeds() -> None:
+    values = [0.1, 0.25, 0.2, 0.4, 0.32]
+    found = over_seeds(values)
+    assert found.value == pytest.approx(sum(values) / 5)
+    assert found.sd == pytest.approx(np.std(values, ddof=1))
+    # Bias and acceleration by hand, from the same resamples.
+    rng = np.random.default_rng(0)
+    means = np.sort(stats.bootstrap((values,), np.mean, method="percentile", random_state=rng).bootstrap_distribution)
+    left_out = np.array([np.mean(np.delete(values, seed)) for seed in range(5)])
+    apart = left_out.mean() - left_out
+    acceleration = (apart**3).sum() / (6 * (apart**2).sum() ** 1.5)
+    below = ((means < np.mean(values)).mean() + (means <= np.mean(values)).mean()) / 2
+    bias = stats.norm.ppf(below)
+    for quantile, end in ((0.025, found.low), (0.975, found.high)):
+        shifted = bias + stats.norm.ppf(quantile)
+        place = stats.norm.cdf(bias + shifted / (1 - acceleration * shifted))
+        assert end == pytest.approx(np.quantile(means, place), abs=2e-3)
+    for few in (values[:2], [0.2, 0.2, 0.2], [0.1, math.nan, 0.3]):
+        assert np.isnan(over_seeds(few).interval).all()
+
+
+def importance(model: TextClassifier, text: Any, ranking: str, seed: int) -> list[float]:  # noqa: ANN401 # a batch
+    """Importance of each token of one text, or the random numbers that rank them."""
+    if ranking == "random":
+        found = [0.0] * text.tokens.size(1)
+        words = text.words[0].nonzero().flatten().tolist()
+        own = ClassifiedBatch.noise(_classified(model, text, seed), "ranking", 1)[0, 0]
+        for place in words:
+            found[place] = float(own[place])
+        return found
+    embedded = model(text).embedded.detach().requires_grad_()
+    weights = {"word": model(text).levels["word"].weights.detach()}
+    logits = model(text, embedded=embedded, imposed=weights).logits.double()[0]
+    (gradient,) = torch.autograd.grad(logits.softmax(-1)[logits.argmax()], embedded)
+    return [abs(float((embedded[0, place] * gradient[0, place]).sum())) for place in range(text.tokens.size(1))]
+
+
+def _classified(model: TextClassifier, text: Any, seed: int) -> ClassifiedBatch:  # noqa: ANN401 # a batch
+    checkpoint = Checkpoint(Path("x.ckpt"), "0", {}, "x", "x", model)
+    found = classify(checkpoint, text, None, seed=seed, vocabulary=text.vocabulary)[1]
+    assert found is not None
+    return found
