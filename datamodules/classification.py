@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -329,6 +330,27 @@ class TextSplit(Dataset[TextBatch]):
     def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
         numbers: list[int] = values[self._offsets[item] : self._offsets[item + 1]].tolist()
         return numbers
+
+    @property
+    def starts(self) -> Numbers:
+        """Place of the first token of each text among the tokens of all texts, int64 `[texts]`."""
+        return self._offsets[:-1].astype(np.int64)
+
+    @property
+    def real(self) -> NDArray[np.bool_]:
+        """Bool `[tokens]`, over the tokens of all texts, one text after the other; False for delimiters."""
+        return ~self._special
+
+    def replaced(self, chosen: NDArray[np.bool_], token: int) -> "TextSplit":
+        """Return the same texts with one token in the place of others; `forms` and `counts` stay those of the texts.
+
+        Args:
+            chosen: Bool `[tokens]`, over the tokens of all texts; True for the tokens to replace.
+            token: Id of the token that takes their place.
+        """
+        other = copy(self)
+        other._tokens = np.where(chosen, np.int32(token), self._tokens)
+        return other
 
     def frequencies(self, size: int) -> Numbers:
         """Return the number of occurrences of each vocabulary entry in the split, int64 `[size]`.
@@ -676,3 +698,17 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if shuffle:
             return self._serve(data, shuffle=True, max_cells=None, max_sentences=self.batch_size, jitter=_JITTER)
         return self._serve(data, shuffle=False, max_cells=self.eval_tokens, max_sentences=len(data), cells="tokens")
+
+
+def masked(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[np.bool_]]) -> ClassificationDataModule:
+    """Return a datamodule, set up, with the mask token in the place of some tokens of its texts.
+
+    Args:
+        data: Datamodule, set up, whose vocabulary has a mask token.
+        chosen: Bool `[tokens]` by split, over the tokens of all its texts; True for the tokens to replace. The result
+            has these splits.
+    """
+    assert data.vocabulary.mask is not None
+    found = copy(data)
+    found.splits = {split: data.splits[split].replaced(some, data.vocabulary.mask) for split, some in chosen.items()}
+    return found

@@ -23,6 +23,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from datamodules import ClassificationDataModule, TextBatch
+from datamodules.batches import Split
 from fidelity.checkpoints import OPTIMISATION, Checkpoint
 from fidelity.classified import ClassifiedBatch, levels_of
 from fidelity.comparison import CheckpointResult
@@ -366,7 +367,7 @@ class Recipe:
         path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
         return Training(f"{name} of {self.checkpoint.name}", path, train, before + self.max_epochs)
 
-    def texts(self, split: Stop) -> list[object]:
+    def texts(self, split: Split) -> list[object]:
         """Return digests that identify the texts of a split, which may have been cut."""
         file, lengths = self.data.files()[split], self.data.splits[split].lengths
         return [Digests(self.data.cache).one(file), digest(lengths.tobytes())]

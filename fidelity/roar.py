@@ -1,0 +1,423 @@
+"""Remove and retrain: what a classifier learns without the words that a ranking puts first (Madsen et al. 2022)."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import torch
+from pytorch_lightning.utilities.seed import isolate_rng
+from scipy.stats import DegenerateDataWarning, bootstrap
+from torch import Tensor
+
+from datamodules import ClassificationDataModule
+from datamodules.batches import Split
+from datamodules.classification import masked
+from datamodules.corpus import SPLITS
+from fidelity.checkpoints import Checkpoint
+from fidelity.classified import ClassifiedBatch, classify
+from fidelity.comparison import CheckpointResult, by_variant
+from fidelity.consistent_adversary import Recipe
+from fidelity.experiment import FidelityTest, Measurements, Score, undefined
+from fidelity.explanations import FILE
+from fidelity.saliency import Saliency, check_rankings
+from metrics.bootstrap import mean, mean_and_sd, pooled, ratio, resample
+from models import HierarchicalClassifier, TextClassifier
+from results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
+from results.errors import UserError, check_numbers, check_values
+from training import Best, Training, share
+
+RANDOM = "random"
+SEEDS = 3  # fewest seeds for an interval over them
+TENTHS = tuple(tenth / 10 for tenth in range(11))
+
+
+class Roar(FidelityTest):
+    """Accuracy of classifiers retrained without the most important words: ROAR and recursive ROAR.
+
+    ROAR (Hooker et al. 2019) replaces the top words of a ranking by the mask token in train, dev and test,
+    and trains the classifier again, from other random weights, by the checkpoint's configuration. A model that is
+    retrained knows the mask token, so a loss of accuracy is a loss of information, not an effect of texts unlike any
+    in train. A faithful ranking loses more accuracy than random words do. At a share s, ⌊s·n⌋ of the n words of a
+    text are masked. Words are ranked by |importance|; `random` draws an order for each text and checkpoint.
+
+    Redundant words hide this: without one of two words that say the same, nothing is lost. The recursive form
+    (Madsen et al. 2022) therefore ranks the words anew at each share, by the model that was trained at the share
+    before on the texts masked there; masked words stay masked.
+
+    RACU, the relative area between the curves of random words and of the ranking, is 1 if the ranking removes all
+    information with the first share, 0 if it is no better than random words, negative if it is worse; see
+    `relative_area`. Scores: `<ranking>.racu`, with intervals over texts; the table `roar.racu` has intervals over
+    seeds. Columns: `<ranking>.correct_<percent>`, 1 if the model trained at this share classifies the text correctly.
+
+    At share 0 the model is the checkpoint itself. At share 1 only lengths are left, and the model is the same for
+    all rankings. Hierarchical classifiers are left out, because their attention over words has one distribution for
+    each sentence. Trainings are kept in `roar/` of the datamodule's cache, each by itself.
+
+    Args:
+        rankings: Rankings of the words, each once. RACU needs `random` among them; without it there are only the
+            accuracies. Rankings from files are refused, because they do not rank the words of train and dev.
+        shares: Shares of masked words in ascending order, from 0 to 1, in whole percent.
+        recursive: True to rank anew at each share; False to rank once, by the checkpoint.
+        max_epochs: Largest number of epochs of a training; None for the checkpoint's.
+        patience: Epochs without a better score on dev before a training ends. None for the patience of the
+            checkpoint's `EarlyStopping`, or for no early stopping if it had none.
+    """
+
+    name = "roar"
+    headline = (".racu",)
+
+    def __init__(
+        self,
+        rankings: Sequence[str] = (RANDOM, "attention", "input_x_gradient", "integrated_gradients"),
+        shares: Sequence[float] = TENTHS,
+        recursive: bool = True,
+        max_epochs: int | None = None,
+        patience: int | None = None,
+    ) -> None:
+        check_values(self, rankings=rankings, shares=shares, recursive=recursive)
+        check_numbers(self, least=1, max_epochs=max_epochs, patience=patience)
+        check_rankings(f"{self.name}: rankings", rankings)
+        if files := [ranking for ranking in rankings if ranking.startswith(FILE)]:
+            raise UserError(
+                f"roar: rankings has {files[0]}, but a file ranks the words of test alone. Roar masks words of train "
+                "and dev as well. Remove it; Rationale and SetErasure take rankings from files."
+            )
+        percents = tuple(round(100 * one) if math.isfinite(one) else -1 for one in shares)
+        whole = np.allclose(np.array(shares) * 100, percents, rtol=0, atol=1e-6)
+        if not whole or percents[:1] != (0,) or percents[-1:] != (100,) or list(percents) != sorted({*percents}):
+            raise UserError(
+                f"roar: shares is {list(shares)}, but must ascend from 0 to 1 in whole percent, for instance "
+                "[0, 0.5, 1]."
+            )
+        self.rankings, self.percents, self.recursive = tuple(rankings), percents, recursive
+        self.max_epochs, self.patience = max_epochs, patience
+        self._predicted: dict[str, dict[tuple[str, int], Tensor]] = {}
+        self._counts: dict[str, int] = {}
+
+    def begin(
+        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
+    ) -> None:
+        if data.vocabulary.mask is None:
+            raise UserError(
+                "roar replaces words by the mask token, but the tokenizer of the data has none. Remove roar from "
+                "--model.init_args.tests, or test classifiers with another tokenizer."
+            )
+        flat = [one for one in checkpoints if not isinstance(one.model, HierarchicalClassifier)]
+        recipes = [self._recipe(checkpoint, data, device, seed) for checkpoint in flat]
+        anew = {ranking: self.recursive and ranking != RANDOM for ranking in self.rankings}
+        chains = [
+            Chain(recipe, ranking, self.percents, anew[ranking]) for recipe, ranking in product(recipes, self.rankings)
+        ]
+        with isolate_rng():
+            trained = train_chains(chains)
+        self._predicted = {}
+        for chain in chains:
+            found = self._predicted.setdefault(chain.recipe.checkpoint.name, {})
+            found |= {(chain.ranking, at): best.state["predicted"].to(device) for at, best in chain.found.items()}
+        short = sum(int((words_of(data, split)[0] < 2).sum()) for split in SPLITS)
+        self._counts = {
+            "trainings": len(trained),
+            "cut_off": sum(not best.stopped for best in trained),
+            "checkpoints_left_out": len(checkpoints) - len(flat),
+            "short_texts": short,
+        }
+
+    def _recipe(
+        self, checkpoint: Checkpoint, data: ClassificationDataModule, device: torch.device, seed: int
+    ) -> Recipe:
+        run = checkpoint.config.get("trainer") or {}
+        epochs = self.max_epochs or run.get("max_epochs") or 0
+        if epochs < 1:
+            raise UserError(
+                f"roar: the training of {checkpoint.name} had no largest number of epochs (trainer.max_epochs). Give "
+                "max_epochs in the options of roar."
+            )
+        callbacks = run.get("callbacks") or ()
+        stops = [one for one in callbacks if isinstance(one, Mapping) and "EarlyStopping" in str(one.get("class_path"))]
+        own = int(stops[0].get("init_args", {}).get("patience", 3)) if stops else epochs  # 3: Lightning's default
+        return Recipe(checkpoint, data, device, epochs, self.patience or own, seed)
+
+    def columns(self, classes: int) -> Sequence[str]:
+        return [f"{ranking}.correct_{percent}" for ranking, percent in product(self.rankings, self.percents)]
+
+    @torch.no_grad()
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+        numbers, batch = undefined(self, classified), classified.batch  # nan for checkpoints that are left out
+        for (ranking, percent), predicted in self._predicted.get(classified.checkpoint.name, {}).items():
+            numbers[f"{ranking}.correct_{percent}"] = (predicted[batch.index] == batch.labels).double()
+            numbers[f"{ranking}.correct_0"] = (classified.predicted == batch.labels).double()
+        return Measurements(numbers)
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        return {
+            f"{one}.racu": Score((*self._correct(RANDOM), *self._correct(one)), self._racu, "ratio")
+            for one in self._others
+        }
+
+    @property
+    def _others(self) -> list[str]:
+        """Rankings that have a RACU: all but `random`; none without `random`."""
+        return [ranking for ranking in self.rankings if ranking != RANDOM and RANDOM in self.rankings]
+
+    def _correct(self, ranking: str) -> list[str]:
+        return [f"{ranking}.correct_{percent}" for percent in self.percents]
+
+    def _racu(self, values: Floats, weights: Floats) -> Floats:
+        """RACU of each draw; the columns are those of random words, then those of the ranking."""
+        accuracies = ratio(weights @ values, weights.sum(axis=1, keepdims=True))
+        return relative_area(*np.split(accuracies, 2, axis=1), self.percents)
+
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
+        """Return the tables `roar` and `roar.racu`.
+
+        The table `roar` has the accuracy for each variant, ranking and percentage of masked words (`masked`): its mean
+        over the seeds, an interval over texts, and the standard deviation over seeds.
+
+        The table `roar.racu` has the mean RACU over the `seeds` of a variant, for each ranking. Each seed is compared
+        with random words under the same seed. `racu.low` and `racu.high` are the ends of the 95 % BCa bootstrap
+        interval over seeds (nan for fewer than three), `racu.sd` is the standard deviation over seeds.
+        """
+        rows, areas = [], []
+        for variant, seeds in by_variant(results).items():
+            names: dict[str, object] = {"variant": variant, "seeds": len(seeds)}
+            for ranking, percent in product(self.rankings, self.percents):
+                accuracy = self._accuracy(seeds, ranking, percent)
+                rows.append({**names, "ranking": ranking, "masked": percent} | accuracy.named("accuracy"))
+            for ranking in self._others:
+                values = [seed.scores[f"{self.name}.{ranking}.racu"].value for seed in seeds]
+                areas.append({**names, "ranking": ranking} | over_seeds(values).named("racu"))
+        tables = {self.name: Table(pd.DataFrame(rows), {"accuracy": "fraction"})}
+        if areas:
+            tables[f"{self.name}.racu"] = Table(pd.DataFrame(areas), {"racu": "ratio"}, answer=("ranking", "racu"))
+        return tables
+
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
+        """Return the figure `roar`: accuracy over the percentage of masked words, for each ranking.
+
+        The lines are means over the seeds of a variant.
+        """
+        variants = by_variant(results)
+        lines = {
+            ranking if len(variants) == 1 else f"{variant}: {ranking}": (
+                [float(percent) for percent in self.percents],
+                [self._accuracy(seeds, ranking, percent).value for percent in self.percents],
+            )
+            for (variant, seeds), ranking in product(variants.items(), self.rankings)
+        }
+        kept = {name: line for name, line in lines.items() if not np.isnan(line[1]).all()}
+        title = "Recursive ROAR" if self.recursive else "ROAR"
+        return {self.name: Curves(title, "masked words (%)", "accuracy", kept)} if kept else {}
+
+    def _accuracy(self, seeds: Sequence[CheckpointResult], ranking: str, percent: int) -> Estimate:
+        column = f"{ranking}.correct_{percent}"
+        return pooled([resample(mean, seed.columns(self.name)[[column]], "fraction") for seed in seeds])
+
+    def audit(self) -> Mapping[str, object]:
+        """Return four counts.
+
+        They are `trainings`, over all checkpoints, without repetition; `cut_off`, the trainings that were ended by the
+        largest number of epochs; `checkpoints_left_out`, the hierarchical classifiers; and `short_texts`, the texts of
+        train, dev and test with fewer than two words, which are whole at every share below 1.
+        """
+        return dict(self._counts)
+
+
+def relative_area(random: Floats, ranking: Floats, percents: Sequence[float]) -> Floats:
+    """Return RACU, the relative area between curves of accuracy (Madsen et al. 2022, §4.3).
+
+    It is Σ ½ Δx (Δy_i + Δy_{i+1}) with Δy = random − ranking, divided by the same with Δy = random − random at 100 %,
+    and clipped to [−1, 1]. A ranking that removes all information with the first share reaches the accuracy of random
+    words at 100 % there.
+
+    Args:
+        random: Accuracy with random words masked, `[..., shares]`, at ascending shares up to 100 %.
+        ranking: Accuracy with the top words of a ranking masked, `[..., shares]`.
+        percents: Percentage of masked words, `[shares]`.
+
+    Returns:
+        Areas `[...]`; nan if the accuracy with random words encloses no area.
+    """
+    between = np.trapezoid(random - ranking, percents, axis=-1)
+    possible = np.trapezoid(random - random[..., -1:], percents, axis=-1)
+    return np.clip(ratio(between, possible), -1, 1)
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """Return the mean of numbers of several seeds, with the 95 % BCa bootstrap interval over seeds and their deviation.
+
+    The interval is nan for fewer than three seeds, and if all numbers are equal.
+    """
+    value, sd = mean_and_sd(values)
+    low = high = math.nan
+    if len(values) >= SEEDS and np.isfinite(values).all():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DegenerateDataWarning)
+            found = bootstrap((values,), np.mean, method="BCa", random_state=np.random.default_rng(0))
+        low, high = (float(end) for end in found.confidence_interval)
+    return Estimate(value, low, high, unit="ratio", sd=sd)
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Trainings for one checkpoint and one ranking, one for each share of masked words.
+
+    Attributes:
+        recipe: Settings of the trainings.
+        ranking: Ranking of the words.
+        percents: Percentages of masked words, from 0 to 100.
+        recursive: True to rank anew by each trained model.
+        found: Finished trainings by percentage. The states hold the class `predicted` for each text of test, int32
+            `[texts]`; in a recursive chain also the words to mask next in each split, eight tokens to a byte.
+    """
+
+    recipe: Recipe
+    ranking: str
+    percents: tuple[int, ...]
+    recursive: bool
+    found: dict[int, Best] = field(default_factory=dict)
+
+    def training(self, percent: int) -> Training:
+        """Return the description of the training at a percentage; a recursive one needs those before it in `found`."""
+        recipe = self.recipe
+        options: list[object] = [percent, *recipe.texts("dev"), *recipe.texts("test")]
+        name = "Classifier without words"
+        if percent < self.percents[-1]:  # without any word all rankings are the same
+            options += [self.ranking, self.percents if self.recursive else None]
+            name = f"Classifier without {percent} % of the words by {self.ranking}"
+        return recipe.training("roar", options, name, partial(self._train, percent))
+
+    def _train(self, percent: int) -> Best:
+        recipe = self.recipe
+        data, kept = masked(recipe.own_data, self._masks(percent)), recipe.checkpoint.config.get("checkpoint") or {}
+        model = recipe.checkpoint.untrained(data, recipe.training_seed)
+        best = recipe.fit(model, kept.get("monitor") or "val_f1", kept.get("mode") or "max", datamodule=data)
+        model.load_state_dict(best.state)
+        model.to(recipe.device).eval().requires_grad_(False)
+        state = {"predicted": predicted_classes(model, data, recipe.device)}
+        following = self.percents[self.percents.index(percent) + 1 :]
+        if self.recursive and following[:-1]:
+            ranks = rank_words(replace(recipe.checkpoint, model=model), data, self.ranking, recipe)
+            for split in SPLITS:
+                top = top_words(data, split, ranks[split], following[0])
+                state[split] = torch.from_numpy(np.packbits(top))
+        # The model itself is large, and is not read again.
+        return best._replace(state=state, part={})
+
+    def _masks(self, percent: int) -> Mapping[Split, Flags]:
+        """Words to mask at a percentage, by split, `[tokens]`."""
+        data, before = self.recipe.data, self.percents[self.percents.index(percent) - 1]
+        if percent == self.percents[-1]:
+            return {split: words_of(data, split)[1] for split in SPLITS}
+        if self.recursive and before in self.found:
+            state = self.found[before].state
+            sizes = {split: int(data.splits[split].lengths.sum()) for split in SPLITS}
+            return {split: np.unpackbits(state[split].numpy(), count=sizes[split]).astype(bool) for split in SPLITS}
+        return {split: top_words(data, split, self._first[split], percent) for split in SPLITS}
+
+    @cached_property
+    def _first(self) -> Mapping[Split, Integers]:
+        """Ranks of the words by the checkpoint."""
+        checkpoint = self.recipe.checkpoint
+        checkpoint.model.to(self.recipe.device)
+        return rank_words(checkpoint, self.recipe.data, self.ranking, self.recipe)
+
+
+def train_chains(chains: Sequence[Chain]) -> list[Best]:
+    """Train the models of all chains, and put them into `Chain.found`; return each training once.
+
+    The ranks divide the trainings that do not depend on each other. The models of a recursive chain follow one another.
+
+    Args:
+        chains: The chains of all checkpoints and rankings, all with the same percentages.
+    """
+    if not chains:
+        return []
+    percents, trained = chains[0].percents, []
+    whole = {chain.recipe: chain for chain in reversed(chains)}
+    rounds = [
+        [(chain, at) for chain in chains for at in percents[1:-1] if not chain.recursive or at == percents[1]],
+        *([(chain, at) for chain in chains if chain.recursive] for at in percents[2:-1]),
+        # Last: runs for single rankings that share a cache have mostly made it by then.
+        [(chain, percents[-1]) for chain in whole.values()],
+    ]
+    for wanted in rounds:
+        bests = share([chain.training(percent) for chain, percent in wanted], chains[0].recipe.data.ranks)
+        trained += bests
+        for (chain, percent), best in zip(wanted, bests, strict=True):
+            chain.found[percent] = best
+    for chain in chains:
+        chain.found[percents[-1]] = whole[chain.recipe].found[percents[-1]]
+    return trained
+
+
+def words_of(data: ClassificationDataModule, split: Split) -> tuple[Integers, Flags]:
+    """Return the number of words of each text of a split, `[texts]`, and a mask of the words, bool `[tokens]`.
+
+    The axis `tokens` has the tokens of all texts, one text after the other; delimiters are no words.
+    """
+    texts = data.splits[split]
+    return np.add.reduceat(texts.real, texts.starts, dtype=np.int64), texts.real
+
+
+def top_words(data: ClassificationDataModule, split: Split, ranks: Integers, percent: int) -> Flags:
+    """Return a mask of the first ⌊share · n⌋ of the n words of each text, bool `[tokens]`.
+
+    Args:
+        data: Datamodule of the texts.
+        split: Split of the texts.
+        ranks: Rank of each word in its text, from 0, int64 `[tokens]`.
+        percent: Share in percent.
+    """
+    counts, words = words_of(data, split)
+    chosen: Flags = words & (ranks < np.repeat(counts * percent // 100, data.splits[split].lengths))
+    return chosen
+
+
+def rank_words(
+    checkpoint: Checkpoint, data: ClassificationDataModule, ranking: str, recipe: Recipe
+) -> dict[Split, Integers]:
+    """Rank the words of each text of all splits by |importance|; return their ranks, int64 `[tokens]`, from 0.
+
+    Words that are masked already come first, so that they stay masked; of equally important words the earlier one.
+    Madsen et al.'s released code explains the gold label. Here the predicted class is explained, as in all other tests.
+
+    Args:
+        checkpoint: Classifier whose decisions are explained.
+        data: Datamodule with the texts, in which some words may be masked.
+        ranking: Ranking of the words.
+        recipe: Settings; random orders depend on its seed.
+    """
+    found: dict[Split, Integers] = {}
+    for place, split in enumerate(SPLITS):
+        texts = data.splits[split]
+        found[split] = np.zeros(len(texts.real), np.int64)  # a text of one word has no other rank
+        for batch in texts.batches(data.eval_tokens):
+            seed = recipe.training_seed + place
+            _, classified = classify(checkpoint, batch.to(recipe.device), None, seed=seed, vocabulary=data.vocabulary)
+            if classified is None:
+                continue
+            saliency, own = Saliency(classified), classified.batch
+            measured = ranking not in (RANDOM, "attention")
+            keys = saliency.magnitude(ranking) if measured else saliency.rankings(ranking, 1)[0]
+            keys = keys.masked_fill(own.tokens == data.vocabulary.mask, torch.inf)
+            keys = keys.masked_fill(~classified.words, -torch.inf)
+            ranks = keys.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+            places = torch.from_numpy(texts.starts)[own.index.cpu(), None] + torch.arange(ranks.size(1))
+            real = own.mask.cpu()
+            found[split][places[real].numpy()] = ranks.cpu()[real].numpy()
+    return found
+
+
+@torch.no_grad()
+def predicted_classes(model: TextClassifier, data: ClassificationDataModule, device: torch.device) -> Tensor:
+    """Return the predicted class of each text of test, int32 `[texts]`, on the CPU."""
+    texts = data.splits["test"]
+    found = torch.zeros(len(texts), dtype=torch.int32)
+    for batch in texts.batches(data.eval_tokens):
+        found[batch.index] = model(batch.to(device)).logits.argmax(-1).int().cpu()
+    return found
