@@ -9,4 +9,5 @@ from fidelity.guided_mlp import GuidedMLP
 from fidelity.perturbation import Permutation, Perturbation
 from fidelity.rationale import Rationale, SingleToken
 from fidelity.roar import Roar
+from fidelity.saliency import Explainer
 from fidelity.shortcuts import Shortcut

@@ -13,7 +13,7 @@ from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendallt
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import MEASURES, Saliency, check_rankings
+from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
 from metrics.bootstrap import mean
 from results import Curves, Figure, Floats, Table
 from results.errors import check_values
@@ -48,16 +48,17 @@ class Correlation(FidelityTest):
     are left out, and counted in the table `correlation`.
 
     Args:
-        saliencies: The measures, each once; `file:PATH` reads one (`fidelity.explanations`).
+        saliencies: The measures, each once; `file:PATH` reads one (`fidelity.explanations`), an object
+            computes one (`fidelity.saliency.Explainer`).
     """
 
     name = "correlation"
     headline = (".kendall",)
 
-    def __init__(self, saliencies: Sequence[str] = MEASURES) -> None:
+    def __init__(self, saliencies: Sequence[str | Explainer] = MEASURES) -> None:
         check_values(self, saliencies=saliencies)
         self.rankings = tuple(saliencies)
-        self.names = check_rankings(f"{self.name}: saliencies", saliencies, MEASURES)
+        self.names = check_rankings(f"{self.name}: saliencies", saliencies, (*MEASURES, *OF_LAYERS))
         self._pairs = [*self.names, *(f"{one}_{other}" for one, other in combinations(self.names, 2))]
         check_names(f"{self.name}: saliencies and their pairs", self._pairs)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fidelity.classified import ClassifiedBatch, renormalised, select_texts
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
 from metrics.bootstrap import mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
@@ -132,7 +132,7 @@ class SetErasure(FidelityTest):
 
     Args:
         rankings: Rankings of the weights, each once; see `fidelity.saliency.Ranking`. `file:PATH` reads one
-            (`fidelity.explanations`).
+            (`fidelity.explanations`), an object computes one (`fidelity.saliency.Explainer`).
         draws: Number of random orders of every text, 1 or more.
         last: With `erase`, the last weight is erased too, and `median_fraction`, `median_mass` and
             violins leave out decisions that never flip, as in the released code of the paper. With
@@ -142,7 +142,7 @@ class SetErasure(FidelityTest):
     name = "erasure"
     headline = (".median_fraction",)
 
-    def __init__(self, rankings: Sequence[str] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
+    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         check_values(self, rankings=rankings, last=last)
         self.names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)

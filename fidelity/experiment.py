@@ -27,7 +27,7 @@ from fidelity.comparison import (
     summary_table,
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
-from fidelity.saliency import PLANTED, Saliency
+from fidelity.saliency import PLANTED, Explainer, Saliency
 from metrics.bootstrap import Statistic, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
@@ -87,13 +87,13 @@ class FidelityTest(ABC):
         name: Name of the test.
         headline: Endings of the names of the main scores, which the summary shows first; by default all
             scores are main scores.
-        rankings: Rankings and measures of words that the test reads; `file:PATH` for one from a file. In columns
-            and scores a file has its name without the ending.
+        rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
+            objects. In columns and scores a file has its name without the ending.
     """
 
     name: ClassVar[str]
     headline: ClassVar[tuple[str, ...]] = ("",)
-    rankings: Sequence[str] = ()
+    rankings: Sequence[str | Explainer] = ()
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -303,7 +303,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
                 f"The ranking {PLANTED} needs data with a planted shortcut, but these have none. Train the classifiers "
                 "with --data.init_args.shortcut.kind, or leave the ranking out of --model.init_args.tests."
             )
-        files = sorted({one for test in self.tests for one in test.rankings if one.startswith(FILE)})
+        named = {one for test in self.tests for one in test.rankings if isinstance(one, str)}
+        files = sorted(one for one in named if one.startswith(FILE))
         if files:
             check_names("Files of explanations", [Path(one).stem for one in files])
         names = [checkpoint.name for checkpoint in self.checkpoints]

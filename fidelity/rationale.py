@@ -15,7 +15,7 @@ from fidelity.classified import ClassifiedBatch, Removal, classify
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width
-from fidelity.saliency import RANKINGS, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
 from metrics.bootstrap import mean
 from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
 from results.errors import UserError, check_numbers, check_values, counted
@@ -59,7 +59,8 @@ class Rationale(FidelityTest):
     `gold` counts the marked words.
 
     Args:
-        rankings: Rankings of the words, each once; `file:PATH` reads one (`fidelity.explanations`).
+        rankings: Rankings of the words, each once; `file:PATH` reads one (`fidelity.explanations`), an object
+            computes one (`fidelity.saliency.Explainer`).
         fractions: Lengths of the rationales, as fractions of the words, between 0 and 1; the number of
             words is rounded up.
         draws: Number of random orders, 1 or more; the columns of `random` are means over them.
@@ -75,7 +76,7 @@ class Rationale(FidelityTest):
 
     def __init__(
         self,
-        rankings: Sequence[str] = RANKINGS,
+        rankings: Sequence[str | Explainer] = RANKINGS,
         fractions: Sequence[float] = (0.01, 0.05, 0.1, 0.2, 0.5),
         draws: int = 5,
         removal: Removal = "delete",

@@ -1,5 +1,6 @@
-"""Importance of each word for a decision: gradients, integrated gradients, leave-one-out, and scores from a file."""
+"""Importance of each word for a decision: gradients, leave-one-out, rollout, scores from a file or of another class."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,11 +36,37 @@ Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 PLANTED = "planted"
 """Oracle for data with a planted shortcut: the planted words first, all in random order."""
-KNOWN: tuple[str, ...] = (*dict.fromkeys((*RANKINGS, *MEASURES)), PLANTED)
-"""Rankings that are computed here; `file:PATH` reads others (`fidelity.explanations`)."""
+OF_LAYERS = ("rollout",)
+"""Rankings and measures that read all layers of a transformer; no test uses them by default."""
+KNOWN: tuple[str, ...] = tuple(dict.fromkeys((*RANKINGS, *MEASURES, *OF_LAYERS, PLANTED)))
+"""Rankings that are computed here; `file:PATH` reads others (`fidelity.explanations`), an `Explainer` computes them."""
 
 IG_STEPS = 50  # points on the path of integrated gradients
 TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass holds all texts of a batch at least once
+
+
+class Explainer(ABC):
+    """Base class of rankings that are computed by a class of one's own.
+
+    The options `rankings` and `saliencies` of the tests take its class path and arguments in place of a name. A test
+    asks it once for each batch of texts.
+
+    Attributes:
+        name: Name in columns, scores and tables; no other ranking of the test may have it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def scores(self, classified: ClassifiedBatch) -> Tensor:
+        """Return the importance of each position, `[batch, positions]`; the highest is the first of the ranking.
+
+        Scores of padding and of delimiters do not matter. The score of a text must not depend on its batch.
+
+        Args:
+            classified: The texts, with attention, output and decisions of a classifier
+                (`checkpoint.model`, whose parameters are frozen).
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +87,7 @@ class Saliency:
 
     classified: ClassifiedBatch
     explanations: Mapping[str, Explanations] = field(default_factory=dict)
+    _of_explainers: dict[Explainer, Tensor] = field(default_factory=dict, init=False)
 
     @cached_property
     def _word_gradients(self) -> tuple[Tensor, Tensor]:
@@ -212,37 +240,63 @@ class Saliency:
         marked = self.classified.to_positions(self.classified.batch.rationale.float()) > 0
         return marked + self.classified.noise(PLANTED, 1)[0]
 
-    def signed(self, measure: str) -> Tensor:
+    @cached_property
+    def rollout(self) -> Tensor:
+        """Attention rollout from the position of the decision, `[batch, positions]` (Abnar & Zuidema 2020, §3).
+
+        It is a row of the product, over all layers, of (mean of the heads + 1)/2, whichever levels are tested.
+
+        Raises:
+            UserError: The classifier is no transformer.
+        """
+        checkpoint = self.classified.checkpoint
+        found = checkpoint.model.rollout(self.classified.output)
+        if found is None:
+            raise UserError(
+                f"the ranking rollout multiplies the attention of all layers of a transformer, which {checkpoint.name} "
+                "does not have. Leave it out of the `rankings` and `saliencies` of each test, or test a "
+                "TransformerClassifier."
+            )
+        return self.classified.to_positions(found)
+
+    def signed(self, measure: str | Explainer) -> Tensor:
         """Return a measure with its sign, `[batch, positions]`.
 
         Negative values speak against the decision; `input_x_gradient` and `gradient_norm` are never
         negative.
 
         Args:
-            measure: Name of the measure, or `file:PATH`.
+            measure: Name of the measure, `file:PATH`, or an object.
+
+        Raises:
+            UserError: The scores of an object have another shape, or are no finite numbers where attention may be.
         """
+        if isinstance(measure, Explainer):
+            if measure not in self._of_explainers:
+                self._of_explainers[measure] = _checked(measure, self.classified)
+            return self._of_explainers[measure]
         if measure in self.explanations:
             return self.explanations[measure].of(self.classified)
         values: Tensor = getattr(self, measure)
         return values
 
-    def magnitude(self, measure: str) -> Tensor:
+    def magnitude(self, measure: str | Explainer) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.
 
         For `leave_one_out` it is `leave_one_out_tvd`, not the absolute decrease in probability.
 
         Args:
-            measure: Name of the measure, or `file:PATH`.
+            measure: Name of the measure, `file:PATH`, or an object.
         """
         return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
 
-    def rankings(self, ranking: str, draws: int) -> Tensor:
+    def rankings(self, ranking: str | Explainer, draws: int) -> Tensor:
         """Return sort keys that rank the positions, `[orders, batch, positions]`; the highest key comes first.
 
         Keys are -inf outside the mask.
 
         Args:
-            ranking: Name of the ranking: `random`, `attention`, a measure, or `file:PATH`.
+            ranking: Name of the ranking: `random`, `attention`, a measure, or `file:PATH`; or an object.
             draws: Number of orders of `random`; every other ranking has one order.
         """
         if ranking == "random":
@@ -270,25 +324,46 @@ def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tenso
     return found
 
 
-def check_rankings(test: str, rankings: Sequence[str], known: Sequence[str] = KNOWN) -> tuple[str, ...]:
+def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
+    """Return the scores of an object, without gradients and 0 outside the mask."""
+    scores, mask = explainer.scores(classified).detach(), classified.mask
+    name = f"the ranking {explainer.name} ({type(explainer).__name__}.scores)"
+    if scores.shape != mask.shape:
+        raise UserError(
+            f"{name} has the shape {list(scores.shape)}, but must be [batch, positions] = {list(mask.shape)}. "
+            "`classified.to_positions` sums numbers of tokens."
+        )
+    scores = scores.to(mask.device).masked_fill(~mask, 0)
+    if wrong := (~scores.isfinite()).nonzero().tolist():
+        text = int(classified.batch.index[wrong[0][0]])
+        raise UserError(
+            f"{name} is not a finite number at position {wrong[0][1]} of text {text} (both from 0) of test."
+        )
+    return scores
+
+
+def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequence[str] = KNOWN) -> tuple[str, ...]:
     """Return the names of some rankings in columns and scores: of a file its name without the ending.
 
     Args:
         test: Name of the option that lists the rankings, for messages.
-        rankings: Known rankings, or `file:PATH`.
+        rankings: Known rankings, `file:PATH`, or objects.
         known: Rankings that are computed here.
 
     Raises:
         UserError: A ranking is unknown, two have the same name, or there is none.
     """
+    names = []
     for ranking in rankings:
-        if not ranking.startswith(FILE) and ranking not in known:
+        of = "object" if isinstance(ranking, Explainer) else "file" if ranking.startswith(FILE) else ""
+        name = ranking.name if isinstance(ranking, Explainer) else ranking
+        if not of and name not in known:
             raise UserError(
-                f"{test}: {ranking!r} is no ranking{near(ranking, known)}. There are {', '.join(known)}, and "
-                f"{FILE}PATH for scores from a file."
+                f"{test}: {name!r} is no ranking{near(name, known)}. There are {', '.join(known)}, "
+                f"{FILE}PATH for scores from a file, and {{class_path: …}} for a class of your own."
             )
-    names = tuple(Path(one.removeprefix(FILE)).stem if one.startswith(FILE) else one for one in rankings)
+        names.append(Path(name.removeprefix(FILE)).stem if of == "file" else name)
+        if of and names[-1] in KNOWN:
+            raise UserError(f"{test}: the {of} {names[-1]} has the name of a ranking. Rename the {of}.")
     check_names(test, names)
-    if taken := [name for name, ranking in zip(names, rankings, strict=True) if name != ranking and name in known]:
-        raise UserError(f"{test}: the file {taken[0]} has the name of a ranking. Rename the file.")
-    return names
+    return tuple(names)

@@ -19,7 +19,7 @@ from attention.encoder import (
     load_tokenizer,
     resolve,
 )
-from attention.quantities import LayerParts, find_parts
+from attention.quantities import LayerParts, find_parts, with_residual
 from datamodules import ClassificationDataModule, TextBatch
 from models.text_classifier import TextClassifier
 from models.text_model import Level, Output, TextSizes, checked_levels
@@ -155,6 +155,30 @@ class SequenceClassifier(nn.Module):
             segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair.
         """
         return self._logits(self.embed(tokens), mask, segments, mask.sum(1) - 1)
+
+    @torch.no_grad()
+    def rollout(self, embedded: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        """Return the attention rollout from the piece that the head reads, `[batch, pieces]`, 0 in the padding.
+
+        It is a row of the product, over all layers, of (mean of the heads + 1)/2 (Abnar & Zuidema 2020, §3).
+
+        Args:
+            embedded: Word embeddings `[batch, pieces, size]`.
+            mask: Bool `[batch, pieces]`, True for real pieces.
+            segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair.
+        """
+        through: list[Tensor] = []  # the product of the layers so far
+
+        def multiply(_: int, weights: Tensor, __: Tensor) -> tuple[Tensor, None]:
+            mixing = with_residual(weights)
+            through[:] = [mixing @ below for below in through] or [mixing]
+            return weights, None
+
+        last = mask.sum(1) - 1
+        with intervening(multiply):
+            self._logits(embedded, mask, segments, last)
+        rows = last if self._reads_last else torch.zeros_like(last)
+        return through[0][torch.arange(len(rows), device=rows.device), rows]
 
     def _logits(self, embedded: Tensor, mask: Tensor, segments: Tensor, last: Tensor) -> Tensor:
         inputs = {"inputs_embeds": embedded, "attention_mask": mask.long()}
@@ -417,6 +441,11 @@ class TransformerClassifier(TextClassifier):
         moved: Tensor = output.levels[level].hidden @ self.classifier.parts[layer].by_head[head]
         sizes: Tensor = moved.norm(dim=-1)
         return sizes
+
+    def rollout(self, output: Output) -> Tensor:
+        assert isinstance(output, TransformerOutput)
+        mask = next(iter(output.levels.values())).mask
+        return self.classifier.rollout(output.embedded, mask, output.segments)
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
         remedy = "--model.init_args.heads names the levels."
