@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -260,9 +260,9 @@ class Fidelity(Experiment[ClassificationDataModule]):
         files = [file for path in paths for file in files_of(Path(path).expanduser())]
         if given is not None:
             model = next(filter(is_model, files), None)
-            options = given.get("init_args", Namespace())
+            options: Any = given.get("init_args") or {}
             if model is not None and "tokenizer" in options and options.tokenizer is None:
-                options.tokenizer = Namespace(vars(EncoderSpec(str(model))))
+                options.tokenizer = Namespace(vars(EncoderSpec(str(model))))  # type: ignore[no-untyped-call]
             return given
         if (first := next((file for file in files if not is_model(file)), None)) is not None:
             return data_settings(first, read(first)[1])

@@ -176,10 +176,10 @@ def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
 
 
 def test_what_ended_before_it_was_done_is_counted(begin: Begin, checkpoints: Checkpoints, data: Data) -> None:
-    assert begin(strengths=(0.0, 0.1)).audit() == {"adversaries": 2, "cut_off": 2}
+    assert begin(strengths=(0.0, 0.1)).audit() == {"adversaries": 2, "cut_off": 2, "checkpoints_left_out": 0}
     still = replace(checkpoints[0], config=config_of(0, learning_rate=0.0, dropout=0.0))
     ended = begun([still], data, strengths=(0.1,), max_epochs=5, patience=1)
-    assert ended.audit() == {"adversaries": 1, "cut_off": 0}
+    assert ended.audit() == {"adversaries": 1, "cut_off": 0, "checkpoints_left_out": 0}
 
 
 class Texts(TextSplit):

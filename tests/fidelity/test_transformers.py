@@ -247,7 +247,7 @@ def test_one_text_at_a_time_gives_what_many_give(folders: Mapping[str, Path], co
         home, more = tmp_path / str(size), f"--model.init_args.eval_tokens={size}"
         run, _ = run_over([folders["bert"]], test, *options(corpus, home), more, folder=home)
         found.append(pd.read_parquet(run / "items.parquet").drop(columns=["checkpoint", "id"]))
-    pd.testing.assert_frame_equal(*found, atol=1e-5, rtol=1e-4)
+    pd.testing.assert_frame_equal(found[0], found[1], atol=1e-5, rtol=1e-4)
 
 
 def test_tests_that_train_leave_folders_out_and_count_them(
