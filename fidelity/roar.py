@@ -1,7 +1,6 @@
 """Remove and retrain: what a classifier learns without the words that a ranking puts first (Madsen et al. 2022)."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
-from scipy.stats import DegenerateDataWarning, bootstrap
+from scipy.stats import bootstrap
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
@@ -25,7 +24,7 @@ from fidelity.consistent_adversary import Recipe
 from fidelity.experiment import FidelityTest, Measurements, Score, undefined
 from fidelity.explanations import FILE
 from fidelity.saliency import Saliency, check_rankings
-from metrics.bootstrap import mean, mean_and_sd, pooled, ratio, resample
+from metrics.bootstrap import TIE, mean, mean_and_sd, pooled, ratio, resample
 from models import HierarchicalClassifier, TextClassifier
 from results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
 from results.errors import UserError, check_numbers, check_values
@@ -254,10 +253,8 @@ def over_seeds(values: Sequence[float]) -> Estimate:
     """
     value, sd = mean_and_sd(values)
     low = high = math.nan
-    if len(values) >= SEEDS and np.isfinite(values).all():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DegenerateDataWarning)
-            found = bootstrap((values,), np.mean, method="BCa", random_state=np.random.default_rng(0))
+    if len(values) >= SEEDS and np.ptp(values) > TIE:  # false with a nan
+        found = bootstrap((values,), np.mean, method="BCa", random_state=np.random.default_rng(0))
         low, high = (float(end) for end in found.confidence_interval)
     return Estimate(value, low, high, unit="ratio", sd=sd)
 
