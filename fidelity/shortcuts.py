@@ -98,7 +98,7 @@ class Shortcut(FidelityTest):
         count, total = planted.sum(1).double(), words.sum(1)
         numbers = {
             f"{CHANCE}.precision_at_k": (count / total).masked_fill(~whole, torch.nan),
-            f"{CHANCE}.mean_rank": ((total + 1.0) / 2).masked_fill(~whole, torch.nan),
+            f"{CHANCE}.mean_rank": ((total.double() + 1) / 2).masked_fill(~whole, torch.nan),
             "learnt": (classified.predicted == batch.labels).double().masked_fill(~whole, torch.nan),
         }
         for name, ranking in zip(self.names, self.rankings, strict=True):
