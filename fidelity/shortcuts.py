@@ -98,7 +98,7 @@ class Shortcut(FidelityTest):
         count, total = planted.sum(1).double(), words.sum(1)
         numbers = {
             f"{CHANCE}.precision_at_k": (count / total).masked_fill(~whole, torch.nan),
-            f"{CHANCE}.mean_rank": ((total + 1.0) / 2).masked_fill(~whole, torch.nan),
+            f"{CHANCE}.mean_rank": ((total.double() + 1) / 2).masked_fill(~whole, torch.nan),
             "learnt": (classified.predicted == batch.labels).double().masked_fill(~whole, torch.nan),
         }
         for name, ranking in zip(self.names, self.rankings, strict=True):
@@ -124,15 +124,18 @@ class Shortcut(FidelityTest):
         - `rankings` and `texts`: numbers of common rankings, and of texts with all values, over all seeds;
         - `tau`: Kendall's τ_b between the mean of the metric and the mean precision at k over the rankings, with the
           metric turned so that 1 is full agreement; mean over seeds, with its bootstrap interval over texts;
+        - `reachable`: highest τ_b of a metric that separates all rankings, below 1 if rankings have equal precision;
         - `first`: share of bootstrap draws and seeds in which the best ranking by the metric is also one of the best
           by precision at k; if several rankings are best by the metric, the share of these;
         - `best` and `truth`: best ranking by the metric, and by precision at k.
 
         If a column of a ranking has a number, as that of a random order (`fraction_1`), the mean of its columns is
-        used. With the ranking `planted`, a good metric has it as `best`. The table shows whether a metric can recognise
-        rankings that find a few strong words in texts that the classifier has seen the like of. It does not show
-        that the metric is right where decisions depend on many words, and a τ over few rankings takes few values.
-        Classifiers that have not learnt the shortcut have no known truth.
+        used. The table shows whether a metric prefers rankings that find the planted words. It has nothing to say on
+        the order of the other words, which precision at k ignores: the ranking `planted` has them in random order, so a
+        metric of the whole order may rightly prefer another ranking that finds all planted words. It does not show
+        either that a metric is right where decisions depend on many words. τ over few rankings takes few values; if
+        all rankings find the planted words, only those that do not can be told from them. Without a learnt shortcut
+        there is no known truth.
         """
         learnt = {result.name: result.scores[f"{self.name}.learnt"].value for result in results}
         self._weak = {name: value for name, value in learnt.items() if not value >= LEARNT}
@@ -146,12 +149,9 @@ class Shortcut(FidelityTest):
         rows = [{"variant": variant} | row for variant, ours in variants for row in judge(ours, self.names)]
         if not rows:
             return {}
-        shown = (
-            ("variant", "metric", "tau", "first", "best") if len(variants) > 1 else ("metric", "tau", "first", "best")
-        )
-        return {
-            f"{self.name}.judges": Table(pd.DataFrame(rows), {"tau": "fraction", "first": "fraction"}, answer=shown)
-        }
+        shown = (*(["variant"] if len(variants) > 1 else []), "metric", "tau", "reachable", "first", "best")
+        units = dict.fromkeys(("tau", "reachable", "first"), "fraction")
+        return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, answer=shown)}
 
     def audit(self) -> Mapping[str, object]:
         """Return `texts_cut`, texts that lost a planted word; and the accuracies below `LEARNT` by checkpoint."""
@@ -187,6 +187,7 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
             "rankings": len(columns),
             "texts": texts,
             **pooled(taus).named("tau"),
+            "reachable": float(np.sqrt((_signs(by_truth[None]) != 0).mean())),
             "first": float(np.nanmean(draws)) if np.isfinite(draws).any() else np.nan,
             "best": _best(by_metric, list(columns)),
             "truth": _best(by_truth, list(columns)),

@@ -21,6 +21,7 @@ from attention.ablation import Ablation
 from attention.specification import Options
 from corpora.conllu import read_treebank
 from corpora.labelled import read_labelled
+from corpora.shortcuts import Planting
 from datamodules.text import TextSource
 from datamodules.tokenization import TokenOptions
 from datamodules.vectors import VectorSpec
@@ -63,7 +64,7 @@ def classes() -> Iterator[type]:
                 and not inspect.isabstract(kind)
             ):
                 yield kind
-    yield from (TextSource, VectorSpec, EmbeddingSpec, EncoderSpec)
+    yield from (TextSource, VectorSpec, EmbeddingSpec, EncoderSpec, Planting)
 
 
 def hints_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -1,0 +1,110 @@
+"""A classification datamodule that plants shortcuts in its texts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attention import EncoderSpec
+from corpora.sentence import CorpusError
+from corpora.shortcuts import Planting
+from datamodules import ClassificationDataModule
+from datamodules.batches import Split
+from tests.models.corpora import write_texts
+
+
+def planted(folder: Path, kind: Any = "token", corpus: str = "", **options: Any) -> ClassificationDataModule:  # noqa: ANN401
+    rule = Planting(kind, options.pop("share", 0.5), options.pop("seed", 0))
+    made = {"corpus": corpus or write_texts(folder), "positive": "good", "cache": str(folder / "c"), "shortcut": rule}
+    return ClassificationDataModule(**made | options)
+
+
+def marked(data: ClassificationDataModule, split: Split, item: int) -> list[str]:
+    """Words of a text, joined from pieces, that belong to its rationale."""
+    own, places, forms = data.splits[split], data.splits[split].places(item), data.splits[split].forms(item)
+    flags = own[[item]].rationale[0].tolist()
+    return [str(form) for _, form in sorted({(p, f) for p, f, flag in zip(places, forms, flags, strict=True) if flag})]
+
+
+@pytest.mark.parametrize("kind", ["token", "pair", "context"])
+@pytest.mark.parametrize("pieces", [False, True])
+def test_planted_words_reach_the_batches_with_their_labels(kind: str, pieces: bool, tmp_path: Path, bert: Path) -> None:
+    options: dict[str, Any] = {"tokenizer": EncoderSpec(str(bert))} if pieces else {"punctuation": "apart"}
+    data = planted(tmp_path, kind, **options)
+    data.setup("fit")
+    for split, some in data.splits.items():
+        audit: Any = data.provenance.audit[split]
+        assert audit["rationale_words_cut"] == 0
+        with_words = [item for item in range(len(some)) if marked(data, split, item)]
+        assert len(with_words) == audit["planted"]
+        assert audit["planted"] == len(some) if split == "test" else 0 < audit["planted"] < len(some)
+        for item in with_words:
+            words = [word for word in marked(data, split, item) if word != "contexta"]
+            assert some.labels[item] == ("zeroa", "onea").index(words[0])
+    assert data.class_counts.tolist() == [int((data.splits["train"].labels == label).sum()) for label in (0, 1)]
+
+
+def test_texts_that_two_splits_share_are_counted_as_before(tmp_path: Path) -> None:
+    corpus = write_texts(tmp_path)
+    (tmp_path / "test.tsv").write_bytes((tmp_path / "dev.tsv").read_bytes())
+    whole = planted(tmp_path, corpus=corpus)
+    plain = ClassificationDataModule(corpus, positive="good", cache=str(tmp_path / "c"))
+    found = []
+    for data in (whole, plain):
+        data.setup("test")
+        audit: Any = data.provenance.audit["test"]
+        found.append({name: audit[name] for name in audit if name.startswith(("also", "dup", "conf"))})
+    assert found[0] == found[1]
+    assert found[0]["also_in_dev"] == 23
+
+
+def test_what_is_planted_identifies_the_data(tmp_path: Path) -> None:
+    corpus = write_texts(tmp_path)
+    identities: list[str] = []
+    files: list[Any] = []
+    for options in ({}, {"seed": 1}, {"kind": "pair"}, {"share": 0.4}, {"shortcut": None}):
+        data = planted(tmp_path, corpus=corpus, **options)  # type: ignore[arg-type]
+        data.setup("test")
+        identities.append(repr(data.identity))
+        files.append(data.provenance.data["test"])
+    assert len(set(identities)) == 5
+    assert files[0]["shortcut"] == {"kind": "token", "share": 0.5, "seed": 0}
+    assert "shortcut" not in files[-1]
+
+
+def test_words_that_are_cut_are_counted(tmp_path: Path) -> None:
+    data = planted(tmp_path, "pair", max_length=4)
+    data.setup("test")
+    left = sum(len(marked(data, "test", item)) for item in range(29))
+    audit: Any = data.provenance.audit["test"]
+    assert 0 < left < 58
+    assert audit["rationale_words_cut"] == 58 - left
+    assert audit["planted"] == 29
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_count": 25}, r"train\.tsv: the planted word 'zeroa' is not in the vocabulary\. Raise .*max_words"),
+        ({"max_words": 3}, r"the planted word '(zero|one)a' is not in the vocabulary\. Raise .*min_count"),
+        ({"share": 0.001}, r"the planted word 'zeroa' is not in the vocabulary"),
+    ],
+)
+def test_planted_words_outside_the_vocabulary_are_refused(options: Any, message: str, tmp_path: Path) -> None:  # noqa: ANN401
+    with pytest.raises(CorpusError, match=message):
+        planted(tmp_path, **options).setup("test")
+
+
+def test_words_that_a_tokenizer_cannot_tell_apart_are_refused(
+    tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Planting, "words", lambda *_: ("ǂa", "ǂb"))
+    with pytest.raises(
+        CorpusError, match=r"the planted word 'ǂa' is not in the vocabulary\. Choose another .*tokenizer"
+    ):
+        planted(tmp_path, tokenizer=EncoderSpec(str(bert))).setup("test")
+
+
+def test_a_regression_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="a shortcut decides between classes"):
+        planted(tmp_path, regression=True)
