@@ -8,3 +8,4 @@ from fidelity.experiment import Fidelity, FidelityTest, Measurements, Score, mea
 from fidelity.guided_mlp import GuidedMLP
 from fidelity.perturbation import Permutation, Perturbation
 from fidelity.rationale import Rationale, SingleToken
+from fidelity.soft import SoftRationale

@@ -25,6 +25,7 @@ from fidelity import (
     SetErasure,
     SingleToken,
     SingleWeight,
+    SoftRationale,
 )
 from fidelity.checkpoints import Checkpoint, load
 from fidelity.classified import ClassifiedBatch, classify, renormalised
@@ -50,6 +51,7 @@ TESTS: dict[str, FidelityTest] = {
         SingleToken(),
         Correlation(),
         Rationale(draws=2),
+        SoftRationale(),
     )
 }
 LEARNED = "--model.init_args.attention={class_path: EntmaxAttention, init_args: {alpha: 1.6, learned: true}}"
