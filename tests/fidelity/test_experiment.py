@@ -42,6 +42,7 @@ SCORES = [
     "rationale.random.comprehensiveness",
     "rationale.leave_one_out.sufficiency",
     "soft.attention.equal_comprehensiveness",
+    "soft.undefined",
     *(f"rationale.attention.{score}" for score in ("auprc", "average_precision")),
     *(f"erasure.{ranking}.{score}" for ranking in RANKINGS for score in ("median_fraction", "never_flips")),
     *(f"correlation.{measure}.{score}" for measure in MEASURES for score in ("kendall", "pearson")),
@@ -81,8 +82,8 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(runs: Path, tm
     for name in SCORES:
         for variant in ("", "tying."):
             assert f"{variant}{name}.low" in scores, name
-            # No deciding words are named, and no decision flips: such medians are of nothing.
-        if not name.endswith(("auprc", "average_precision", "median_fraction")):  # there are no rationales here
+            # No deciding words are named, no decision flips, and none needs its words: such means are of nothing.
+        if not name.endswith(("auprc", "average_precision", "median_fraction", "equal_comprehensiveness")):
             assert np.isfinite(scores[f"{variant}{name}"]), name
     table = pd.read_csv(run / found["tables"]["fidelity"])
     assert table["checkpoint"].tolist() == ["base, seed 0", "base, seed 1", "tying, seed 0"]
@@ -123,7 +124,7 @@ def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: 
         "rationale.lengths.naopc",
         "rationale.attention.naopc_ascending",
         "erasure.lengths.never_flips",
-        "soft.lengths.sufficiency",
+        "soft.undefined",
     ):
         assert 0 <= found["scores"][name] <= 1
     assert found["audit"]["explanations"] == {"lengths": {"file": str(path), "sha256": file_digest(path)}}
