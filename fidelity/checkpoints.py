@@ -242,14 +242,15 @@ def _variants(paths: Sequence[Path], configs: Sequence[Config], models: Sequence
     for name, own in zip(names, options, strict=True):
         alike = [other for other_name, other in zip(names, options, strict=True) if other_name == name]
         differing = sorted({key for other in alike for key in other if _count([key], alike) > 1})
-        # If a class differs, so do its arguments.
+        # Arguments of a class that differs belong to some of the checkpoints only.
         classes = tuple(f"{key.removesuffix('class_path')}init_args" for key in differing if key.endswith("class_path"))
         chosen: list[str] = []
         for key in sorted(differing, key=lambda key: not key.startswith("init_args")):  # the model's options first
             # An option that varies only together with chosen options distinguishes no more checkpoints.
-            if not key.startswith(classes) and _count([*chosen, key], alike) > _count(chosen, alike):
+            if _count([*chosen, key], alike) > _count(chosen, alike):
                 chosen.append(key)
-        found.append(", ".join([name, *(_shown(key, own.get(key)) for key in chosen)]))
+        shown = [_shown(key, own.get(key)) for key in chosen if key in own or not key.startswith(classes)]
+        found.append(", ".join([name, *shown]))
     return found
 
 

@@ -234,9 +234,27 @@ class ClassifiedBatch:
         found = np.full((draws, *self.mask.shape), OUTSIDE)
         rows = zip(self.batch.index.tolist(), self.mask.cpu().numpy(), strict=True)
         for place, (text, mask) in enumerate(rows):
-            random = np.random.default_rng((self.seed, crc32(purpose.encode()), text))
-            found[:, place, mask] = random.random((draws, int(mask.sum())))
+            found[:, place, mask] = self._random(purpose, text).random((draws, int(mask.sum())))
         return torch.from_numpy(found).to(self.mask.device)
+
+    def token_noise(self, purpose: str, draws: int, size: int) -> Tensor:
+        """Return uniform random numbers in [0, 1) for embedded tokens, float32 `[draws, batch, time, size]`.
+
+        They are 0 in the padding, and depend on the same as those of `noise`.
+
+        Args:
+            purpose: Any string; different strings give independent numbers.
+            draws: Number of draws.
+            size: Size of an embedded token.
+        """
+        found = np.zeros((draws, *self.batch.tokens.shape, size), np.float32)
+        rows = zip(self.batch.index.tolist(), self.batch.lengths.tolist(), strict=True)
+        for place, (text, length) in enumerate(rows):
+            found[:, place, :length] = self._random(purpose, text).random((draws, length, size), np.float32)
+        return torch.from_numpy(found).to(self.mask.device)
+
+    def _random(self, purpose: str, text: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, crc32(purpose.encode()), text))
 
 
 def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:

@@ -52,7 +52,7 @@ Stop = Literal["train", "dev"]
 VERSION = 1  # of the trainings: files of another version are not found again
 
 _UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats", "epochs": "count"}
-_UNITS |= {"f1": "fraction", "accuracy": "fraction"}
+_UNITS |= {"f1": "fraction", "accuracy": "fraction", "outside": "fraction"}
 
 # Models compared beside the adversaries: the checkpoint itself, the first of its variant, the first with uniform
 # attention.
@@ -76,6 +76,12 @@ class ConsistentAdversary(FidelityTest):
     adversary. Two other kinds of models are compared with the checkpoint: the first seed of the same
     variant, to show the effect of a new training alone; and a checkpoint with uniform attention. A
     checkpoint with uniform attention has no adversaries, nor has a model from files of transformers.
+
+    KL is infinite where the checkpoint gives no weight and the adversary does, as only sparse attention does
+    (`EntmaxAttention`). The loss takes the smallest normal number in place of such a weight of 0: an adversary
+    gains λ · 87 nats with all its weight on these words, and the same λ leads farther than with softmax. JSD is
+    finite, so compare the curves and not the points of one λ. The column `outside` of the table says how much
+    weight is there.
 
     In a hierarchical classifier the attention over sentences is tested. In a transformer, divergences
     are means over its heads. Adversaries are kept in `adversaries/` of the datamodule's cache; a run
@@ -132,7 +138,7 @@ class ConsistentAdversary(FidelityTest):
 
     def columns(self, classes: int) -> Sequence[str]:
         others = (*self.strengths, ITSELF, FIRST, UNIFORM)
-        compared = [f"{what}_{other}" for other in others for what in ("tvd", "jsd", "predicted")]
+        compared = [f"{what}_{other}" for other in others for what in ("tvd", "jsd", "predicted", "outside")]
         return ["gold", "max_attention", *compared]
 
     @torch.no_grad()
@@ -159,6 +165,7 @@ class ConsistentAdversary(FidelityTest):
         - `other`: name of the model that it is compared with.
         - `strength`: λ, if that model is an adversary.
         - `tvd` and `jsd`: mean TVD of the outputs and mean JSD of the attention, between the two models.
+        - `outside`: mean weight that the other model gives where the checkpoint gives none, so that KL is infinite.
         - `f1`, `accuracy`, `epochs`: scores and training epochs of the model that it is compared with.
         """
         rows = []
@@ -172,6 +179,7 @@ class ConsistentAdversary(FidelityTest):
                     "strength": self.strengths.get(name, math.nan),
                     **_mean(values, "tvd", name).named("tvd"),
                     **_mean(values, "jsd", name).named("jsd"),
+                    "outside": values[f"outside_{name}"].mean(),
                     "f1": resample(f1_score(result.positive, result.classes), decisions, "fraction").value,
                     "accuracy": (decisions["gold"] == decisions[f"predicted_{name}"]).mean(),
                     "epochs": other.best.epochs if isinstance(other, TrainedAdversary) else math.nan,
@@ -253,6 +261,7 @@ def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[st
         # Weights in single precision may sum to a little more than one.
         f"jsd_{name}": jsd(theirs, ours).mean(0).clamp(max=math.log(2)),
         f"predicted_{name}": probabilities.argmax(-1).double(),
+        f"outside_{name}": theirs.masked_fill(ours > 0, 0).sum(-1).mean(0),
     }
 
 
@@ -445,6 +454,8 @@ def adversarial_loss(
     probabilities: Tensor, weights: Tensor, base_probabilities: Tensor, base_weights: Tensor, strength: float
 ) -> Tensor:
     """Return TVD(ŷ_a, ŷ_b) − λ · KL(α_a ‖ α_b), averaged over texts, a scalar (Wiegreffe & Pinter 2019, §4).
+
+    It is finite where α_b is 0, see `metrics.distributions.kl`.
 
     Args:
         probabilities: Outputs ŷ_a of the adversary, `[batch, classes]`.

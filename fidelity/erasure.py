@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -29,14 +30,16 @@ class SingleWeight(FidelityTest):
 
     The two erasures are separate: one weight is set to zero, and the others are scaled to sum to one. On
     a tie the first of the largest weights is erased. If the model has several heads, all lose the weight
-    of the same position, the one with the largest mean over heads.
+    of the same position, the one with the largest mean over heads. Sparse attention may have its whole weight on
+    one word: without it nothing is attended to, and the bias decides.
 
     Scores:
 
     - `flips_top` and `flips_random`: share of decisions that flip if the largest or if the random weight
       is erased;
     - `delta_js`: mean over texts of the JSD, in nats, between the outputs before and after erasing the
-      largest weight, minus the same JSD for the random weight.
+      largest weight, minus the same JSD for the random weight;
+    - `alone`: share of texts in which no other weight is above 0.
 
     Columns: one for each score, and `delta_weight`, the largest weight minus the random weight.
     """
@@ -45,7 +48,7 @@ class SingleWeight(FidelityTest):
     headline = ("flips_top", "flips_random")
 
     def columns(self, classes: int) -> Sequence[str]:
-        return ["delta_js", "delta_weight", "flips_top", "flips_random"]
+        return ["delta_js", "delta_weight", "flips_top", "flips_random", "alone"]
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -60,11 +63,12 @@ class SingleWeight(FidelityTest):
         top, other = jsd(classified.probabilities, probabilities)
         weight_of_top, weight_of_other = attention.gather(1, chosen.T).T
         flips = (probabilities.argmax(-1) != classified.predicted).double()
-        numbers = {"delta_js": top - other, "delta_weight": weight_of_top - weight_of_other}
+        alone = ((attention > 0).sum(-1) == 1).double()
+        numbers = {"delta_js": top - other, "delta_weight": weight_of_top - weight_of_other, "alone": alone}
         return Measurements({**numbers, "flips_top": flips[0], "flips_random": flips[1]})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means(("flips_top", "flips_random")) | means(["delta_js"], "nats")
+        return means(("flips_top", "flips_random", "alone")) | means(["delta_js"], "nats")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `single_weight_flips`: how often each of the two erasures flips the decision.
@@ -116,7 +120,9 @@ class SetErasure(FidelityTest):
     - `below_random`: median fraction of random orders minus median fraction of the ranking. For either
       value of `last`, these medians include the decisions that never flip, with fraction 1.
 
-    Scores of `random` are means over its orders.
+    Scores of `random` are means over its orders. `support` is the mean over texts of the column `support`, the share of
+    positions whose weight is above 0: all under softmax, fewer under sparse attention. Weights of 0 are equal: in the
+    ranking `attention` they come last, in the order of the text.
 
     If the model has several heads, all lose the weights of the same positions. At the level of words of
     a hierarchical classifier, all words of the text are ranked together. A sentence whose weights are
@@ -136,7 +142,7 @@ class SetErasure(FidelityTest):
         draws: Number of random orders of every text, 1 or more.
         last: With `erase`, the last weight is erased too, and `median_fraction`, `median_mass` and
             violins leave out decisions that never flip, as in the released code of the paper. With
-            `keep`, one weight always stays, and decisions that have not flipped by then have fraction 1.
+            `keep`, one weight above 0 always stays, and decisions that have not flipped by then have fraction 1.
     """
 
     name = "erasure"
@@ -149,12 +155,8 @@ class SetErasure(FidelityTest):
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 
     def columns(self, classes: int) -> Sequence[str]:
-        return [
-            name
-            for ranking in self.names
-            for column in ("fraction", "mass", "never")
-            for name in self._draws_of(ranking, column)
-        ]
+        orders = (self._draws_of(ranking, column) for ranking in self.names for column in ("fraction", "mass", "never"))
+        return ["support", *chain.from_iterable(orders)]
 
     def _draws_of(self, ranking: str, column: str) -> list[str]:
         """Return the names of a column of a ranking, one for each of its orders."""
@@ -164,20 +166,20 @@ class SetErasure(FidelityTest):
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         orders = [saliency.rankings(ranking, self.draws).detach() for ranking in self.rankings]
         together, parts = torch.cat(orders), [len(draws) for draws in orders]
-        numbers: dict[str, Tensor] = {}
+        numbers = {"support": (classified.attention > 0).sum(1) / classified.mask.sum(1)}
         for column, values in _shares(classified, together, first_flips(classified, together, self.last)).items():
             for ranking, draws in zip(self.names, torch.split(values, parts), strict=True):
                 numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        scores = {}
+        scores = means(["support"])
         for ranking in self.names:
             fractions, masses, never = (self._draws_of(ranking, column) for column in ("fraction", "mass", "never"))
             scores[f"{ranking}.median_fraction"] = Score([*fractions, *never], self._median, "fraction")
             scores[f"{ranking}.never_flips"] = Score(never, _mean_of_all, "fraction")
             if self.last == "erase":
-                scores[f"{ranking}.last_flips"] = Score([*fractions, *never], _flips_at_last, "fraction")
+                scores[f"{ranking}.last_flips"] = Score([*masses, *never], _flips_at_last, "fraction")
             scores[f"{ranking}.median_mass"] = Score([*masses, *never], self._median, "fraction")
             if RANDOM in self.names and ranking != RANDOM:
                 columns = [*self._draws_of(RANDOM, "fraction"), *fractions]
@@ -239,7 +241,7 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
         classified: The texts.
         rankings: Sort keys of one or more orders of erasure, `[orders, batch, positions]`; -inf outside
             the mask. The weight with the highest key is erased first; on a tie the first position.
-        last: `erase` to erase the last weight of a text too, `keep` to stop before it.
+        last: `erase` to erase the last weight of a text too, `keep` to stop before the last weight above 0.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     most = classified.mask.sum(1) - int(last == "keep")
@@ -258,8 +260,10 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
             )
             # [counts, orders, heads, texts, positions]
             erased = ranks[orders, texts][:, None] < counts[:, None, None, None, None]
-            classes = some.decide(renormalised(some.weights.masked_fill(erased, 0), some.groups)).argmax(-1)
-            flipped = (classes != some.predicted) & (counts[:, None, None] <= most[texts])
+            weights = renormalised(some.weights.masked_fill(erased, 0), some.groups)
+            flipped = (some.decide(weights).argmax(-1) != some.predicted) & (counts[:, None, None] <= most[texts])
+            if last == "keep":
+                flipped &= (weights > 0).any(-1).any(-2)
             first = torch.where(flipped.any(0), start + flipped.int().argmax(0), 0)
             found[orders, texts] = torch.where(left[orders, texts], first, found[orders, texts])
         start, size = start + size, 2 * size
@@ -283,9 +287,13 @@ def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> di
     """Return fraction and mass of the erased weights, and `never`: each float64 `[orders, batch]`."""
     never = erased == 0
     order = rankings.argsort(dim=-1, descending=True, stable=True)
-    mass = classified.attention.double().expand(rankings.shape).gather(-1, order).cumsum(-1)
+    ordered = classified.attention.double().expand(rankings.shape).gather(-1, order)
     # Positions outside the mask have no weight, so the last sum is the mass of all.
+    mass = ordered.cumsum(-1)
     gone = mass.gather(-1, (erased - 1).clamp(min=0)[..., None]).squeeze(-1) / mass[..., -1]
+    # Rounding must not take what is left for nothing: 1 is the mass of all weights, and of no fewer.
+    rest = ordered.masked_fill(torch.arange(mass.size(-1), device=mass.device) < erased[..., None], 0)
+    gone = torch.where((rest > 0).any(-1), gone.clamp(max=1 - torch.finfo(gone.dtype).eps), 1)
     fractions = erased.double() / classified.mask.sum(1)
     return {"fraction": fractions.masked_fill(never, 1), "mass": gone.masked_fill(never, 1), "never": never.double()}
 
@@ -303,5 +311,5 @@ def _median_below(values: Floats, weights: Floats) -> Floats:
 
 def _flips_at_last(values: Floats, weights: Floats) -> Floats:
     """Return the share of texts that flip only without any weight; columns as for `SetErasure._median`."""
-    fractions, never = np.split(values, 2, axis=1)
-    return _mean_of_all(((fractions == 1) & (never == 0)).astype(np.float64), weights)
+    masses, never = np.split(values, 2, axis=1)
+    return _mean_of_all(((masses == 1) & (never == 0)).astype(np.float64), weights)

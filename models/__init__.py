@@ -7,6 +7,7 @@ from models.layers import (
     ConvolutionEncoder,
     DotAttention,
     EmbeddingSpec,
+    EntmaxAttention,
     NoEncoder,
     RecurrentEncoder,
     UniformAttention,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor, nn
 
 from datamodules import Vocabulary
@@ -269,7 +270,8 @@ class Attention(nn.Module, ABC):
     """Base of attention over hidden states: the softmax of one score for each position.
 
     The constructor of a subclass takes only its options, because sizes are not known yet. Subclasses implement
-    `build`, which creates the parameters, and `scores`.
+    `build`, which creates the parameters, and `scores`; those with another function than softmax override
+    `normalise`.
     """
 
     @abstractmethod
@@ -284,6 +286,13 @@ class Attention(nn.Module, ABC):
     def scores(self, hidden: Tensor) -> Tensor:
         """Return the scores `[batch, positions]`, before the softmax, for hidden states `[batch, positions, size]`."""
 
+    def normalise(self, scores: Tensor) -> Tensor:
+        """Return weights that sum to one in each row, for scores, both `[batch, positions]`.
+
+        Scores of positions outside the mask are the lowest number, in an empty row all of them.
+        """
+        return scores.softmax(-1)
+
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return attention weights `[batch, positions]`, which sum to one in each row.
 
@@ -295,7 +304,7 @@ class Attention(nn.Module, ABC):
         """
         scores = self.scores(hidden)
         # Not -inf: a row with an empty mask would be NaN, which anomaly detection reports.
-        weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+        weights = self.normalise(scores.masked_fill(~mask, torch.finfo(scores.dtype).min))
         return weights.masked_fill(~mask, 0)
 
 
@@ -343,3 +352,55 @@ class UniformAttention(Attention):
 
     def scores(self, hidden: Tensor) -> Tensor:
         return hidden.new_zeros(hidden.shape[:-1])
+
+
+class EntmaxAttention(Attention):
+    """Sparse attention: α-entmax in place of the softmax, which gives most words a weight of exactly 0.
+
+    α is 1 for softmax, 2 for sparsemax (Martins & Astudillo 2016), and 1.5 for entmax 1.5 (Peters et al. 2019). The
+    higher α, the fewer words have weight.
+
+    Args:
+        scores: Scores of `AdditiveAttention` or of `DotAttention`.
+        alpha: α, from 1 to 2; if it is learned, its first value, between 1 and 2.
+        learned: Train α as 1 + sigmoid(a), with a parameter a (Correia et al. 2019, §3.2). It is logged after each
+            epoch, and reported in the audit of `test`.
+
+    Raises:
+        UserError: A learned α would begin at 1 or 2, which a sigmoid does not reach.
+    """
+
+    def __init__(
+        self, scores: Literal["additive", "dot"] = "additive", alpha: float = 1.5, learned: bool = False
+    ) -> None:
+        super().__init__()
+        check_values(self, scores=scores, learned=learned)
+        check_numbers(self, least=1, most=2, alpha=alpha)
+        if learned and alpha in (1, 2):
+            raise UserError(
+                f"EntmaxAttention: alpha is {alpha:g}, but a learned α must begin between 1 and 2, for instance at 1.5."
+            )
+        self.scored: Attention = AdditiveAttention() if scores == "additive" else DotAttention()
+        self.fixed, self.learned = alpha, learned
+
+    def build(self, size: int) -> None:
+        self.scored.build(size)
+        if self.learned:
+            self.exponent = nn.Parameter(torch.tensor(self.fixed - 1).logit())
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        return self.scored.scores(hidden)
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """Value of α, from 1 to 2; a scalar tensor with gradient if it is learned."""
+        return 1 + self.exponent.sigmoid() if self.learned else self.fixed
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        # Not in half precision, which autocast leaves to softmax alone. Entmax does not change if all scores shift;
+        # unshifted, the scores of an empty row would be too large for the bisection, which would return nan.
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores - scores.detach().amax(-1, keepdim=True)
+        exact = {1: lambda row: row.softmax(-1), 1.5: entmax15, 2: sparsemax}.get(self.fixed)
+        weights: Tensor = exact(scores) if exact and not self.learned else entmax_bisect(scores, self.alpha)
+        return weights

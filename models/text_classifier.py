@@ -22,6 +22,7 @@ from metrics.classification import (
     regression_scores,
 )
 from metrics.rows import ItemRows
+from models.layers import EntmaxAttention
 from models.text_model import Output, TextModel, TextSizes
 from results import Estimate, Floats, HeatMap, Integers, Result, Unit
 from results.errors import UserError, check_numbers
@@ -207,10 +208,19 @@ class TextClassifier(TextModel):
         return torch.stack([mean.value for mean in means]).sum()
 
     def on_train_epoch_end(self) -> None:
-        """Log `train_loss`, and each of its terms as `train_loss.<name>`."""
+        """Log `train_loss`, each of its terms as `train_loss.<name>`, and each learned α as `<attention>.alpha`."""
         losses = self._train_losses.take()
         self.log("train_loss", sum(losses.values()), sync_dist=True)
         self.log_dict({f"train_loss.{name}": value for name, value in losses.items()}, sync_dist=True)
+        self.log_dict(self.learned_alphas)
+
+    @property
+    def learned_alphas(self) -> dict[str, float]:
+        """Each learned α of `EntmaxAttention`, as `attention.alpha` or `sentence_attention.alpha`."""
+        found = {name: module for name, module in self.named_modules() if isinstance(module, EntmaxAttention)}
+        return {
+            f"{name}.alpha": torch.as_tensor(module.alpha).item() for name, module in found.items() if module.learned
+        }
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         self._evaluate(batch, self._val)
@@ -240,7 +250,7 @@ class TextClassifier(TextModel):
 
     def outcome(self) -> Result:
         losses = self._eval_losses.take()
-        audit = {**self.audit, **self.trained_for}
+        audit = {**self.audit, **self.trained_for, **self.learned_alphas}
         return classification_result(self.data, self._dev.decisions(), self._test.decisions(), losses, audit)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:

@@ -51,6 +51,23 @@ def test_variants_of_one_name_are_told_apart_by_what_differs(runs: Path, texts: 
     ]
 
 
+def test_options_of_a_class_tell_apart_those_that_have_it(runs: Path, texts: Data) -> None:
+    """α is an option of sparse attention alone, and its other options are equal."""
+    sparse = [
+        fitted(
+            runs.parent,
+            f"sparse-{alpha}",
+            f"--model.init_args.attention={{class_path: EntmaxAttention, init_args: {{alpha: {alpha}}}}}",
+        )
+        for alpha in (1.5, 2)
+    ]
+    assert [checkpoint.variant for checkpoint in load([one(runs, "base-0"), *sparse], texts)] == [
+        "base, attention AdditiveAttention",
+        "base, attention EntmaxAttention, attention.alpha 1.5",
+        "base, attention EntmaxAttention, attention.alpha 2.0",
+    ]
+
+
 def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant(runs: Path, texts: Data) -> None:
     larger = fitted(runs.parent, "larger", "--data.init_args.batch_size=16", seed=2, epochs=1)
     slower = ["--model.init_args.learning_rate=0.01", "--model.init_args.dropout=0.5"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from entmax import entmax_bisect
 from torch import Tensor
 
 import models.classifiers
@@ -18,6 +19,7 @@ from models.layers import (
     ConvolutionEncoder,
     DotAttention,
     EmbeddingSpec,
+    EntmaxAttention,
     NoEncoder,
     RecurrentEncoder,
     TextEncoder,
@@ -63,6 +65,7 @@ FLAT: dict[str, Callable[[], TextClassifier]] = {
     "convolution": lambda: flat(ConvolutionEncoder((1, 3), 3), AdditiveAttention()),
     "average": lambda: flat(AverageEncoder(6), DotAttention()),
     "none": lambda: flat(NoEncoder(), AdditiveAttention()),
+    "sparse": lambda: flat(None, EntmaxAttention("dot", learned=True)),
     "concat": lambda: flat(None, DotAttention(), Concat()),
     "residual": lambda: flat(None, None, Residual()),
     "residual and concat": lambda: flat(None, None, Residual(), Concat()),
@@ -75,6 +78,9 @@ HIERARCHICAL: dict[str, Callable[[], TextClassifier]] = {
     ),
     "of none": lambda: hierarchical(NoEncoder(), AdditiveAttention(), NoEncoder(), UniformAttention()),
     "of averages": lambda: hierarchical(AverageEncoder(4), UniformAttention(), AverageEncoder(5), AdditiveAttention()),
+    "of sparse": lambda: hierarchical(
+        AverageEncoder(4), EntmaxAttention(alpha=2), AverageEncoder(5), EntmaxAttention()
+    ),
 }
 KINDS = FLAT | HIERARCHICAL
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -94,6 +100,9 @@ def read(encoder: TextEncoder, embedded: Tensor) -> Tensor:
 
 
 def distribution(attention: Attention, states: Tensor) -> Tensor:
+    if isinstance(attention, EntmaxAttention):
+        found: Tensor = entmax_bisect(attention.scores(states[None])[0], torch.as_tensor(attention.alpha).item())
+        return found
     exponents = attention.scores(states[None])[0].exp()
     return exponents / exponents.sum()
 

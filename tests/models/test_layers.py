@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor, nn
 
 from datamodules import Vocabulary
@@ -16,6 +17,7 @@ from models.layers import (
     ConvolutionEncoder,
     DotAttention,
     EmbeddingSpec,
+    EntmaxAttention,
     NoEncoder,
     RecurrentEncoder,
     TextEncoder,
@@ -154,11 +156,19 @@ ATTENTIONS: dict[str, Callable[[], Attention]] = {
     "dot": DotAttention,
     "uniform": UniformAttention,
 }
+SPARSE: dict[str, Callable[[], Attention]] = {
+    "1": lambda: EntmaxAttention(alpha=1),
+    "1.25": lambda: EntmaxAttention(alpha=1.25),
+    "1.5": EntmaxAttention,
+    "1.5 of dot": lambda: EntmaxAttention("dot"),
+    "2": lambda: EntmaxAttention(alpha=2),
+    "1.7 learned": lambda: EntmaxAttention(alpha=1.7, learned=True),
+}
 
 
 def built_attention(name: str) -> Attention:
     torch.manual_seed(0)
-    attention = ATTENTIONS[name]()
+    attention = (ATTENTIONS | SPARSE)[name]()
     attention.build(SIZE)
     return attention
 
@@ -199,17 +209,108 @@ def test_weights_are_the_softmax_of_the_scores_of_the_positions_that_may_get_any
         assert len(attention.projection.weight) == (4 if name == "additive of 4" else 3)
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+def slow_entmax(scores: list[float], alpha: float) -> list[float]:
+    """The weights max((α − 1) z − τ, 0)^(1/(α − 1)), with the τ with which they sum to one."""
+    if alpha == 1:
+        return [math.exp(score) / sum(map(math.exp, scores)) for score in scores]
+
+    def weights(threshold: float) -> list[float]:
+        return [max((alpha - 1) * score - threshold, 0) ** (1 / (alpha - 1)) for score in scores]
+
+    high = (alpha - 1) * max(scores)
+    low = high - 1
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(weights(middle)) > 1 else (low, middle)
+    return weights(low)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_weights_are_those_of_a_slow_threshold(name: str) -> None:
+    attention = built_attention(name)
+    assert isinstance(attention, EntmaxAttention)
+    hidden, mask = hidden_and_mask()
+    weights, alpha = attention(hidden, mask).detach(), torch.as_tensor(attention.alpha).item()
+    assert name.startswith(f"{round(alpha, 6):g}")
+    for row in (0, 2):
+        inside = mask[row].nonzero().squeeze(1).tolist()
+        expected = torch.zeros(POSITIONS)
+        by_hand = [score_by_hand(attention.scored, hidden[row, place]) for place in inside]
+        expected[inside] = torch.tensor(slow_entmax(by_hand, alpha))
+        torch.testing.assert_close(weights[row], expected, atol=1e-5, rtol=0)
+        assert float(weights[row].sum()) == pytest.approx(1, abs=1e-6)
+    assert (weights[~mask] == 0).all()
+    if alpha > 1.5:
+        assert (weights[0] == 0).any()
+    # A text gets the same weights beside shorter and longer ones.
+    torch.testing.assert_close(attention(hidden[2:, :5], mask[2:, :5]), weights[2:, :5], atol=1e-6, rtol=0)
+
+
+def test_sparse_weights_and_their_gradients_are_those_of_the_package() -> None:
+    scores = torch.tensor([[2, 1, 0.1, -1]], dtype=torch.float64)
+    for alpha, expected in (
+        (1.5, [0.830719, 0.169281, 0, 0]),
+        (1.25, [0.744239, 0.212324, 0.042414, 0.001022]),
+        (2, [1, 0, 0, 0]),
+    ):
+        found = EntmaxAttention(alpha=alpha).normalise(scores)
+        torch.testing.assert_close(found[0], torch.tensor(expected, dtype=torch.float64), atol=5e-7, rtol=0)
+    learned = EntmaxAttention(learned=True)
+    learned.build(SIZE)
+    learned.double()
+    (slope,) = torch.autograd.grad(learned.normalise(scores)[0, 0], learned.exponent)
+    assert float(slope) == pytest.approx(0.248462 / 4, abs=5e-7)  # σ′(0) = ¼
+    random = torch.Generator().manual_seed(0)
+    several, direction = torch.randn(2, 5, 9, dtype=torch.float64, generator=random) * 2
+    several.requires_grad_()
+    for attention, package in (
+        (EntmaxAttention(), entmax15),
+        (EntmaxAttention(alpha=2), sparsemax),
+        (EntmaxAttention(alpha=1.3), lambda z: entmax_bisect(z, 1.3)),
+        (learned, lambda z: entmax_bisect(z, 1.5)),
+    ):
+        ours, theirs = attention.normalise(several), package(several)
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+        gradients = (torch.autograd.grad((one * direction).sum(), several)[0] for one in (ours, theirs))
+        torch.testing.assert_close(*gradients, atol=1e-10, rtol=0)
+
+
+def test_a_learned_alpha_has_the_gradient_of_finite_differences() -> None:
+    learned = EntmaxAttention(alpha=1.7, learned=True)
+    learned.build(SIZE)
+    learned.double()
+    scores = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    direction = torch.linspace(-1, 2, 6, dtype=torch.float64)
+    (slope,) = torch.autograd.grad((learned.normalise(scores) * direction).sum(), learned.exponent)
+    sums = []
+    for step in (1e-5, -2e-5):
+        with torch.no_grad():
+            learned.exponent += step
+            sums.append(float((learned.normalise(scores) * direction).sum()))
+    assert float(slope) == pytest.approx((sums[0] - sums[1]) / 2e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1, 2])
+def test_a_learned_alpha_begins_within_its_bounds(alpha: float) -> None:
+    with pytest.raises(UserError, match=r"EntmaxAttention: alpha is \d, but a learned α must begin between 1 and 2"):
+        EntmaxAttention(alpha=alpha, learned=True)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS | SPARSE)
 def test_hidden_states_outside_the_mask_change_nothing_and_get_no_gradient(name: str) -> None:
     attention = built_attention(name)
     hidden, mask = hidden_and_mask()
+    if name in SPARSE:  # where one word has all weight, there is no gradient
+        hidden = hidden / 5
     dirty = hidden.masked_fill(~mask[..., None], 1e4).requires_grad_()
     torch.testing.assert_close(attention(dirty, mask), attention(hidden, mask), atol=0, rtol=0)
     if name != "uniform":
         with torch.autograd.set_detect_anomaly(True):
-            (gradient,) = torch.autograd.grad(attention(dirty, mask)[:, 1].sum(), dirty)
+            found = attention(dirty, mask)[:, [1, 3, 4]].square().sum()
+            gradient, *others = torch.autograd.grad(found, [dirty, *attention.parameters()])
         assert (gradient[~mask] == 0).all()
         assert gradient.isfinite().all()
+        assert all(other.isfinite().all() for other in others)
         assert (gradient[0] != 0).any()
 
 
