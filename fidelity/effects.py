@@ -11,8 +11,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from datamodules import ClassificationDataModule, TextBatch
-from datamodules.tokenization import Vocabulary
+from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, Removal, classify
 from fidelity.comparison import CheckpointResult, by_variant
@@ -195,28 +194,23 @@ class Effects(FidelityTest):
         own = np.sort(chosen[data.ranks.rank :: data.ranks.world]).tolist()
         progress = Progress("Effects of removals, texts of train", len(own) * len(checkpoints))
         for checkpoint in checkpoints:
-            batches = (batch.to(device) for batch in data.splits["train"].batches(data.eval_tokens, own))
-            self._fitted[checkpoint.name] = self._fit(checkpoint, batches, data.vocabulary, seed, progress)
+            batches = (
+                classify(checkpoint, batch.to(device), self.level, seed=seed, vocabulary=data.vocabulary)[1]
+                for batch in data.splits["train"].batches(data.eval_tokens, own)
+            )
+            self._fitted[checkpoint.name] = self._fit(batches, progress)
 
-    def _fit(
-        self,
-        checkpoint: Checkpoint,
-        batches: Iterable[TextBatch],
-        vocabulary: Vocabulary,
-        seed: int,
-        progress: Progress,
-    ) -> _Fitted:
+    def _fit(self, batches: Iterable[ClassifiedBatch | None], progress: Progress) -> _Fitted:
         """Return the probes of a checkpoint, fitted on these texts of train and those of the other devices.
 
         Raises:
             UserError: No text has two words.
         """
         found: list[tuple[tuple[str, ...], int, dict[str, tuple[Floats, ...]]]] = []
-        for batch in batches:
-            _, classified = classify(checkpoint, batch, self.level, seed=seed, vocabulary=vocabulary)
+        for classified in batches:
             if classified is not None:
                 found.append((classified.names, len(classified.batch.index), self._equations(classified)))
-            progress.advance(len(batch.index))
+                progress.advance(len(classified.batch.index))
         everywhere = gathered(found)
         if not everywhere:
             raise UserError(
@@ -296,9 +290,8 @@ class Effects(FidelityTest):
         return scores[1:] if ranking == "learned_shuffled" else scores[:1]
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        found = means(f"{name}.lds" for name in self.names) | means(
-            (f"{name}.topk_drop" for name in self.names), "nats"
-        )
+        found = means(f"{name}.lds" for name in self.names)
+        found |= means((f"{name}.topk_drop" for name in self.names), "nats")
         if {"learned", "attention"} <= set(self.names):
             found["learned.over_attention"] = Score(("learned.lds", "attention.lds"), _mean_difference, "fraction")
         return found
