@@ -273,16 +273,19 @@ class TextSplit(Dataset[TextBatch]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def batches(self, most: int) -> Iterator[TextBatch]:
-        """Yield all texts of the split, in batches of texts of similar length.
+    def batches(self, most: int, items: Sequence[int] | None = None) -> Iterator[TextBatch]:
+        """Yield texts of the split, in batches of texts of similar length.
 
         Args:
             most: Largest number of tokens in a batch, padding included. A text with more tokens is a
                 batch by itself.
+            items: Indices of the texts; None for all.
         """
         size = max(len(self), 1)
-        for items in LengthBatches(self.lengths, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"):
-            yield self[items]
+        for batch in LengthBatches(
+            self.lengths, items=items, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"
+        ):
+            yield self[batch]
 
     def tokens(self, item: int) -> list[int]:
         """Return the ids of the tokens of a text, delimiters included.

@@ -3,6 +3,7 @@
 from fidelity.adversary import Adversary
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.correlation import Correlation
+from fidelity.effects import EffectProbe, Effects
 from fidelity.erasure import SetErasure, SingleWeight
 from fidelity.experiment import Fidelity, FidelityTest, Measurements, Score, means
 from fidelity.guided_mlp import GuidedMLP

@@ -89,11 +89,13 @@ class FidelityTest(ABC):
             scores are main scores.
         rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
             objects. In columns and scores a file has its name without the ending.
+        level: Level of attention to test, the option of `Fidelity`, which sets it before `begin`.
     """
 
     name: ClassVar[str]
     headline: ClassVar[tuple[str, ...]] = ("",)
     rankings: Sequence[str | Explainer] = ()
+    level: str | None = None
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -318,6 +320,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         """Prepare all tests before the first batch; some of them train models."""
         with recorded_gradients():
             for test in self.tests:
+                test.level = self.level
                 test.begin(self.checkpoints, self.data, self.device, self.seed)
         total = len(self.data.splits["test"])
         self._chosen = frozenset(np.linspace(0, total - 1, min(self.examples, total), dtype=int).tolist())

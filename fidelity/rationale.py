@@ -107,7 +107,7 @@ class Rationale(FidelityTest):
         longer = np.flatnonzero(words > self.every_length.exact)
         if self._beam is None and len(longer):
             sample = split[sorted(longer[np.argsort(words[longer], kind="stable")][:SAMPLE].tolist())].to(device)
-            found = [classify(one, sample, None, seed=seed, vocabulary=data.vocabulary)[1] for one in checkpoints]
+            found = [classify(one, sample, self.level, seed=seed, vocabulary=data.vocabulary)[1] for one in checkpoints]
             self._beam = chosen_width([one for one in found if one is not None], self.removal)
         reads = replace(self.every_length, beam=self._beam).reads(count for count in words.tolist() if count > 1)
         rank_zero_info(

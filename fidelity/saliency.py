@@ -195,22 +195,27 @@ class Saliency:
         return gradients.masked_fill(~self.classified.mask, 0)
 
     @cached_property
-    def attention_norm(self) -> Tensor:
-        """Norm of what attention adds, `[batch, positions]` (Kobayashi et al. 2020, §3).
+    def head_norms(self) -> Tensor:
+        """Norm of what each head's attention adds, `[heads, batch, positions]` (Kobayashi et al. 2020, §3).
 
-        In a transformer it is ‖α v W_O‖ of each head. In other classifiers it is ‖α ∂logits/∂α‖ over the
-        classes: where the logits are linear in the weights, as W Σ α h, this is ‖α W h‖. The norms of all
-        heads are summed. The states that attention averages are held fixed. The norm is 0 outside the mask.
+        In a transformer it is ‖α v W_O‖. In other classifiers it is ‖α ∂logits/∂α‖ over the classes: where the
+        logits are linear in the weights, as W Σ α h, this is ‖α W h‖. The states that attention averages are
+        held fixed. The norm is 0 outside the mask.
         """
         classified = self.classified
         written = [classified.checkpoint.model.value_norms(classified.output, name) for name in classified.names]
         if None not in written:
-            return (classified.weights * torch.stack(written)).masked_fill(~classified.mask, 0).sum(0)  # type: ignore[arg-type]
+            return (classified.weights * torch.stack(written)).masked_fill(~classified.mask, 0)  # type: ignore[arg-type]
         weights = classified.weights.detach().requires_grad_()
         logits = classified.logits(weights).sum(0)
         by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]
         norms = weights.detach() * torch.stack(by_class).square().sum(0).sqrt()
-        return norms.masked_fill(~classified.mask, 0).sum(0)
+        return norms.masked_fill(~classified.mask, 0)
+
+    @property
+    def attention_norm(self) -> Tensor:
+        """Norm of what attention adds, `[batch, positions]`: the sum of `head_norms` over the heads."""
+        return self.head_norms.sum(0)
 
     @cached_property
     def attention_gradient(self) -> Tensor:

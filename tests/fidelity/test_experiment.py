@@ -52,6 +52,7 @@ FEWER = (
     "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permutation}, {class_path: SetErasure}, "
     "{class_path: Adversary, init_args: {steps: 20, draws: 20}}, {class_path: SingleWeight}, "
     "{class_path: SingleToken}, {class_path: Correlation}, {class_path: Rationale}, {class_path: SoftRationale}, "
+    "{class_path: Effects, init_args: {texts: 20, removals: 8, draws: 2}}, "
     "{class_path: ConsistentAdversary, init_args: {strengths: [0, 0.1], max_epochs: 1}}, "
     "{class_path: GuidedMLP, init_args: {max_epochs: 1}}]"
 )
@@ -155,7 +156,7 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     every = {one.__name__ for one in vars(fidelity).values() if isinstance(one, type) and issubclass(one, FidelityTest)}
     assert named["fidelity/all"] == every - {"FidelityTest"}
     begin = {name: inspect.getsource(getattr(fidelity, name).begin) for name in named["fidelity/all"]}
-    trains = {name for name, text in begin.items() if "share(" in text}  # trainings among the processes
+    trains = {name for name, text in begin.items() if "share(" in text or 'splits["train"]' in text}
     assert named["fidelity/all"] - named["fidelity/quick"] == trains
     for name in named["fidelity/all"]:
         scores = getattr(fidelity, name)().scores(2, 1)

@@ -1,0 +1,421 @@
+"""Attention that predicts what removing words does to a decision (after Cohen-Wang, Chuang & Madry 2025)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from datamodules import ClassificationDataModule
+from fidelity.checkpoints import Checkpoint
+from fidelity.classified import ClassifiedBatch, Removal, classify
+from fidelity.comparison import CheckpointResult, by_variant
+from fidelity.correlation import ROUNDING, without_rounding
+from fidelity.experiment import FidelityTest, Measurements, Score, means
+from fidelity.saliency import KNOWN, Saliency, check_rankings
+from metrics.bootstrap import mean
+from processes.progress import Progress
+from results import Figure, Floats, HeatMap, Table
+from results.errors import UserError, check_numbers, check_values
+from training import gathered
+
+LEARNED = ("learned", "learned_norms", "learned_shuffled", "best_head")
+"""Rankings that are fitted on train."""
+RANKINGS = (
+    *LEARNED, "attention", "attention_norm", "input_x_gradient", "integrated_gradients", "leave_one_out", "random",
+)  # fmt: skip
+QUANTITIES = ("attention", "norms")
+RANK = 1e-10  # smallest eigenvalue of independent heads, relative to the largest: below is rounding of float32
+RIDGE = 1e-6  # penalty where heads depend on each other, for features of unit length
+TIE = 1e-5  # effects in nats that differ by no more are equal: logits in float32 are rounded
+SMALLEST = float(torch.finfo(torch.float32).tiny)
+
+
+@dataclass(frozen=True)
+class EffectProbe:
+    """Linear probe of the effect of removing words, with one weight per head.
+
+    A word i has the score Σ_h w_h a_hi, where a_hi is its attention, or another feature, under head h. The
+    predicted effect of removing several words is the sum of their scores. It has no intercept: where nothing
+    is removed, nothing changes.
+
+    Attributes:
+        weights: Weights `[fits, heads]`, float64: one row per series of effects.
+        ridge: True if the heads depend on each other, and a ridge penalty chose one of many solutions.
+    """
+
+    weights: Tensor
+    ridge: bool
+
+    @staticmethod
+    def equations(design: Tensor, effects: Tensor) -> tuple[Floats, Floats]:
+        """Return the two sides of the normal equations of some texts, float64 `[heads, heads]` and `[fits, heads]`.
+
+        The features of each text are centred over its removals. This is least squares with an intercept for
+        each text, so the weights explain the differences between the removals of one text. The equations of
+        several batches, or devices, are added.
+
+        Args:
+            design: Sum of the features of the removed words, `[batch, removals, heads]`.
+            effects: Effect of each removal, `[fits, batch, removals]`.
+        """
+        centred = (design - design.mean(1, keepdim=True)).double()
+        gram = torch.einsum("brh,brg->hg", centred, centred)
+        return gram.cpu().numpy(), torch.einsum("fbr,brh->fh", effects.double(), centred).cpu().numpy()
+
+    @classmethod
+    def fit(cls, gram: Floats, cross: Floats) -> "EffectProbe":
+        """Solve the normal equations in closed form.
+
+        If the heads are linearly dependent, the ridge penalty `RIDGE` on the weights of the features, scaled to
+        unit length, makes the solution unique. A head whose features are all 0 gets the weight 0.
+
+        Args:
+            gram: Sum of the first result of `equations` over the batches.
+            cross: Sum of the second result.
+        """
+        scale = np.sqrt(np.diag(gram))
+        scale[scale == 0] = 1
+        scaled = gram / np.outer(scale, scale)
+        values = np.linalg.eigvalsh(scaled)
+        ridge = bool(values[0] <= RANK * values[-1])
+        if ridge:
+            scaled += RIDGE * np.eye(len(scaled))
+        weights = np.linalg.solve(scaled, (cross / scale).T).T / scale
+        return cls(torch.from_numpy(weights), ridge)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the scores of the positions, float64 `[fits, batch, positions]`.
+
+        Args:
+            features: Features of the positions under each head, `[heads, batch, positions]`.
+        """
+        return torch.einsum("fh,hbp->fbp", self.weights.to(features.device), features.double())
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Probes of a checkpoint by quantity, and for each head its LDS on train and the spread of its features.
+
+    Attributes:
+        heads: Names of the levels.
+        probes: By quantity; the first row of weights is of the effects, the others of shuffled effects.
+        lds: Mean LDS on the texts of train, `[heads]`, by quantity.
+        spreads: Standard deviation of the features within a text, `[heads]`, by quantity.
+        texts: Number of texts of train.
+    """
+
+    heads: tuple[str, ...]
+    probes: Mapping[str, EffectProbe]
+    lds: Mapping[str, Floats]
+    spreads: Mapping[str, Floats]
+    texts: int
+
+
+class Effects(FidelityTest):
+    """Prediction of what happens to a decision when words are removed at random, from the attention of each head.
+
+    After AT2 (Cohen-Wang, Chuang & Madry 2025, "Learning to Attribute with Attention"). The effect of a removal
+    is the fall of the log-odds log(p/(1 − p)) of the predicted class, in nats. A removal keeps each word with
+    the probability `keep`, at least one. On texts of train, an `EffectProbe` learns one weight per head; on the
+    texts of test its scores of the words cost no further pass through the classifier. AT2 maximises the mean
+    correlation within a text by gradient descent. Here the weights are those of least squares, centred within
+    each text, in closed form; texts with larger effects therefore count more. AT2 hides tokens from attention;
+    here they are deleted, or masked. Words are pieces in a transformer, and sentences at that level.
+
+    Rankings of the words, each with two columns and scores:
+
+    - `learned` and `learned_norms`: scores of a probe of the attention, and of the norms of what each head adds
+      (`Saliency.head_norms`).
+    - `learned_shuffled`: the control. The effects of a text are shuffled among its removals before the fit. A
+      mean over `draws` shuffles: each gives weights in a random direction, with one head a random sign.
+    - `best_head`: attention of the head with the highest mean LDS on train.
+    - the rankings of other tests, with the sign of their values; `random` is the mean over `draws` orders.
+
+    `<ranking>.lds` is the linear datamodeling score: over the random removals of a text, Spearman's ρ of the
+    effects and of the sums of the scores of the removed words. It is nan, and counted in the table `effects`,
+    where either is constant. Scores that are never negative, such as attention and `random`, have some LDS
+    because removing more words changes more. `<ranking>.topk_drop` is the effect of removing the k words with
+    the highest scores. The score `learned.over_attention` is the LDS of `learned` minus that of `attention`,
+    paired by text.
+
+    A high LDS shows that attention carries what is needed to predict removals of the kind that the probe was
+    trained on, and no more: weights can be negative, a head that predicts an effect need not cause it, and
+    another removal is another question. A flat classifier has one head: `learned` is its attention times a
+    number.
+
+    Args:
+        rankings: Rankings of the words, each once: those above, of `fidelity.saliency`, or `file:PATH`.
+        texts: Number of texts of train, drawn at random; all if there are fewer.
+        removals: Number of random removals of a text, on train and on test.
+        keep: Probability that a word is kept, between 0 and 1.
+        k: Number of words to remove for `topk_drop`; at least one word of a text stays.
+        draws: Number of orders of `random`, and of shuffles.
+        removal: What becomes of removed words; see `ClassifiedBatch.reread`.
+    """
+
+    name = "effects"
+    headline = (".lds", ".over_attention")
+
+    def __init__(
+        self,
+        rankings: Sequence[str] = RANKINGS,
+        texts: int = 1000,
+        removals: int = 32,
+        keep: float = 0.5,
+        k: int = 3,
+        draws: int = 10,
+        removal: Removal = "delete",
+    ) -> None:
+        check_values(self, rankings=rankings, removal=removal)
+        self.names = check_rankings(f"{self.name}: rankings", rankings, tuple(dict.fromkeys((*LEARNED, *KNOWN))))
+        check_numbers(self, least=1, texts=texts, k=k, draws=draws)
+        check_numbers(self, least=2, removals=removals)
+        check_numbers(self, above=0, below=1, keep=keep)
+        self.rankings, self.texts, self.removals, self.keep = tuple(rankings), texts, removals, keep
+        self.k, self.draws, self.removal = k, draws, removal
+        self.quantities = QUANTITIES if "learned_norms" in rankings else QUANTITIES[:1]
+        self._fitted: dict[str, _Fitted] = {}
+
+    def begin(
+        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
+    ) -> None:
+        """Fit the probes; the texts of train are divided among the devices."""
+        self._fitted = {}
+        if not set(LEARNED).intersection(self.rankings):
+            return
+        total = len(data.splits["train"])
+        chosen = np.random.default_rng((seed, crc32(b"effects texts"))).permutation(total)[: self.texts]
+        own = np.sort(chosen[data.ranks.rank :: data.ranks.world]).tolist()
+        progress = Progress("Effects of removals, texts of train", len(own) * len(checkpoints))
+        for checkpoint in checkpoints:
+            batches = (
+                classify(checkpoint, batch.to(device), self.level, seed=seed, vocabulary=data.vocabulary)[1]
+                for batch in data.splits["train"].batches(data.eval_tokens, own)
+            )
+            self._fitted[checkpoint.name] = self._fit(batches, progress)
+
+    def _fit(self, batches: Iterable[ClassifiedBatch | None], progress: Progress) -> _Fitted:
+        """Return the probes of a checkpoint, fitted on these texts of train and those of the other devices.
+
+        Raises:
+            UserError: No text has two words.
+        """
+        found: list[tuple[tuple[str, ...], int, dict[str, tuple[Floats, ...]]]] = []
+        for classified in batches:
+            if classified is not None:
+                found.append((classified.names, len(classified.batch.index), self._equations(classified)))
+                progress.advance(len(classified.batch.index))
+        everywhere = gathered(found)
+        if not everywhere:
+            raise UserError(
+                "effects: none of the texts drawn from train has two words. Raise `texts`, or leave out the rankings "
+                "that are learned."
+            )
+        names, texts = everywhere[0][0], sum(count for _, count, _ in everywhere)
+        probes, lds, spreads = {}, {}, {}
+        for quantity in self.quantities:
+            gram, cross, sums, counts = (
+                sum(parts) for parts in zip(*(of[quantity] for *_, of in everywhere), strict=True)
+            )
+            probes[quantity] = EffectProbe.fit(gram, cross)
+            lds[quantity] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+            spreads[quantity] = np.sqrt(np.diag(gram) / (texts * self.removals))
+        return _Fitted(names, probes, lds, spreads, texts)
+
+    def _equations(self, classified: ClassifiedBatch) -> dict[str, tuple[Floats, ...]]:
+        """Return by quantity the normal equations of a batch, and the sum and number of the LDS of each head."""
+        kept = self._kept(classified, "train")
+        effects = self._effects(classified, kept).T  # [batch, removals]
+        drawn = classified.noise("effects shuffle", self.draws * self.removals).amin(-1)
+        order = drawn.view(self.draws, self.removals, -1).argsort(1).transpose(1, 2)
+        together = torch.cat([effects[None], effects.expand(order.shape).gather(2, order)])
+        found = {}
+        for quantity in self.quantities:
+            design = predicted_effects(features_of(Saliency(classified), quantity), classified.words & ~kept)
+            lds = rank_correlations(design, effects)
+            sums = np.nansum(lds, axis=1), (~np.isnan(lds)).sum(1)
+            found[quantity] = (*EffectProbe.equations(design.permute(1, 2, 0), together), *sums)
+        return found
+
+    def _kept(self, classified: ClassifiedBatch, split: str) -> Tensor:
+        """Return random removals: bool `[removals, batch, positions]`, True for the words that stay, at least one."""
+        words, draw = classified.words, 0
+        kept = torch.zeros((self.removals, *words.shape), dtype=torch.bool, device=words.device)
+        while bool((empty := ~kept.any(-1, keepdim=True)).any()):
+            drawn = classified.noise(f"effects {split} {draw}", self.removals) < self.keep
+            kept, draw = torch.where(empty, drawn & words, kept), draw + 1
+        return kept
+
+    def _effects(self, classified: ClassifiedBatch, kept: Tensor) -> Tensor:
+        """Return the fall of the log-odds if only these words stay, `[copies, batch]`; `kept` as in `reread`."""
+        without = classified.reread(kept, self.removal)
+        return log_odds(classified, classified.probabilities) - log_odds(classified, without)
+
+    def columns(self, classes: int) -> Sequence[str]:
+        return [f"{name}.{column}" for name in self.names for column in ("lds", "topk_drop")]
+
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+        words = classified.words
+        kept = self._kept(classified, "test")
+        effects = self._effects(classified, kept).T
+        by_ranking = [self._scores(ranking, classified, saliency) for ranking in self.rankings]
+        scores = torch.cat([one.detach().double() for one in by_ranking])  # [orders, batch, positions]
+        lds = rank_correlations(predicted_effects(scores, words & ~kept), effects)
+        ranks = scores.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        most = (words.sum(1) - 1).clamp(max=self.k)[:, None]
+        drops = self._effects(classified, words & (ranks >= most))
+        numbers, parts = {}, [len(orders) for orders in by_ranking]
+        columns = {"lds": torch.from_numpy(lds), "topk_drop": drops}
+        for column, values in columns.items():
+            for name, of_orders in zip(self.names, torch.split(values, parts), strict=True):
+                numbers[f"{name}.{column}"] = of_orders.mean(0)
+        return Measurements(numbers)
+
+    def _scores(self, ranking: str, classified: ClassifiedBatch, saliency: Saliency) -> Tensor:
+        """Return the scores of the positions under a ranking, `[orders, batch, positions]`."""
+        if ranking not in LEARNED:
+            return saliency.rankings(ranking, self.draws)
+        fitted = self._fitted[classified.checkpoint.name]
+        if ranking == "best_head":
+            best = int(np.nan_to_num(fitted.lds["attention"], nan=-np.inf).argmax())
+            return classified.weights[[best]]
+        quantity = "norms" if ranking == "learned_norms" else "attention"
+        scores = fitted.probes[quantity].scores(features_of(saliency, quantity))
+        return scores[1:] if ranking == "learned_shuffled" else scores[:1]
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        found = means(f"{name}.lds" for name in self.names)
+        found |= means((f"{name}.topk_drop" for name in self.names), "nats")
+        if {"learned", "attention"} <= set(self.names):
+            found["learned.over_attention"] = Score(("learned.lds", "attention.lds"), _mean_difference, "fraction")
+        return found
+
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
+        """Return the tables `effects` and `effects.weights`.
+
+        `effects` has a row for each checkpoint and ranking: `texts`, the number of texts with an LDS;
+        `undefined`, the number of tested texts without one; and the means `lds` and `topk_drop`.
+        `effects.weights` has a row for each checkpoint, quantity and head: `weight`, in nats per unit of the
+        feature; `contribution`, the weight times the standard deviation, within a text, of the feature summed
+        over the removed words, in nats; and `lds`, that of the head alone on train. It is missing if nothing is
+        learned.
+        """
+        rows = []
+        for result, name in product(results, self.names):
+            own = result.columns(self.name)
+            lds, drops = own[f"{name}.lds"], own[f"{name}.topk_drop"]
+            row = {"checkpoint": result.name, "ranking": name, "texts": lds.count()}
+            rows.append(row | {"undefined": drops.count() - lds.count(), "lds": lds.mean(), "topk_drop": drops.mean()})
+        tables = {self.name: Table(pd.DataFrame(rows), {"lds": "fraction", "topk_drop": "nats"})}
+        if weights := [row for result in results for row in self._rows(result.name)]:
+            units = {"weight": "nats", "contribution": "nats", "lds": "fraction"}
+            tables[f"{self.name}.weights"] = Table(pd.DataFrame(weights), units)
+        return tables
+
+    def _rows(self, checkpoint: str) -> list[dict[str, object]]:
+        """Return the rows of a checkpoint in the table of weights."""
+        if (fitted := self._fitted.get(checkpoint)) is None:
+            return []
+        rows = []
+        for quantity, (place, head) in product(self.quantities, enumerate(fitted.heads)):
+            weight = float(fitted.probes[quantity].weights[0, place])
+            row = {"checkpoint": checkpoint, "quantity": quantity, "head": head, "weight": weight}
+            contribution = weight * float(fitted.spreads[quantity][place])
+            rows.append(row | {"contribution": contribution, "lds": float(fitted.lds[quantity][place])})
+        return rows
+
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
+        """Return a figure `effects.<quantity>` for each quantity: layers × heads, coloured by the contribution.
+
+        The contributions, as in the table `effects.weights`, are those of the first checkpoint, or means over
+        the checkpoints of its variant with the same heads. There is no figure if the levels are not heads of
+        layers.
+        """
+        ours = next(iter(by_variant(results).values()))
+        frame = pd.DataFrame([row for result in ours for row in self._rows(result.name)])
+        if frame.empty or not frame["head"].str.fullmatch(r"\d+-\d+").all():
+            return {}
+        frame[["layer", "number"]] = frame["head"].str.split("-", expand=True).astype(int)
+        found: dict[str, Figure] = {}
+        for quantity in self.quantities:
+            own = frame[frame["quantity"] == quantity]
+            grid = own.pivot_table(index="layer", columns="number", values="contribution", aggfunc="mean")
+            axes = [str(one) for one in grid.index], [str(one) for one in grid.columns], "layer", "head"
+            title, label = f"Effects of removals: {quantity} of each head", "contribution (nats)"
+            values = grid.to_numpy()
+            found[f"{self.name}.{quantity}"] = HeatMap(title, values, *axes, label, diverging=True, unit="nats")
+        return found
+
+    def audit(self) -> Mapping[str, object]:
+        """Return, by checkpoint, the number of texts of train, and the number of fits that needed a ridge penalty."""
+        texts = {name: fitted.texts for name, fitted in self._fitted.items()}
+        ridge = sum(probe.ridge for fitted in self._fitted.values() for probe in fitted.probes.values())
+        return {"train_texts": texts, "ridge": ridge} if texts else {}
+
+
+def features_of(saliency: Saliency, quantity: str) -> Tensor:
+    """Return the features of the positions under each head, `[heads, batch, positions]`.
+
+    Args:
+        saliency: Importance of the words of the texts.
+        quantity: `attention` for the weights, `norms` for the norms of what they add.
+    """
+    return saliency.head_norms.detach() if quantity == "norms" else saliency.classified.weights.detach()
+
+
+def predicted_effects(scores: Tensor, removed: Tensor) -> Tensor:
+    """Return the sum of the scores of the removed words, float64 `[orders, batch, removals]`.
+
+    Args:
+        scores: Scores of the positions, `[orders, batch, positions]`; any value where nothing is ever removed.
+        removed: Bool `[removals, batch, positions]`, True for removed words.
+    """
+    known = scores.double().masked_fill(~removed.any(0), 0)
+    return torch.einsum("obp,rbp->obr", known, removed.double())
+
+
+def log_odds(classified: ClassifiedBatch, probabilities: Tensor) -> Tensor:
+    """Return the log-odds log(p/(1 − p)) of the class predicted for the full text, float64 `[..., batch]`, in nats.
+
+    1 − p is the sum over the other classes, which is exact where p is nearly 1.
+
+    Args:
+        classified: The full texts.
+        probabilities: Class probabilities `[..., batch, classes]`, for instance of shortened texts.
+    """
+    own = classified.predicted[:, None].expand(*probabilities.shape[:-1], 1)
+    other = probabilities.double().scatter(-1, own, 0).sum(-1).clamp(min=SMALLEST)
+    return classified.of_predicted(probabilities).double().clamp(min=SMALLEST).log() - other.log()
+
+
+def rank_correlations(predicted: Tensor, effects: Tensor) -> Floats:
+    """Return Spearman's ρ of predicted and true effects over the removals of each text, `[orders, batch]`.
+
+    Values that differ only by rounding are tied: effects up to `TIE`, predictions up to a share of the largest.
+    ρ is nan if either side is constant.
+
+    Args:
+        predicted: `[orders, batch, removals]`.
+        effects: `[batch, removals]`.
+    """
+
+    def ranks(values: Floats, tolerance: Floats) -> Floats:
+        ranked = rankdata(without_rounding(values, np.broadcast_to(tolerance, values.shape)), axis=-1)
+        return np.asarray(ranked - (values.shape[-1] + 1) / 2)
+
+    sums, truth = predicted.cpu().numpy(), effects.cpu().numpy()
+    one, other = ranks(sums, ROUNDING * np.abs(sums).max(-1, keepdims=True)), ranks(truth, np.array(TIE))
+    with np.errstate(invalid="ignore"):  # nan where one is constant
+        found: Floats = (one * other).sum(-1) / np.sqrt((one**2).sum(-1) * (other**2).sum(-1))
+    return found
+
+
+def _mean_difference(values: Floats, weights: Floats) -> Floats:
+    """Return the mean of the first column minus the second, over texts, in each draw."""
+    return mean(values[:, :1] - values[:, 1:], weights)
