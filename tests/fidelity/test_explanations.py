@@ -316,8 +316,10 @@ def test_rankings_are_known_or_files() -> None:
 # byte-level pieces, `input_x_gradient`, prompts `Review: … Sentiment:`, generated text ` good`) and T5 (one layer,
 # `d_model=8`, `saliency`, generated texts `good` and `bad`):
 #   out = inseq.load_model(folder, method).attribute(prompts, generated, show_progress=False); out.save("inseq.json")
-# lxt.json: by lxt 2.1 from a random Llama classifier (two layers, `hidden_size=16`), after
-# `monkey_patch(modeling_llama)`, with the lines of docs/howto/judge.md.
+# lxt.json: by lxt 2.1 under the same versions from a random Llama classifier (two layers, `hidden_size=16`, the pieces
+# of that GPT-2), after `monkey_patch(modeling_llama)`, with the lines of docs/howto/judge.md, but for a padded batch:
+#   hidden = model.model(inputs_embeds=embeddings, attention_mask=mask).last_hidden_state
+#   logits = model.score(hidden[torch.arange(2), mask.sum(1) - 1]); logits.max(1).values.sum().backward()
 FOREIGN = Path(__file__).parent / "data"
 OF_INSEQ = {"17": ["a", "fine", "film", ",", "née", "Bücher"], "18": ["an", "unwatchable", "plot"]}
 # As inseq 0.7.1 returned them: `out.sequence_attributions[…].target_attributions[:attr_pos_start].sum((1, 2))`.
@@ -364,12 +366,12 @@ def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:
             from_inseq(file, texts)
 
 
-def lines_of_section(heading: str) -> str:
+def lines_of_section(heading: str, most: int = 10) -> str:
     """The Python lines of a section of the page, no more than ten."""
     page = (Path(__file__).parents[2] / "docs/howto/judge.md").read_text(encoding="utf-8")
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     [block] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(block.splitlines()) <= 10
+    assert len(block.splitlines()) <= most
     return str(block)
 
 
@@ -413,3 +415,15 @@ def test_the_lines_for_lxt_write_its_relevance(tmp_path: Path, monkeypatch: pyte
     ]
     for line, own in zip(lines, found["relevance"], strict=True):
         assert line["scores"] == pytest.approx(own)
+
+
+def test_the_class_of_the_page_ranks_long_words_first(batches: Sequence[ClassifiedBatch]) -> None:
+    names: dict[str, Any] = {}
+    exec(lines_of_section("A class of your own", 20), names)
+    own = names["LongWords"]()
+    for classified in batches:
+        scores = Saliency(classified).signed(own)
+        for row, words in enumerate(classified.words):
+            read = [classified.vocabulary.words[token] for token in classified.batch.tokens[row, words].tolist()]
+            assert scores[row, words].tolist() == [*map(len, read)]
+    assert check_rankings("a", ["random", own]) == ("random", "long_words")
