@@ -320,7 +320,7 @@ def test_rankings_are_known_or_files() -> None:
 # of that GPT-2), after `monkey_patch(modeling_llama)`, with the lines of docs/howto/judge.md, but for a padded batch:
 #   hidden = model.model(inputs_embeds=embeddings, attention_mask=mask).last_hidden_state
 #   logits = model.score(hidden[torch.arange(2), mask.sum(1) - 1]); logits.max(1).values.sum().backward()
-FOREIGN = Path(__file__).parent / "data"
+FOREIGN = Path(__file__).parent / "foreign"
 OF_INSEQ = {"17": ["a", "fine", "film", ",", "née", "Bücher"], "18": ["an", "unwatchable", "plot"]}
 # As inseq 0.7.1 returned them: `out.sequence_attributions[…].target_attributions[:attr_pos_start].sum((1, 2))`.
 OF_GPT2 = {
