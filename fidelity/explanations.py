@@ -6,6 +6,7 @@ Optional are `word_ids`, where the numbers belong to pieces: the 0-based word of
 explains.
 """
 
+import base64
 import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
@@ -29,6 +32,11 @@ FILE = "file:"
 """Beginning of a ranking that is read from a file."""
 
 _KEYS = {"id", "words", "scores", "word_ids", "checkpoint"}
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + place): byte for place, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
+}
+"""Bytes of the characters in pieces of byte-level tokenizers (GPT-2, Llama 3)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +149,74 @@ def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> 
             plain["word_ids"] = [None if owner is None else int(owner) for owner in owners]
         lines.append(json.dumps(plain, ensure_ascii=False) + "\n")
     write_atomically(Path(path), *lines)
+
+
+def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """Return the texts of a file of inseq (`FeatureAttributionOutput.save`) for `write_explanations`.
+
+    The score of a piece is the sum over all generated tokens that were attributed, and over the dimensions, layers and
+    heads that inseq has kept. Pieces of a prompt around the text, and special tokens, are dropped. Of several
+    occurrences of the text in a prompt the last counts. A piece belongs to the word of its first letter
+    in the text.
+
+    Args:
+        path: The file, not compressed.
+        texts: Words of each text by its id, in the order of the file, spelled as inseq read them.
+
+    Raises:
+        UserError: The file is not inseq's, has another number of texts, or a prompt does not contain its text.
+    """
+    try:
+        found = json.loads(Path(path).read_bytes())["attributes"]["sequence_attributions"]
+        read = [_of_sequence(one["attributes"]) for one in found]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(
+            f"{path} is not a file of inseq ({type(error).__name__}: {error}). Write it by `save(path)` of inseq's "
+            "output, without compress."
+        ) from None
+    if len(read) != len(texts):
+        raise UserError(f"{path} has {counted(len(read), 'text')}, but words of {len(texts)} are given.")
+    lines: list[dict[str, Any]] = []
+    for (name, words), (pieces, scores) in zip(texts.items(), read, strict=True):
+        owners = _owners(pieces, words)
+        if owners is None:
+            raise UserError(f"{path}: text {name!r}: the pieces {' '.join(pieces)!r} do not spell {' '.join(words)!r}.")
+        inside = [place for place, owner in enumerate(owners) if owner is not None]
+        kept = {"scores": scores[inside], "word_ids": [owners[place] for place in inside]}
+        lines.append({"id": name, "words": list(words), **kept})
+    return lines
+
+
+def _of_sequence(sequence: Mapping[str, Any]) -> tuple[list[str], Tensor]:
+    """Return the pieces of the input and their scores, float64 `[pieces]`."""
+    is_encoder = sequence["source_attributions"] is not None
+    tokens = sequence["source"] if is_encoder else sequence["target"][: sequence["attr_pos_start"]]
+    stored = load(base64.b64decode(sequence["source_attributions" if is_encoder else "target_attributions"]))
+    values = stored["attribution"].double()[
+        : len(tokens)
+    ]  # the rest are generated tokens, of which later steps are nan
+    return [token["attributes"]["token"] for token in tokens], values.flatten(1).sum(1)
+
+
+def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | None:
+    """Return the word of each piece, None outside the text; None alone if the pieces do not spell the text."""
+    in_bytes = any("Ġ" in piece for piece in pieces)
+    spelled = [
+        bytes(_BYTES[one] for one in piece).strip()
+        if in_bytes and _BYTES.keys() >= {*piece}
+        else piece.replace("▁", "").encode()
+        for piece in pieces
+    ]
+    letters = [word for word, form in enumerate(words) for _ in form.encode()]
+    place = -b"".join(spelled).rfind("".join(words).encode()) or 0
+    if place > 0:
+        return None
+    owners: list[int | None] = []
+    for piece in spelled:
+        inside = piece and -len(piece) < place < len(letters)
+        owners.append(letters[max(place, 0)] if inside else None)
+        place += len(piece)
+    return owners
 
 
 def _parsed(line: bytes, where: str) -> dict[str, Any]:

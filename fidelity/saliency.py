@@ -61,7 +61,7 @@ class Explainer(ABC):
     def scores(self, classified: ClassifiedBatch) -> Tensor:
         """Return the importance of each position, `[batch, positions]`; the highest is the first of the ranking.
 
-        Scores of padding and of delimiters do not matter. The score of a text must not depend on its batch.
+        Scores outside `classified.mask` do not matter. The scores of a text must not depend on its batch.
 
         Args:
             classified: The texts, with attention, output and decisions of a classifier

@@ -1,25 +1,35 @@
 """Explanations from files: read back they give the scores of the originals, and faults are named by text and place."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from jsonargparse import ArgumentParser
+from safetensors.torch import save
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attention import EncoderSpec
 from datamodules import ClassificationDataModule
-from fidelity import Correlation, Rationale, SetErasure
+from fidelity import Correlation, Explainer, FidelityTest, Rationale, SetErasure
 from fidelity.classified import ClassifiedBatch, classify
-from fidelity.explanations import Explanations, read_explanations, write_explanations
+from fidelity.explanations import Explanations, from_inseq, read_explanations, write_explanations
+from fidelity.removal import EveryLength
 from fidelity.saliency import Saliency, check_rankings
 from results.errors import UserError
+from tests import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS
 from tests.fidelity.tiny import classified as tiny_texts
 from tests.fidelity.trained import Data, checkpoint_of, config_of, texts_in
+from training.parsing import only_known_classes
 
 Lines = list[dict[str, Any]]
 NAMES = ["base, seed 0", "another"]
@@ -55,22 +65,71 @@ def lines_of(data: Data, batches: Sequence[ClassifiedBatch], measure: str = "int
     return found
 
 
-def test_a_measure_that_was_written_gives_the_scores_of_its_original(
-    data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path
+class Integrated(Explainer):
+    """Integrated gradients, as a class of a user's own."""
+
+    def __init__(self, name: str = "own", fault: str = "") -> None:
+        self.name, self.fault = name, fault
+
+    def scores(self, classified: ClassifiedBatch) -> Tensor:
+        found = Saliency(classified).integrated_gradients.requires_grad_()
+        if self.fault == "shape":
+            return found[:, :-1]
+        return found.masked_fill(classified.mask, torch.nan) if self.fault else found
+
+
+@pytest.mark.parametrize("given", ["file", "object"])
+def test_a_measure_from_a_file_or_an_object_gives_the_scores_of_its_original(
+    given: str, data: Data, batches: Sequence[ClassifiedBatch], tmp_path: Path
 ) -> None:
     path = tmp_path / "own.jsonl"
     write_explanations(path, lines_of(data, batches))
-    given = f"file:{path}"
-    explanations = {given: read_explanations(path, data, NAMES)}
-    for make in (SetErasure, Rationale, Correlation):
+    explanations = {f"file:{path}": read_explanations(path, data, NAMES)}
+    ranking = f"file:{path}" if given == "file" else Integrated()
+    removals = partial(Rationale, every_length=EveryLength(exact=4, beam=2))
+    tests: tuple[Callable[..., FidelityTest], ...] = (
+        SetErasure,
+        partial(SetErasure, last="keep"),
+        removals,
+        Correlation,
+    )
+    for make in tests:
         for classified in batches:
             own, read = (
-                make([ranking]).measure(classified, Saliency(classified, explanations)).numbers
-                for ranking in ("integrated_gradients", given)
+                make([one]).measure(classified, Saliency(classified, explanations)).numbers
+                for one in ("integrated_gradients", ranking)
             )
-            for name, values in read.items():
-                original = own[name.replace("own", "integrated_gradients", 1)]
-                assert torch.equal(values.nan_to_num(9), original.to(values).nan_to_num(9)), name
+            renamed = {name.replace("own", "integrated_gradients", 1): values for name, values in read.items()}
+            assert own.keys() - renamed.keys() <= {"integrated_gradients.incompleteness"}
+            for name, values in renamed.items():
+                assert torch.equal(values.nan_to_num(9), own[name].to(values).nan_to_num(9)), name
+
+
+def test_a_faulty_object_is_named(batches: Sequence[ClassifiedBatch]) -> None:
+    for fault, message in (
+        ("shape", r"ranking own \(Integrated\.scores\) has the shape \[\d+, \d+\], but must be \[batch, positions\]"),
+        ("nan", r"Integrated\.scores\) is not a finite number at position \d+ of text \d+"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Rationale([Integrated(fault=fault)]).measure(batches[0], Saliency(batches[0]))
+
+
+@pytest.mark.parametrize(
+    ("test", "option"), [(Rationale, "rankings"), (SetErasure, "rankings"), (Correlation, "saliencies")]
+)
+def test_an_object_is_made_by_its_class_path_if_the_command_line_trusts_it(
+    test: type[FidelityTest], option: str
+) -> None:
+    own = {"class_path": f"{__name__}.Integrated", "init_args": {"name": "mine"}}
+    listed = {"class_path": f"fidelity.{test.__name__}", "init_args": {option: ["integrated_gradients", own]}}
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--tests", type=list[FidelityTest])
+    with only_known_classes(["tests"]):
+        [made] = parser.instantiate(parser.parse_object({"tests": [listed]})).tests
+    assert made.names == ("integrated_gradients", "mine")
+    assert type(made.rankings[1]).__name__ == "Integrated"
+    with only_known_classes(), pytest.raises(Exception, match="is not allowed"):
+        parser.parse_object({"tests": [listed]})
 
 
 def test_pieces_are_summed_to_words_and_lines_may_name_a_classifier(
@@ -245,6 +304,126 @@ def test_rankings_are_known_or_files() -> None:
         (["atention"], r"'atention' is no ranking \(did you mean `attention`"),
         (["file:a/x.jsonl", "file:b/x.jsonl"], "lists x more than once"),
         (["file:attention.jsonl"], "has the name of a ranking"),
+        ([Integrated("rollout")], "the object rollout has the name of a ranking"),
+        (["file:a/own.jsonl", Integrated()], "lists own more than once"),
+        (["my.module.Own"], "{class_path: …} for a class of your own"),
     ):
         with pytest.raises(UserError, match=message):
-            check_rankings("a", rankings)
+            check_rankings("a", rankings)  # type: ignore[arg-type]
+
+
+# Written by inseq 0.7.1 with transformers 4.57.3 and torch 2.13.0 from random models: GPT-2 (one layer, `n_embd=8`,
+# byte-level pieces, `input_x_gradient`, prompts `Review: … Sentiment:`, generated text ` good`) and T5 (one layer,
+# `d_model=8`, `saliency`, generated texts `good` and `bad`):
+#   out = inseq.load_model(folder, method).attribute(prompts, generated, show_progress=False); out.save("inseq.json")
+# lxt.json: by lxt 2.1 under the same versions from a random Llama classifier (two layers, `hidden_size=16`, the pieces
+# of that GPT-2), after `monkey_patch(modeling_llama)`, with the lines of docs/howto/judge.md, but for a padded batch:
+#   hidden = model.model(inputs_embeds=embeddings, attention_mask=mask).last_hidden_state
+#   logits = model.score(hidden[torch.arange(2), mask.sum(1) - 1]); logits.max(1).values.sum().backward()
+FOREIGN = Path(__file__).parent / "foreign"
+OF_INSEQ = {"17": ["a", "fine", "film", ",", "née", "Bücher"], "18": ["an", "unwatchable", "plot"]}
+# As inseq 0.7.1 returned them: `out.sequence_attributions[…].target_attributions[:attr_pos_start].sum((1, 2))`.
+OF_GPT2 = {
+    "17": [
+        -4.8288e-07,
+        -6.6347e-07,
+        3.5015e-07,
+        -2.5606e-07,
+        -1.3075e-06,
+        -8.4123e-07,
+        9.8862e-07,
+        2.3832e-06,
+        3.6314e-07,
+    ],
+    "18": [9.2853e-08, -2.4487e-08, 4.2220e-08, -3.4523e-07, 7.9623e-08, -4.1911e-07, 5.7068e-08],
+}
+PIECES_OF_GPT2 = {"17": [0, 1, 2, 3, 4, 4, 5, 5, 5], "18": [0, 1, 1, 1, 1, 2, 2]}
+OF_T5 = {"17": [0.0008, 0.0003, 0.0008, 0.0013, 0.0016, 0.0008], "18": [0.0089, 0.0069, 0.0102]}
+
+
+def test_files_of_inseq_are_read() -> None:
+    for line in from_inseq(FOREIGN / "inseq_gpt2.json", OF_INSEQ):
+        assert line["words"] == OF_INSEQ[line["id"]]
+        assert line["word_ids"] == PIECES_OF_GPT2[line["id"]]
+        assert line["scores"].tolist() == pytest.approx(OF_GPT2[line["id"]], rel=1e-4)
+    for line in from_inseq(FOREIGN / "inseq_t5.json", OF_INSEQ):
+        assert line["word_ids"] == [*range(len(line["words"]))]
+        assert line["scores"].tolist() == pytest.approx(OF_T5[line["id"]], abs=5.1e-5)
+
+
+def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:
+    path = FOREIGN / "inseq_gpt2.json"
+    (tmp_path / "a.json").write_text('{"attributes": {}}')
+    (tmp_path / "b.json").write_bytes(save({"a": torch.ones(1)}))
+    for file, texts, message in (
+        (tmp_path / "a.json", OF_INSEQ, "is not a file of inseq"),
+        (tmp_path / "b.json", OF_INSEQ, "is not a file of inseq"),
+        (tmp_path / "none.json", OF_INSEQ, "is not a file of inseq"),
+        (path, {"17": OF_INSEQ["17"]}, "has 2 texts, but words of 1 are given"),
+        (path, {**OF_INSEQ, "18": ["a", "plot"]}, "text '18': the pieces 'Re view : .*' do not spell 'a plot'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            from_inseq(file, texts)
+
+
+def lines_of_section(heading: str, most: int = 10) -> str:
+    """The Python lines of a section of the page, no more than ten."""
+    page = (Path(__file__).parents[2] / "docs/howto/judge.md").read_text(encoding="utf-8")
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    [block] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(block.splitlines()) <= most
+    return str(block)
+
+
+def test_the_lines_for_inseq_write_its_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inseq.json").write_bytes((FOREIGN / "inseq_gpt2.json").read_bytes())
+    exec(lines_of_section("inseq"), {})
+    first, second = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    assert first["scores"] == pytest.approx(OF_GPT2["17"], rel=1e-4)
+    assert (second["id"], second["words"], second["word_ids"]) == ("18", OF_INSEQ["18"], PIECES_OF_GPT2["18"])
+
+
+def test_the_lines_for_captum_write_gradient_times_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tiny.add_head(tiny.save_bert(tmp_path / "bert"), 2)
+    model, tokenizer = (
+        AutoModelForSequenceClassification.from_pretrained(folder).eval(),
+        AutoTokenizer.from_pretrained(folder),
+    )
+    words = {"a": ["the", "fox"], "b": ["the", "unknownness", "fox", "the"]}
+    exec(lines_of_section("captum"), {"model": model, "tokenizer": tokenizer, "texts": words})
+    for line in map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines()):
+        encoding = tokenizer(words[line["id"]], is_split_into_words=True, return_tensors="pt")
+        embedded = model.get_input_embeddings()(encoding["input_ids"]).detach().requires_grad_()
+        model(inputs_embeds=embedded, attention_mask=encoding["attention_mask"]).logits.max().backward()
+        expected = (embedded.grad * embedded).sum(-1)[0].tolist()
+        assert line["scores"][: len(expected)] == pytest.approx(expected, abs=1e-6)
+        owners = encoding.word_ids(0)
+        assert line["word_ids"] == owners + [None] * (len(line["scores"]) - len(owners))
+
+
+def test_the_lines_for_lxt_write_its_relevance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = json.loads((FOREIGN / "lxt.json").read_text())
+    encoding = SimpleNamespace(word_ids=found["word_ids"].__getitem__)
+    texts = {"17": ["a", "fine", "film"], "18": OF_INSEQ["18"]}
+    exec(lines_of_section("lxt"), {"relevance": torch.tensor(found["relevance"]), "encoding": encoding, "texts": texts})
+    lines = [*map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())]
+    assert [(line["id"], line["words"], line["word_ids"]) for line in lines] == [
+        (name, words, found["word_ids"][row]) for row, (name, words) in enumerate(texts.items())
+    ]
+    for line, own in zip(lines, found["relevance"], strict=True):
+        assert line["scores"] == pytest.approx(own)
+
+
+def test_the_class_of_the_page_ranks_long_words_first(batches: Sequence[ClassifiedBatch]) -> None:
+    names: dict[str, Any] = {}
+    exec(lines_of_section("A class of your own", 20), names)
+    own = names["LongWords"]()
+    for classified in batches:
+        scores = Saliency(classified).signed(own)
+        for row, words in enumerate(classified.words):
+            read = [classified.vocabulary.words[token] for token in classified.batch.tokens[row, words].tolist()]
+            assert scores[row, words].tolist() == [*map(len, read)]
+    assert check_rankings("a", ["random", own]) == ("random", "long_words")

@@ -11,12 +11,16 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
+from transformers import AutoModelForSequenceClassification
 
 from datamodules import TextBatch
 from fidelity import saliency
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.comparison import CheckpointResult
 from fidelity.correlation import Correlation, agreements, without_rounding
+from fidelity.erasure import SetErasure
+from fidelity.experiment import check_columns
+from fidelity.rationale import Rationale
 from fidelity.saliency import MEASURES, RANKINGS, Saliency
 from models import (
     AdditiveAttention,
@@ -28,7 +32,7 @@ from models import (
 )
 from models.layers import TextEncoder
 from models.text_model import TextSizes
-from results import Curves, Estimate
+from results import Curves, Estimate, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of
 from tests.models.batches import VOCABULARY, batch_of
@@ -177,6 +181,42 @@ def test_the_norm_in_a_transformer_is_that_of_the_weighted_value_after_the_outpu
         for text, position in np.ndindex(tuple(norms.shape)):
             norms[text, position] += (weights[text, position] * own @ values[text, position]).norm()
     close(saliency_of(found).attention_norm, norms.masked_fill(~found.mask, 0), 1e-7)
+
+
+def test_rollout_is_the_product_of_eager_attention_of_all_layers() -> None:
+    found = classified("transformer", time=9)
+    model = found.checkpoint.model
+    assert isinstance(model, TransformerClassifier)
+    name = model.classifier.model.config.name_or_path
+    eager = AutoModelForSequenceClassification.from_pretrained(name, attn_implementation="eager").double().eval()
+    rolled = saliency_of(found).rollout
+    for row, length in enumerate(found.batch.lengths.tolist()):
+        layers = eager(input_ids=found.batch.tokens[row, None, :length], output_attentions=True).attentions
+        assert len(layers) > 1
+        product = np.eye(length)
+        for layer in layers:
+            product = (0.5 * layer[0].mean(0).detach().numpy() + 0.5 * np.eye(length)) @ product
+        expected = torch.zeros_like(rolled[row])
+        for place in range(length):
+            if found.token_to_position[row, place] >= 0:
+                expected[found.token_to_position[row, place]] += float(product[0, place])
+        close(rolled[row].double(), expected, 1e-6)
+        alone = Saliency(classified("transformer", [row])).rollout[0]
+        close(rolled[row, : len(alone)].double(), alone.double(), 1e-7)
+
+
+@pytest.mark.parametrize("kind", ["flat", "han"])
+def test_rollout_of_what_is_no_transformer_is_refused(kind: Kind) -> None:
+    message = rf"ranking rollout .* {kind}, seed 0 does not have\. Leave it out of the `rankings` and `saliencies`"
+    for test in (Rationale(["rollout"]), SetErasure(["rollout"]), Correlation(["rollout"])):
+        with pytest.raises(UserError, match=message):
+            measurements(test, classified(kind))
+
+
+def test_every_test_takes_rollout() -> None:
+    found = classified("transformer")
+    for test in (Rationale(["rollout"]), SetErasure(["rollout"]), Correlation(["rollout"])):
+        check_columns(test, measurements(test, found).numbers, tiny.CLASSES)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "transformer"])
