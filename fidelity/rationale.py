@@ -1,6 +1,7 @@
 """Tests that classify only some words of a text: rationales (ERASER, DeYoung et al. 2020) and single words."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -70,6 +71,10 @@ class Rationale(FidelityTest):
 
     name = "rationale"
     headline = (".comprehensiveness", ".naopc")
+    directions: ClassVar = {
+        **{"comprehensiveness": "↑", "sufficiency": "↓", "aopc": "↑", "naopc": "↑", "naopc_ascending": "↓"},
+        **dict.fromkeys(("auprc", "iou_f1", "token_f1"), "↑"),
+    }
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Importance of each word for a decision: gradients, integrated gradients, leave-one-out, and scores from a file."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,10 +55,23 @@ class Saliency:
     Attributes:
         classified: The texts, with the decisions of a classifier.
         explanations: Scores from files, by ranking (`file:PATH`).
+        seconds: Wall time of each ranking and measure computed so far, by name, without the pass that classifies the
+            texts. Work that several share is counted for the first that needs it.
     """
 
     classified: ClassifiedBatch
     explanations: Mapping[str, Explanations] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def _timed(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """Compute a measure; the first time, keep its seconds."""
+        if name in self.seconds:
+            return compute()
+        device = self.classified.mask.device
+        start = _now(device)
+        values = compute()
+        self.seconds[name] = _now(device) - start
+        return values
 
     @cached_property
     def _word_gradients(self) -> tuple[Tensor, Tensor]:
@@ -212,8 +226,7 @@ class Saliency:
         """
         if measure in self.explanations:
             return self.explanations[measure].of(self.classified)
-        values: Tensor = getattr(self, measure)
-        return values
+        return self._timed(measure, lambda: getattr(self, measure))  # type: ignore[no-any-return]
 
     def magnitude(self, measure: str) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.
@@ -223,7 +236,8 @@ class Saliency:
         Args:
             measure: Name of the measure, or `file:PATH`.
         """
-        return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
+        signed = self.signed(measure)
+        return self.leave_one_out_tvd if measure == "leave_one_out" else signed.abs()
 
     def rankings(self, ranking: str, draws: int) -> Tensor:
         """Return sort keys that rank the positions, `[orders, batch, positions]`; the highest key comes first.
@@ -235,10 +249,19 @@ class Saliency:
             draws: Number of orders of `random`; every other ranking has one order.
         """
         if ranking == "random":
-            values = self.classified.noise("ranking", draws)
+            values = self._timed(ranking, lambda: self.classified.noise("ranking", draws))
+        elif ranking == "attention":
+            values = self._timed(ranking, lambda: self.classified.attention)[None]
         else:
-            values = (self.classified.attention if ranking == "attention" else self.signed(ranking))[None]
+            values = self.signed(ranking)[None]
         return values.masked_fill(~self.classified.mask, -torch.inf)
+
+
+def _now(device: torch.device) -> float:
+    """Return the time in seconds when the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tensor) -> Tensor:
@@ -259,6 +282,11 @@ def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tenso
     return found
 
 
+def name_of(ranking: str) -> str:
+    """Return the name of a ranking in columns and scores: of a file its name without the ending."""
+    return Path(ranking.removeprefix(FILE)).stem if ranking.startswith(FILE) else ranking
+
+
 def check_rankings(test: str, rankings: Sequence[str], known: Sequence[str] = KNOWN) -> tuple[str, ...]:
     """Return the names of some rankings in columns and scores: of a file its name without the ending.
 
@@ -276,7 +304,7 @@ def check_rankings(test: str, rankings: Sequence[str], known: Sequence[str] = KN
                 f"{test}: {ranking!r} is no ranking{near(ranking, known)}. There are {', '.join(known)}, and "
                 f"{FILE}PATH for scores from a file."
             )
-    names = tuple(Path(one.removeprefix(FILE)).stem if one.startswith(FILE) else one for one in rankings)
+    names = tuple(map(name_of, rankings))
     check_names(test, names)
     if taken := [name for name, ranking in zip(names, rankings, strict=True) if name != ranking and name in known]:
         raise UserError(f"{test}: the file {taken[0]} has the name of a ranking. Rename the file.")
