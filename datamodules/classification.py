@@ -368,7 +368,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             `python -m corpora.registry --list`, one path with `{split}` in the place of train, dev and
             test, or a mapping from these three to paths. With `columns.split`, one path for all splits. With
             the format `eraser`, a folder with `train.jsonl`, `val.jsonl` and `test.jsonl`, or a mapping.
-        format: `tsv`, `csv`, `jsonl`, or `eraser` for `corpora.eraser`; None for the format that the suffix
+        format: `tsv`, `csv`, `jsonl`, or `eraser` for the files of ERASER; None for the format that the suffix
             implies.
         columns: Columns of text, label and the rest; None for the columns in the registry, else those of
             ERASER or `text` and `label`. With `columns.split`, the labels are those of all splits.
