@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect
 from corpora.lines import numbered_lines
+from results.errors import check_values
 
 COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
 """Keys of an annotation. The text is that of the documents; `pair: null` leaves out the query."""
@@ -38,7 +39,9 @@ def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error
     Raises:
         CorpusError: A file is missing, malformed or in another encoding, a document is missing, or evidence lies
             outside its document; the message names file, line and remedy.
+        UserError: `empty` has a value that is not allowed.
     """
+    check_values(read_eraser, empty=empty)
     file = EraserFile(Path(path), columns)
     read = collect(file, empty=empty)
     return LabelledTexts(read.texts, {**read.audit, "joined_documents": file.joined})
