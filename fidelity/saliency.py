@@ -226,7 +226,7 @@ class Saliency:
         """
         if measure in self.explanations:
             return self.explanations[measure].of(self.classified)
-        return self._timed(measure, lambda: getattr(self, measure))  # type: ignore[no-any-return]
+        return self._timed(measure, lambda: getattr(self, measure))
 
     def magnitude(self, measure: str) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.

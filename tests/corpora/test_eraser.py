@@ -92,4 +92,4 @@ def test_a_folder_of_eraser_is_a_corpus(tmp_path: Path) -> None:
     assert module.labels == ("NEG", "POS")
     assert module.splits["dev"].ids == ["valNEG", "valPOS"]
     assert module.splits["test"][[1]].rationale.tolist() == [[False, True, False]]
-    assert module.provenance.data["dev"]["split"] == "dev"  # type: ignore[index, call-overload]
+    assert module.provenance.data["dev"]["split"] == "dev"  # type: ignore[index]
