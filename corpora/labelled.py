@@ -23,6 +23,7 @@ Record = tuple[int, Mapping[str, object]]
 """Number of the record's first line, and its values by the fields of `Columns`."""
 
 _SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
+_SPLITS = ("train", "dev", "test")
 _LONGEST = 2**31 - 1  # characters of a CSV field; csv's own limit, 131,072, is less than a long document
 _SHOWN = 40  # characters of a foreign column name in a message
 _SEPARATED = {
@@ -96,6 +97,7 @@ class Columns:
         pair: Column of the second sentence of a pair.
         id: Column of the id.
         rationale: Column with the 0-based positions of the rationale words, separated by white space.
+        split: Column that says `train`, `dev` or `test`, in a file that holds all splits.
     """
 
     text: str = "text"
@@ -103,6 +105,7 @@ class Columns:
     pair: str | None = None
     id: str | None = None
     rationale: str | None = None
+    split: str | None = None
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
@@ -116,6 +119,7 @@ def read_labelled(
     header: bool = True,
     empty: Literal["error", "skip"] = "error",
     malformed: Literal["error", "skip"] = "error",
+    split: str | None = None,
 ) -> LabelledTexts:
     """Read the labelled texts of a TSV, CSV or JSONL file, and count skipped and repeated ones.
 
@@ -131,15 +135,35 @@ def read_labelled(
         empty: `error` raises an error for a record whose text or pair is empty, `skip` skips it.
         malformed: `error` raises an error for a record of a TSV or CSV file with more or fewer fields than the
             first, `skip` skips it.
+        split: Split to read of a file with a column `split`; None reads all records.
 
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty
-            label, a repeated id, or a rationale outside its text; the message names file, line and remedy.
+            label, a repeated id, another split than train, dev and test, or a rationale outside its text; the message
+            names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
     check_values(read_labelled, format=format, empty=empty, malformed=malformed)
-    file = LabelledFile(Path(path), columns, format, header)
-    audit = dict.fromkeys(("texts", "duplicates", "conflicting", "empty"), 0)
+    return collect(LabelledFile(Path(path), columns, format, header, split=split), empty=empty, malformed=malformed)
+
+
+def collect(
+    file: "LabelledFile",
+    *,
+    empty: Literal["error", "skip"] = "error",
+    malformed: Literal["error", "skip"] = "error",
+) -> LabelledTexts:
+    """Read all texts of a file, and count skipped and repeated ones.
+
+    Args:
+        file: The file.
+        empty: See `read_labelled`.
+        malformed: See `read_labelled`.
+
+    Raises:
+        CorpusError: As for `read_labelled`.
+    """
+    path, audit = file.path, dict.fromkeys(("texts", "duplicates", "conflicting", "empty"), 0)
     texts: list[LabelledText] = []
     labels: dict[tuple[str, str | None], str] = {}  # of the first of equal texts
     lines: dict[str, int] = {}  # of the ids
@@ -163,7 +187,8 @@ def read_labelled(
         audit["conflicting"] += first != found.label
         texts.append(found)
     if not texts:
-        raise CorpusError.at(path, None, "the file holds no text", "Check that it is the file you meant")
+        of_split = f" of {file.split}" if file.split else ""
+        raise CorpusError.at(path, None, f"the file holds no text{of_split}", "Check that it is the file you meant")
     audit |= {"texts": len(texts), "duplicates": len(texts) - len(labels), **(left_out or {})}
     return LabelledTexts(tuple(texts), audit)
 
@@ -240,6 +265,7 @@ class LabelledFile:
         format: `tsv`, `csv` or `jsonl`; None takes it from the suffix.
         header: True if the first record of a TSV or CSV file names the columns; else `columns` has their numbers.
         option: Command-line option that holds `columns`, `format` and `header`, for error messages.
+        split: Split to read of a file with a column `split`; None reads all records.
     """
 
     def __init__(
@@ -249,8 +275,9 @@ class LabelledFile:
         format: Format | None,
         header: bool,
         option: str = "--data.init_args",
+        split: str | None = None,
     ) -> None:
-        self.path, self.header, self.option = path, header, option
+        self.path, self.header, self.option, self.split = path, header, option, split
         self.format = format or format_of(path, _SUFFIXES, f"`{option}.format`")
         self._columns = {field: name for field, name in asdict(columns).items() if name is not None}
 
@@ -268,7 +295,13 @@ class LabelledFile:
                 or a rationale outside its text.
         """
         records = self._objects() if self.format == "jsonl" else self._records(self.format, left_out)
-        return (self._text(line, values) for line, values in records)
+        return (self._text(line, values) for line, values in records if self._is_of_split(line, values))
+
+    def _is_of_split(self, line: int, values: Mapping[str, object]) -> bool:
+        if "split" in values and values["split"] not in _SPLITS:
+            wrong = f"the {self.named('split')} is {values['split']!r}"
+            raise self._error(line, wrong, f"Write one of {', '.join(_SPLITS)}, or remove the row")
+        return self.split is None or values.get("split") == self.split
 
     def named(self, field: str) -> str:
         """Return the description of a field for error messages, such as `label (column 'gold')`.

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from attention import Encoder, EncoderSpec, resolve
 from attention.encoder import EncoderSource
 from attention.inputs import PIECES_VERSION, TextTokenizer
+from corpora.eraser import COLUMNS, read_eraser
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
 from corpora.sample import SAMPLE_VERSION, write_sample_reviews
@@ -391,10 +392,12 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     Args:
         corpus: `sample` for reviews that this package generates, a name of
             `python -m corpora.registry --list`, one path with `{split}` in the place of train, dev and
-            test, or a mapping from these three to paths.
-        format: `tsv`, `csv` or `jsonl`; None for the format that the suffix implies.
-        columns: Columns of text, label and the rest; None for the columns in the registry, else `text`
-            and `label`.
+            test, or a mapping from these three to paths. With `columns.split`, one path for all splits. With
+            the format `eraser`, a folder with `train.jsonl`, `val.jsonl` and `test.jsonl`, or a mapping.
+        format: `tsv`, `csv`, `jsonl`, or `eraser` for the files of ERASER; None for the format that the suffix
+            implies.
+        columns: Columns of text, label and the rest; None for the columns in the registry, else those of
+            ERASER or `text` and `label`. With `columns.split`, the labels are those of all splits.
         header: True if TSV and CSV files name their columns; if False, `columns` numbers them from 1.
             None for the registry's value, else True.
         empty: Policy for empty texts, `error` or `skip`; None for the registry's policy, else `error`.
@@ -423,7 +426,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             `rationale_words_cut`.
 
     Attributes:
-        labels: Sorted labels of train; empty for a regression.
+        labels: Sorted labels of train, with `columns.split` of all splits; empty for a regression.
         positive: Index of the positive label if there are two labels; else None.
         vocabulary: The vocabulary; the id of a token is an index into it.
         tokenizer_source: Files of the tokenizer; None if tokens are words.
@@ -445,7 +448,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
-        format: Literal["tsv", "csv", "jsonl"] | None = None,
+        format: Literal["tsv", "csv", "jsonl", "eraser"] | None = None,
         columns: Columns | None = None,
         header: bool | None = None,
         empty: Literal["error", "skip"] | None = None,
@@ -471,7 +474,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         check_numbers(self, least=1, min_count=min_count, max_words=max_words, max_length=max_length)
         check_numbers(self, least=1, batch_size=batch_size, eval_tokens=eval_tokens)
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
-        self.columns = Columns(**known.columns) if columns is None else columns
+        usual = COLUMNS if format == "eraser" else Columns(**known.columns)
+        self.columns = usual if columns is None else columns
         if self.columns.label is None:
             raise CorpusError(
                 "--data.init_args.columns.label is null, but a classifier needs labels. Name the column that has them."
@@ -517,10 +521,29 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
         return (EncoderSpec(),) if embedded else ()
 
-    def read(self, path: Path) -> LabelledTexts:
-        """Read one file of the corpus with the datamodule's options; return its labelled texts."""
+    def files(self) -> Mapping[str, Path]:
+        if isinstance(self.corpus, str) and self.corpus not in ("sample", *CORPORA) and "{split}" not in self.corpus:
+            path = Path(self.corpus).expanduser()
+            if self.columns.split is not None:
+                return dict.fromkeys(SPLITS, path)
+            if self.format == "eraser":
+                return {"train": path / "train.jsonl", "dev": path / "val.jsonl", "test": path / "test.jsonl"}
+        return super().files()
+
+    def read(self, path: Path, split: Split | None = None) -> LabelledTexts:
+        """Read one file of the corpus with the datamodule's options; return its labelled texts.
+
+        Args:
+            path: The file.
+            split: Split to read of a file with a column of splits; None for all.
+        """
+        if self.format == "eraser":
+            return read_eraser(path, self.columns, empty=self._policies["empty"])
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
-        read = read_labelled(path, columns=columns, format=self.format, header=self.header, **self._policies)
+        split = split if columns.split else None
+        read = read_labelled(
+            path, columns=columns, format=self.format, header=self.header, split=split, **self._policies
+        )
         for text in read.texts if self._known_labels else ():
             if text.label not in self._known_labels:
                 wrong = (
@@ -547,9 +570,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if self.tokenizer is not None and self._pieces is None:
             self.tokenizer_source = resolve(self.tokenizer)
             self._pieces = TextTokenizer(self.tokenizer_source)
-        read = {split: self.read(files[split]) for split in wanted}
+        read = {split: self.read(files[split], split) for split in wanted}
         if "train" in read and not self.regression:
-            self.labels, self.positive = find_labels(files["train"], read["train"].texts, self.positive_label)
+            # Of questions, the rare answers may all be in dev and test.
+            known = self.read(files["train"]) if self.columns.split else read["train"]
+            self.labels, self.positive = find_labels(files["train"], known.texts, self.positive_label)
         labels: dict[Split, Labels] = {}
         for split in wanted:  # before the texts of any split are tokenized
             path, texts = files[split], read[split].texts
@@ -586,7 +611,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self._check_planted(files[split], self.shortcut.words(self.labels))
         data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
         # Two splits of one file are the same by intention.
-        others = {one: texts for one, texts in self._contents.items() if one == split or files[one] != files[split]}
+        others = {
+            one: texts
+            for one, texts in self._contents.items()
+            if one == split or self.columns.split or files[one] != files[split]
+        }
         shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))

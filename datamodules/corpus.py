@@ -48,8 +48,8 @@ STAGES: dict[str, tuple[Split, ...]] = {
 }
 """Splits that each stage reads. A test reads dev too, because experiments choose on dev and report on test."""
 
-_OF_SPLIT = re.compile(r"(?:(.+)[-_.])?(train|dev|test)")
-"""File name without suffix that ends in a split."""
+_OF_SPLIT = re.compile(r"(?:(.+)[-_.])?(train|dev|val|test)")
+"""File name without suffix that ends in a split; `val` is dev."""
 
 SHARED = 0.05
 """Warn if a larger share of a split also stands in an earlier split. In the test split of UD EWT it is 4.5 %."""
@@ -125,7 +125,9 @@ def corpus_of(path: Path) -> dict[str, str]:
         if the file name does not end in a split.
     """
     found = _OF_SPLIT.fullmatch(path.stem)
-    return {"corpus": found[1] or path.resolve().parent.name, "split": found[2]} if found else {"corpus": path.stem}
+    if not found:
+        return {"corpus": path.stem}
+    return {"corpus": found[1] or path.resolve().parent.name, "split": found[2].replace("val", "dev")}
 
 
 def parts_of(data: object, kind: type[Data]) -> list[Data]:

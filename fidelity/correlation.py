@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -54,6 +54,7 @@ class Correlation(FidelityTest):
 
     name = "correlation"
     headline = (".kendall",)
+    directions: ClassVar = {"kendall": ""}  # agreement with attention is neither good nor bad
 
     def __init__(self, saliencies: Sequence[str | Explainer] = MEASURES) -> None:
         check_values(self, saliencies=saliencies)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -147,6 +147,7 @@ class SetErasure(FidelityTest):
 
     name = "erasure"
     headline = (".median_fraction",)
+    directions: ClassVar = {"median_fraction": "↓", "never_flips": "↓"}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         check_values(self, rankings=rankings, last=last)

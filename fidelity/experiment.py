@@ -27,7 +27,8 @@ from fidelity.comparison import (
     summary_table,
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
-from fidelity.saliency import PLANTED, Explainer, Saliency
+from fidelity.judge import Judged, judge_tables
+from fidelity.saliency import PLANTED, Explainer, Saliency, name_of
 from metrics.bootstrap import Statistic, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
@@ -90,10 +91,13 @@ class FidelityTest(ABC):
         rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
             objects. In columns and scores a file has its name without the ending.
         level: Level of attention to test, the option of `Fidelity`, which sets it before `begin`.
+        directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
+            `↓` if lower is, an empty string if neither. If there are none, the table shows all measures.
     """
 
     name: ClassVar[str]
     headline: ClassVar[tuple[str, ...]] = ("",)
+    directions: ClassVar[Mapping[str, str]] = {}
     rankings: Sequence[str | Explainer] = ()
     level: str | None = None
 
@@ -325,6 +329,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         total = len(self.data.splits["test"])
         self._chosen = frozenset(np.linspace(0, total - 1, min(self.examples, total), dtype=int).tolist())
         self._examples: list[Example] = []
+        self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         batches = int(self.trainer.num_test_batches[1])  # fewer than there are with limit_test_batches
         rank_zero_info(
             f"{counted(total, 'text')} in the test split, {counted(batches, 'batch', 'batches')} to read, "
@@ -358,8 +363,13 @@ class Fidelity(Experiment[ClassificationDataModule]):
                 check_columns(test, one.numbers, output.logits.size(1))
                 for column, values in one.numbers.items():
                     columns[f"{test.name}.{column}"][tested] = values.detach().to(unknown)
+            self._seconds += [
+                (checkpoint.variant, name_of(ranking), seconds, len(classified.batch.index))
+                for ranking, seconds in saliency.seconds.items()
+            ]
             highlights = {name: colours for one in measured.values() for name, colours in one.highlights.items()}
-            self._examples += examples_of(classified, saliency, highlights, self._chosen)
+            rankings = [ranking for test in self.tests for ranking in test.rankings]
+            self._examples += examples_of(classified, saliency, highlights, self._chosen, rankings)
         return columns
 
     def outcome(self) -> Result:
@@ -369,7 +379,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
             results.append(self._result(checkpoint, rows.take()))  # type: ignore[operator]
             progress.advance()
         asked = [name for name in by_score(results) if self._is_asked(name)]
-        tables = {"fidelity": fidelity_table(results)}
+        tables = judge_tables(results, self._judged, asked, self._seconds_per_text())
+        tables["fidelity"] = fidelity_table(results)
         if len(by_variant(results)) > 1:
             tables["comparison"] = comparison_table(results)
         figures: dict[str, Figure] = {}
@@ -389,6 +400,16 @@ class Fidelity(Experiment[ClassificationDataModule]):
         scores, prefixes = result_scores(results), ["", *(f"{variant}." for variant in by_variant(results))]
         headline = [f"{prefix}{name}" for prefix in prefixes for name in asked if f"{prefix}{name}" in scores]
         return Result(self.experiment, scores, tables, figures, audit, items, headline=headline)
+
+    @property
+    def _judged(self) -> list[Judged]:
+        return [Judged(test.name, tuple(map(name_of, test.rankings)), test.directions) for test in self.tests]
+
+    def _seconds_per_text(self) -> dict[tuple[str, str], float]:
+        """Return the seconds that a ranking takes for a text, by variant and ranking."""
+        columns = ["variant", "ranking", "seconds", "texts"]
+        sums = pd.DataFrame(gathered(self._seconds), columns=columns).groupby(columns[:2]).sum()
+        return (sums["seconds"] / sums["texts"]).to_dict()  # type: ignore[no-any-return]
 
     def _is_asked(self, score: str) -> bool:
         """Return True if a score is the classifier's own, or answers the question of its test."""
@@ -428,7 +449,11 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
 
 def examples_of(
-    classified: ClassifiedBatch, saliency: Saliency, highlights: Mapping[str, Tensor], chosen: Collection[int]
+    classified: ClassifiedBatch,
+    saliency: Saliency,
+    highlights: Mapping[str, Tensor],
+    chosen: Collection[int],
+    rankings: Sequence[str] = (),
 ) -> list[Example]:
     """Return the texts of a batch that belong on the example page, with the decision and the values of their tokens.
 
@@ -437,18 +462,21 @@ def examples_of(
         saliency: Importance of the words of these texts.
         highlights: Further values of the words by name, `[batch, positions]`.
         chosen: Indices, in the split, of the texts to show.
+        rankings: Rankings that are shown beside attention and input × gradient; of `random`, its first order.
     """
     if not set(chosen).intersection(classified.batch.index.tolist()):
         return []
-    rows = {"attention": classified.attention, "input_x_gradient": saliency.input_x_gradient, **highlights}
+    shown = dict.fromkeys(("attention", "input_x_gradient", *rankings))
+    keys = {name_of(one): saliency.rankings(one, 1)[0] for one in shown}
+    rows = {name: values.masked_fill(~classified.mask, 0) for name, values in keys.items()} | highlights
     tokens = {name: to_tokens(values.detach(), classified.token_to_position) for name, values in rows.items()}
     found = []
     for place, text in enumerate(classified.batch.index.tolist()):
         if text in chosen:
             length = int(classified.batch.lengths[place])
-            shown = {name: values[place, :length].tolist() for name, values in tokens.items()}
+            values = {name: own[place, :length].tolist() for name, own in tokens.items()}
             decision = int(classified.predicted[place]), float(classified.confidence[place])
-            found.append(Example(text, classified.checkpoint.name, *decision, shown))
+            found.append(Example(text, classified.checkpoint.name, *decision, values))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -73,6 +74,10 @@ class Rationale(FidelityTest):
 
     name = "rationale"
     headline = (".comprehensiveness", ".naopc")
+    directions: ClassVar = {
+        **{"comprehensiveness": "↑", "sufficiency": "↓", "aopc": "↑", "naopc": "↑", "naopc_ascending": "↓"},
+        **dict.fromkeys(("auprc", "iou_f1", "token_f1"), "↑"),
+    }
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Importance of each word for a decision: gradients, leave-one-out, rollout, scores from a file or of another class."""
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -83,11 +84,24 @@ class Saliency:
     Attributes:
         classified: The texts, with the decisions of a classifier.
         explanations: Scores from files, by ranking (`file:PATH`).
+        seconds: Wall time of each ranking and measure computed so far, by name, without the pass that classifies the
+            texts. Work that several share is counted for the first that needs it.
     """
 
     classified: ClassifiedBatch
     explanations: Mapping[str, Explanations] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     _of_explainers: dict[Explainer, Tensor] = field(default_factory=dict, init=False)
+
+    def _timed(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """Compute a measure; the first time, keep its seconds."""
+        if name in self.seconds:
+            return compute()
+        device = self.classified.mask.device
+        start = _now(device)
+        values = compute()
+        self.seconds[name] = _now(device) - start
+        return values
 
     @cached_property
     def _word_gradients(self) -> tuple[Tensor, Tensor]:
@@ -278,12 +292,11 @@ class Saliency:
         """
         if isinstance(measure, Explainer):
             if measure not in self._of_explainers:
-                self._of_explainers[measure] = _checked(measure, self.classified)
+                self._of_explainers[measure] = self._timed(measure.name, lambda: _checked(measure, self.classified))
             return self._of_explainers[measure]
         if measure in self.explanations:
             return self.explanations[measure].of(self.classified)
-        values: Tensor = getattr(self, measure)
-        return values
+        return self._timed(measure, lambda: getattr(self, measure))
 
     def magnitude(self, measure: str | Explainer) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.
@@ -293,7 +306,8 @@ class Saliency:
         Args:
             measure: Name of the measure, `file:PATH`, or an object.
         """
-        return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
+        signed = self.signed(measure)
+        return self.leave_one_out_tvd if measure == "leave_one_out" else signed.abs()
 
     def rankings(self, ranking: str | Explainer, draws: int) -> Tensor:
         """Return sort keys that rank the positions, `[orders, batch, positions]`; the highest key comes first.
@@ -305,10 +319,19 @@ class Saliency:
             draws: Number of orders of `random`; every other ranking has one order.
         """
         if ranking == "random":
-            values = self.classified.noise("ranking", draws)
+            values = self._timed(ranking, lambda: self.classified.noise("ranking", draws))
+        elif ranking == "attention":
+            values = self._timed(ranking, lambda: self.classified.attention)[None]
         else:
-            values = (self.classified.attention if ranking == "attention" else self.signed(ranking))[None]
+            values = self.signed(ranking)[None]
         return values.masked_fill(~self.classified.mask, -torch.inf)
+
+
+def _now(device: torch.device) -> float:
+    """Return the time in seconds when the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tensor) -> Tensor:
@@ -347,6 +370,13 @@ def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
     return scores
 
 
+def name_of(ranking: str | Explainer) -> str:
+    """Return the name of a ranking in columns and scores: of a file its name without the ending."""
+    if isinstance(ranking, Explainer):
+        return ranking.name
+    return Path(ranking.removeprefix(FILE)).stem if ranking.startswith(FILE) else ranking
+
+
 def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequence[str] = KNOWN) -> tuple[str, ...]:
     """Return the names of some rankings in columns and scores: of a file its name without the ending.
 
@@ -367,7 +397,7 @@ def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequen
                 f"{test}: {name!r} is no ranking{near(name, known)}. There are {', '.join(known)}, "
                 f"{FILE}PATH for scores from a file, and {{class_path: …}} for a class of your own."
             )
-        names.append(Path(name.removeprefix(FILE)).stem if of == "file" else name)
+        names.append(name_of(ranking))
         if of and names[-1] in KNOWN:
             raise UserError(f"{test}: the {of} {names[-1]} has the name of a ranking. Rename the {of}.")
     check_names(test, names)

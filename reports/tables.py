@@ -255,6 +255,7 @@ def zeros_in_words(number: int) -> str:
 
 MISSING = "--"
 LATEX_ROWS, LATEX_COLUMNS = 60, 16  # the largest table that fits on a page; larger ones have no LaTeX file
+LATEX_WIDTH = 120  # characters of a line of print; in wider tables headings are stacked and intervals below numbers
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
@@ -262,7 +263,7 @@ _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endas
 _TEXT |= {"<": "less", ">": "greater", "|": "bar", '"': "quotedbl"}
 # Signs in names and labels of this application that pdflatex does not know.
 _MATH = {"→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "×": "times", "≤": "leq", "≥": "geq"}
-_MATH |= {"α": "alpha", "Δ": "Delta"}
+_MATH |= {"α": "alpha", "Δ": "Delta", "↑": "uparrow", "↓": "downarrow"}
 _SIGNS = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {sign: rf"\text{name}{{}}" for sign, name in _TEXT.items()}
@@ -292,9 +293,10 @@ class Latex:
 def latex_table(table: Table, experiment: str, name: str) -> str | None:
     r"""Format a table as one LaTeX `tabular`, to be included with `\input`; None if it is too large for a page.
 
-    Columns of numbers are right-aligned. Intervals are in the cells of their values. In headings and names
-    of scores, dots and underscores become blanks. Adjacent columns that have the same name before a dot, as
-    `uas` and `uas.sd`, share a heading.
+    Columns of numbers are right-aligned. Intervals are in the cells of their values; in tables wider than
+    `LATEX_WIDTH` characters they stand below them. In headings and names of scores, dots and underscores
+    become blanks. Adjacent columns that have the same name before a dot, as `uas` and `uas.sd`, share a
+    heading.
 
     Args:
         table: Rows and units.
@@ -320,24 +322,31 @@ def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
     if len(cells) > LATEX_COLUMNS:
         return None
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
+    stacked = sum(_width([column, *texts]) for column, texts in cells.items()) > LATEX_WIDTH
     columns = []
     for (column, texts), number in zip(cells.items(), numeric, strict=True):
         write = _signed if number else _words if column == "score" else escape
-        columns.append([write(text) for text in texts])
+        columns.append([_below(write(text)) if stacked and number else write(text) for text in texts])
     head = [
         "% " + " ".join(f"{experiment}: {name}".split()),
         r"% requires \usepackage{booktabs}",
         rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
         r"\toprule",
-        *_head([str(column) for column in cells]),
+        *_head([str(column) for column in cells], stacked),
         r"\midrule",
     ]
     rows = [_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)]
     return Latex(head, rows, [r"\bottomrule", r"\end{tabular}"])
 
 
-def _head(names: Sequence[str]) -> list[str]:
-    """Return the lines of the head, below a line of groups if there are any."""
+def _below(cell: str) -> str:
+    """Put the interval of a number below it, in small print."""
+    value, bracket, interval = cell.partition(" [")
+    return rf"\shortstack[r]{{{value}\\{{\scriptsize [{interval}}}}}" if bracket else cell
+
+
+def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
+    """Return the lines of the head, below a line of groups if there are any; `stacked`, a word below the other."""
     groups: list[tuple[str, list[str]]] = []
     for name in names:
         group, *rest = _DOT.split(name, maxsplit=1)
@@ -345,13 +354,18 @@ def _head(names: Sequence[str]) -> list[str]:
             groups[-1][1].extend(rest)
         else:
             groups.append((group, rest or [""]))
+
+    def head(name: str) -> str:
+        words = _words(name)
+        return rf"\shortstack{{{words}}}".replace(" ", r"\\") if stacked and " " in words else words
+
     if all(len(heads) == 1 for _, heads in groups):
-        return [_row([_words(name) for name in names])]
+        return [_row([head(name) for name in names])]
     above, rules, below, place = [], [], list[str](), 1
     for group, heads in groups:
         alone = len(heads) == 1
         above.append("" if alone else rf"\multicolumn{{{len(heads)}}}{{c}}{{{_words(group)}}}")
-        below += [_words(names[place - 1])] if alone else map(_words, heads)
+        below += [head(names[place - 1])] if alone else map(head, heads)
         rules += [] if alone else [rf"\cmidrule(lr){{{place}-{place + len(heads) - 1}}}"]
         place += len(heads)
     return [_row(above), "".join(rules), _row(below)]

@@ -58,6 +58,7 @@ RUN_BY = {
         *(("test", f"fidelity/{name}.yaml") for name in ("all", "quick")),
         *(("test", f"{name}/fidelity.yaml") for name in ("jain2019", "serrano2019", "tutek2020", "wiegreffe2019")),
     ],
+    "fidelity/test_judge.py": [("test", "judge.yaml")],
     "probes/test_antecedent.py": [
         ("fit" if trained else "test", f"clark2019/coreference{trained}{corpus}.yaml")
         for trained, corpus in product(("", "_attention", "_glove"), ("", "_litbank"))

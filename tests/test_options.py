@@ -20,6 +20,7 @@ from attention import Encoder, EncoderSpec
 from attention.ablation import Ablation
 from attention.specification import Options
 from corpora.conllu import read_treebank
+from corpora.eraser import read_eraser
 from corpora.labelled import read_labelled
 from corpora.shortcuts import Planting
 from datamodules.text import TextSource
@@ -115,6 +116,7 @@ OTHERS: tuple[Callable[..., Any], ...] = (
     Ablation,
     AttentionDrawing,
     read_treebank,
+    read_eraser,
     read_labelled,
 )
 KINDS: tuple[Callable[..., Any], ...] = (*dict.fromkeys(classes()), *OTHERS)

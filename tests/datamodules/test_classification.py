@@ -281,3 +281,38 @@ def test_public_corpora_come_with_their_audit(
     known = cast(dict[str, Any], module.provenance.audit["vectors"])["coverage"]
     assert known == pytest.approx(coverage, abs=5e-4)
     assert audit(module, "train")["unknown_tokens"] == 0
+
+
+QUESTIONS = """paragraph,question,answer,exp_split
+"Mary went home, then out.",where is Mary ?,garden,train
+John is in the hall .,where is John ?,hall,train
+John is in the hall .,where is John ?,hall,dev
+Ann took the milk .,where is Ann ?,kitchen,test
+"""
+OF_QUESTIONS = Columns("paragraph", "answer", "question", split="exp_split")
+
+
+def test_one_file_of_questions_holds_all_splits_and_its_answers_are_the_labels(tmp_path: Path) -> None:
+    path = tmp_path / "babi.csv"
+    path.write_text(QUESTIONS, encoding="utf-8")
+    module = ClassificationDataModule(str(path), columns=OF_QUESTIONS, cache=str(tmp_path / "stores"))
+    module.setup("fit")
+    module.setup("test")
+    assert [module.splits[split].ids for split in ("train", "dev", "test")] == [["2", "3"], ["4"], ["5"]]
+    assert module.labels == ("garden", "hall", "kitchen")  # the last one is not in train
+    assert module.class_counts.tolist() == [1, 1, 0]
+    assert audit(module, "train")["labels"] == {"garden": 1, "hall": 1, "kitchen": 0}
+    assert audit(module, "dev")["also_in_train"] == 1  # though it is the same file
+    assert module.splits["dev"][[0]].segments[0].any()
+    assert not set(module.vocabulary.words) & {"kitchen", "milk"}
+
+
+def test_rows_of_another_split_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "babi.csv"
+    path.write_text(QUESTIONS.replace(",dev", ",valid"), encoding="utf-8")
+    module = ClassificationDataModule(str(path), columns=OF_QUESTIONS, cache=str(tmp_path / "stores"))
+    with pytest.raises(CorpusError, match=rf"^{path}:4: the split \(column 'exp_split'\) is 'valid'\. Write one of"):
+        module.setup("fit")
+    path.write_text("\n".join(QUESTIONS.splitlines()[:3]), encoding="utf-8")
+    with pytest.raises(CorpusError, match="the file holds no text of dev"):
+        module.setup("fit")

@@ -291,3 +291,16 @@ def test_scores_have_their_unit_and_their_interval_where_it_is_known(estimate: E
     printed = cells(scores_table("probe", {"offset.uas": estimate}))
     unit = ["nats"] if estimate.unit == "nats" else []
     assert printed == [["score", "value", *["unit"] * len(unit)], ["offset.uas", expected, *unit]]
+
+
+def test_a_wide_table_has_stacked_headings_and_intervals_below_their_numbers() -> None:
+    names = ["test.naopc ↑", *(f"test.measure_{number} ↓" for number in range(8))]
+    frame = pd.DataFrame({"ranking": ["a"]})
+    for name in names:
+        frame = frame.assign(**{name: [-0.5], f"{name}.low": [-0.75], f"{name}.high": [0.25]})
+    units: dict[str, Unit] = dict.fromkeys(names, "fraction")
+    shown = latex(frame, **units)
+    assert r"\shortstack{naopc\\$\uparrow$} & \shortstack{measure\\0\\$\downarrow$}" in shown[6]
+    assert shown[-3].startswith(r"a & \shortstack[r]{$-50.0$\\{\scriptsize [$-75.0$, 25.0]}} & ")
+    few = latex(frame.iloc[:, :10], **{name: units[name] for name in names[:3]})
+    assert few[-3] == "a" + r" & $-50.0$ [$-75.0$, 25.0]" * 3 + r" \\"

@@ -1,0 +1,125 @@
+"""Reader of the files of ERASER (DeYoung et al. 2020): labelled documents with marked evidence.
+
+A folder holds `train.jsonl`, `val.jsonl` and `test.jsonl`, and the documents: `docs/<docid>`, a file each, or
+`docs.jsonl` with `docid` and `document`. A line of a document is a sentence, and blanks separate its tokens. An
+annotation has `annotation_id`, `classification`, `query`, and `evidences`: groups of pieces of evidence, each with a
+`docid`, `start_token` and `end_token` (exclusive).
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any, Literal
+
+from corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect
+from corpora.lines import numbered_lines
+from results.errors import check_values
+
+COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
+"""Keys of an annotation. The text is that of the documents; `pair: null` leaves out the query."""
+
+
+def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error", "skip"] = "error") -> LabelledTexts:
+    """Read the annotations of one split as labelled texts; the words of all evidence groups are the rationale.
+
+    The text is the document. Several documents, as the premise and the hypothesis of e-SNLI, are joined to one text, in
+    the order of their ids, with hypotheses last. The query, if it is not empty, is the second text of a pair, and has
+    no rationale. Tokens are counted as in the released code (3ae7641); a token with other white space inside becomes
+    several words.
+
+    Args:
+        path: File of the annotations; the documents lie in the same folder.
+        columns: Keys of the annotations.
+        empty: `error` raises an error for an empty document, `skip` skips the annotation.
+
+    Returns:
+        The texts. The audit also has the entry `joined_documents`, the number of texts of several documents.
+
+    Raises:
+        CorpusError: A file is missing, malformed or in another encoding, a document is missing, or evidence lies
+            outside its document; the message names file, line and remedy.
+        UserError: `empty` has a value that is not allowed.
+    """
+    check_values(read_eraser, empty=empty)
+    file = EraserFile(Path(path), columns)
+    read = collect(file, empty=empty)
+    return LabelledTexts(read.texts, {**read.audit, "joined_documents": file.joined})
+
+
+class EraserFile(LabelledFile):
+    """Annotations of one split of ERASER.
+
+    Args:
+        path: File of the annotations.
+        columns: Keys of the annotations.
+
+    Attributes:
+        joined: Number of the texts read so far that join several documents.
+    """
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        super().__init__(path, columns, "jsonl", True)
+        self.joined = 0
+
+    def texts(self, left_out: object = None) -> Iterator[LabelledText]:
+        """Yield the annotations as labelled texts; `left_out` is not used, for every line must be sound."""
+        self.joined = 0
+        for line, values in self._objects():
+            evidence = self._evidence(line, values["text"])
+            names = {str(one["docid"]) for one in evidence} or {str(values.get("id"))}
+            order = sorted(names, key=lambda name: (name.endswith("_hypothesis"), name))
+            self.joined += len(order) > 1
+            words: list[str] = []
+            marked: list[int] = []
+            for name in order:
+                tokens = [token.split() for token in self._document(line, name)]
+                starts = list(accumulate(map(len, tokens), initial=len(words)))
+                for one in evidence:
+                    if str(one["docid"]) == name:
+                        first, end = self._span(line, one, len(tokens))
+                        marked += range(starts[first], starts[end])
+                words += chain.from_iterable(tokens)
+            found = {**values, "text": " ".join(words), "rationale": marked}
+            yield self._text(line, {key: value for key, value in found.items() if key != "pair" or value})
+
+    def _evidence(self, line: int, groups: object) -> list[Mapping[str, Any]]:
+        """Return the pieces of evidence of all groups."""
+        lists = groups if isinstance(groups, list) and all(isinstance(group, list) for group in groups) else [[None]]
+        pieces = list(chain.from_iterable(lists))
+        if not all(isinstance(one, dict) and {"docid", "start_token", "end_token"} <= one.keys() for one in pieces):
+            wrong = f"the {self.named('text')} is not a list of lists of objects with docid, start_token and end_token"
+            raise self._error(line, wrong, "Check that it is a file of ERASER")
+        return pieces
+
+    def _span(self, line: int, piece: Mapping[str, Any], tokens: int) -> tuple[int, int]:
+        first, end = piece["start_token"], piece["end_token"]
+        if not (type(first) is int and type(end) is int and 0 <= first < end <= tokens):
+            wrong = (
+                f"evidence has the tokens {first} to {end} of document {piece['docid']!r}, which has {tokens} tokens"
+            )
+            raise self._error(line, wrong, "Count from 0, with the end behind the last token")
+        return first, end
+
+    def _document(self, line: int, name: str) -> list[str]:
+        """Return the tokens of a document."""
+        folder = self.path.parent
+        if self._documents is None:
+            if not (path := folder / "docs" / name).is_file():
+                wrong = f"there is no document {name!r} in {folder / 'docs'}, and no {folder / 'docs.jsonl'}"
+                raise self._error(line, wrong, "Unpack the documents beside the annotations")
+            return [token for _, text in numbered_lines(path) for token in text.strip().split(" ") if token]
+        if name not in self._documents:
+            wrong = f"{folder / 'docs.jsonl'} has no document {name!r}"
+            raise self._error(line, wrong, "Unpack the documents that belong to the annotations")
+        # The released code counts the empty tokens of these documents, and not those of the files in docs/.
+        return [token for text in self._documents[name].split("\n") for token in text.strip().split(" ")]
+
+    @cached_property
+    def _documents(self) -> dict[str, str] | None:
+        """Documents of `docs.jsonl`; None if there is no such file."""
+        path = self.path.parent / "docs.jsonl"
+        if not path.is_file():
+            return None
+        lines = LabelledFile(path, Columns("document", None, id="docid"), "jsonl", True)._objects()
+        return {str(values["id"]): str(values["text"]) for _, values in lines}
