@@ -334,7 +334,8 @@ def train_chains(chains: Sequence[Chain]) -> list[Best]:
     """
     if not chains:
         return []
-    percents, trained = chains[0].percents, []
+    percents = chains[0].percents
+    trained: list[Best] = []
     whole = {chain.recipe: chain for chain in reversed(chains)}
     rounds = [
         [(chain, at) for chain in chains for at in percents[1:-1] if not chain.recursive or at == percents[1]],
