@@ -20,7 +20,7 @@ from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import KNOWN, Saliency, check_rankings
 from metrics.bootstrap import mean
 from processes.progress import Progress
-from results import Figure, Floats, HeatMap, Table
+from results import Figure, Floats, HeatMap, Table, Unit
 from results.errors import UserError, check_numbers, check_values
 from training import gathered
 
@@ -235,7 +235,7 @@ class Effects(FidelityTest):
         drawn = classified.noise("effects shuffle", self.draws * self.removals).amin(-1)
         order = drawn.view(self.draws, self.removals, -1).argsort(1).transpose(1, 2)
         together = torch.cat([effects[None], effects.expand(order.shape).gather(2, order)])
-        found = {}
+        found: dict[str, tuple[Floats, ...]] = {}
         for quantity in self.quantities:
             design = predicted_effects(features_of(Saliency(classified), quantity), classified.words & ~kept)
             lds = rank_correlations(design, effects)
@@ -314,7 +314,7 @@ class Effects(FidelityTest):
             rows.append(row | {"undefined": drops.count() - lds.count(), "lds": lds.mean(), "topk_drop": drops.mean()})
         tables = {self.name: Table(pd.DataFrame(rows), {"lds": "fraction", "topk_drop": "nats"})}
         if weights := [row for result in results for row in self._rows(result.name)]:
-            units = {"weight": "nats", "contribution": "nats", "lds": "fraction"}
+            units: dict[str, Unit] = {"weight": "nats", "contribution": "nats", "lds": "fraction"}
             tables[f"{self.name}.weights"] = Table(pd.DataFrame(weights), units)
         return tables
 

@@ -19,6 +19,7 @@ from fidelity import EffectProbe, Effects
 from fidelity import effects as module
 from fidelity.classified import ClassifiedBatch, classify, select_texts
 from fidelity.effects import LEARNED, RANKINGS, log_odds, rank_correlations
+from fidelity.saliency import Saliency
 from models.text_model import Level, Output
 from processes.ranks import Ranks
 from results import HeatMap, UserError
@@ -68,7 +69,7 @@ def stacked(batches: int = 5, heads: int = 7) -> list[tuple[Tensor, Tensor]]:
 
 def probe_of(batches: Sequence[tuple[Tensor, Tensor]]) -> EffectProbe:
     gram, cross = (sum(parts) for parts in zip(*(EffectProbe.equations(*batch) for batch in batches), strict=True))
-    return EffectProbe.fit(gram, cross)  # type: ignore[arg-type]
+    return EffectProbe.fit(gram, cross)
 
 
 def test_the_closed_form_is_least_squares_with_an_intercept_for_each_text() -> None:
@@ -117,13 +118,17 @@ def test_measurements_are_those_of_loops(kind: Kind) -> None:
                 *((weights, found.weights) for weights in probes["attention"].weights[1:]),
             )
         ]
-        by_ranking = {"learned": learned[:1], "learned_norms": learned[1:2], "learned_shuffled": learned[2:]}
+        by_ranking: dict[str, list[dict[int, float]]] = {
+            "learned": learned[:1],
+            "learned_norms": learned[1:2],
+            "learned_shuffled": learned[2:],
+        }
         for name in RANKINGS[4:]:
             orders = saliency.rankings(name, 3)[:, row]
             by_ranking[name] = [{one: float(order[one]) for one in places} for order in orders]
-        for name, orders in by_ranking.items():
+        for name, every in by_ranking.items():
             rhos, drops = [], []
-            for scores in orders:
+            for scores in every:
                 sums = [sum(scores[one] for one in places if not kept[draw, row, one]) for draw in range(12)]
                 # As many digits as the tolerance of ties leaves.
                 rhos.append(spearmanr(np.round(sums, 9), np.round(effects, 6)).statistic)
@@ -262,7 +267,7 @@ def test_learned_scores_cost_no_further_pass(kind: Kind) -> None:
     own = checkpoint(kind)
     hook = own.model.register_forward_hook(lambda model, given, output: read.append(len(given[0].index)))
     try:
-        found, saliency = classified(kind), module.Saliency(classified(kind))
+        found, saliency = classified(kind), Saliency(classified(kind))
         assert sum(read) == 2 * len(TEXTS)  # one pass each
         for ranking in LEARNED:
             test._scores(ranking, found, saliency)
@@ -291,7 +296,7 @@ def test_two_devices_fit_what_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     train, own = Texts(tiny.texts("transformer"), single=True), [checkpoint("transformer")]
     for rank in range(2):
         test = Effects(draws=2)
-        monkeypatch.setattr(module, "gathered", lambda found: parts.extend(found) or found)
+        monkeypatch.setattr(module, "gathered", lambda found: [parts.append(one) or one for one in found])  # type: ignore[func-returns-value]
         test.begin(own, data_of(train, Ranks(rank, 2)), CPU, 0)
     assert len(parts) == len(TEXTS)
     monkeypatch.setattr(module, "gathered", lambda found: parts)
