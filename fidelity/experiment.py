@@ -28,7 +28,7 @@ from fidelity.comparison import (
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.judge import Judged, judge_tables
-from fidelity.saliency import PLANTED, Explainer, Saliency, name_of
+from fidelity.saliency import PLANTED, Explainer, Saliency, is_ranking, name_of
 from metrics.bootstrap import Statistic, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
@@ -368,7 +368,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
                 for ranking, seconds in saliency.seconds.items()
             ]
             highlights = {name: colours for one in measured.values() for name, colours in one.highlights.items()}
-            rankings = [ranking for test in self.tests for ranking in test.rankings]
+            rankings = [one for test in self.tests for one in test.rankings if is_ranking(one)]
             self._examples += examples_of(classified, saliency, highlights, self._chosen, rankings)
         return columns
 

@@ -370,6 +370,11 @@ def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
     return scores
 
 
+def is_ranking(name: str | Explainer) -> bool:
+    """Return True for what `Saliency` ranks words by; some tests have further rankings of their own."""
+    return isinstance(name, Explainer) or name.startswith(FILE) or name in KNOWN
+
+
 def name_of(ranking: str | Explainer) -> str:
     """Return the name of a ranking in columns and scores: of a file its name without the ending."""
     if isinstance(ranking, Explainer):
