@@ -588,8 +588,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             )
         held = ", ".join(f"{len(self.splits[split]):,} {split} texts" for split in wanted)
         kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
-        known = f"{kinds}, a vocabulary of {len(self.vocabulary):,} tokens"
-        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {known}.")
+        tokens = f"a vocabulary of {len(self.vocabulary):,} tokens"
+        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {kinds}, {tokens}.")
 
     def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:
         """Plant shortcuts in a split, tokenize it, number its tokens, and audit it."""

@@ -17,7 +17,7 @@ from fidelity.classified import ClassifiedBatch, Removal, classify
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import KNOWN, Saliency, check_rankings
+from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings
 from metrics.bootstrap import mean
 from processes.progress import Progress
 from results import Figure, Floats, HeatMap, Table, Unit
@@ -164,7 +164,7 @@ class Effects(FidelityTest):
 
     def __init__(
         self,
-        rankings: Sequence[str] = RANKINGS,
+        rankings: Sequence[str | Explainer] = RANKINGS,
         texts: int = 1000,
         removals: int = 32,
         keep: float = 0.5,
@@ -277,7 +277,7 @@ class Effects(FidelityTest):
                 numbers[f"{name}.{column}"] = of_orders.mean(0)
         return Measurements(numbers)
 
-    def _scores(self, ranking: str, classified: ClassifiedBatch, saliency: Saliency) -> Tensor:
+    def _scores(self, ranking: str | Explainer, classified: ClassifiedBatch, saliency: Saliency) -> Tensor:
         """Return the scores of the positions under a ranking, `[orders, batch, positions]`."""
         if ranking not in LEARNED:
             return saliency.rankings(ranking, self.draws)

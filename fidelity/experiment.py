@@ -409,7 +409,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
         """Return the seconds that a ranking takes for a text, by variant and ranking."""
         columns = ["variant", "ranking", "seconds", "texts"]
         sums = pd.DataFrame(gathered(self._seconds), columns=columns).groupby(columns[:2]).sum()
-        return (sums["seconds"] / sums["texts"]).to_dict()  # type: ignore[no-any-return]
+        means: dict[tuple[str, str], float] = (sums["seconds"] / sums["texts"]).to_dict()  # type: ignore[assignment]
+        return means
 
     def _is_asked(self, score: str) -> bool:
         """Return True if a score is the classifier's own, or answers the question of its test."""
@@ -453,7 +454,7 @@ def examples_of(
     saliency: Saliency,
     highlights: Mapping[str, Tensor],
     chosen: Collection[int],
-    rankings: Sequence[str] = (),
+    rankings: Sequence[str | Explainer] = (),
 ) -> list[Example]:
     """Return the texts of a batch that belong on the example page, with the decision and the values of their tokens.
 
@@ -466,10 +467,13 @@ def examples_of(
     """
     if not set(chosen).intersection(classified.batch.index.tolist()):
         return []
-    shown = dict.fromkeys(("attention", "input_x_gradient", *rankings))
+    shown: dict[str | Explainer, None] = dict.fromkeys(("attention", "input_x_gradient", *rankings))
     keys = {name_of(one): saliency.rankings(one, 1)[0] for one in shown}
-    rows = {name: values.masked_fill(~classified.mask, 0) for name, values in keys.items()} | highlights
-    tokens = {name: to_tokens(values.detach(), classified.token_to_position) for name, values in rows.items()}
+    rows = {name: values.masked_fill(~classified.mask, 0) for name, values in keys.items()}
+    tokens = {
+        name: to_tokens(values.detach(), classified.token_to_position)
+        for name, values in {**rows, **highlights}.items()
+    }
     found = []
     for place, text in enumerate(classified.batch.index.tolist()):
         if text in chosen:

@@ -69,6 +69,7 @@ class Roar(FidelityTest):
 
     name = "roar"
     headline = (".racu",)
+    rankings: tuple[str, ...] = ()  # names alone: files and objects rank the words of test
 
     def __init__(
         self,
@@ -169,7 +170,8 @@ class Roar(FidelityTest):
     def _racu(self, values: Floats, weights: Floats) -> Floats:
         """RACU of each draw; the columns are those of random words, then those of the ranking."""
         accuracies = ratio(weights @ values, weights.sum(axis=1, keepdims=True))
-        return relative_area(*np.split(accuracies, 2, axis=1), self.percents)
+        random, ranking = np.split(accuracies, 2, axis=1)
+        return relative_area(random, ranking, self.percents)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the tables `roar` and `roar.racu`.
@@ -241,8 +243,8 @@ def relative_area(random: Floats, ranking: Floats, percents: Sequence[float]) ->
     Returns:
         Areas `[...]`; nan if the accuracy with random words encloses no area.
     """
-    between = np.trapezoid(random - ranking, percents, axis=-1)
-    possible = np.trapezoid(random - random[..., -1:], percents, axis=-1)
+    between = np.asarray(np.trapezoid(random - ranking, percents, axis=-1))
+    possible = np.asarray(np.trapezoid(random - random[..., -1:], percents, axis=-1))
     return np.clip(ratio(between, possible), -1, 1)
 
 
@@ -402,6 +404,7 @@ def rank_words(
             saliency, own = Saliency(classified), classified.batch
             measured = ranking not in (RANDOM, "attention")
             keys = saliency.magnitude(ranking) if measured else saliency.rankings(ranking, 1)[0]
+            assert data.vocabulary.mask is not None
             keys = keys.masked_fill(own.tokens == data.vocabulary.mask, torch.inf)
             keys = keys.masked_fill(~classified.words, -torch.inf)
             ranks = keys.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)

@@ -15,9 +15,9 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
 from metrics.bootstrap import TIE, pooled, ratio, resample
-from results import Floats, Table
+from results import Floats, Table, Unit
 from results.errors import UserError, check_numbers, check_values
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Shortcut(FidelityTest):
     name = "shortcut"
     headline = (".precision_at_k", ".learnt")
 
-    def __init__(self, rankings: Sequence[str] = RANKINGS, draws: int = 5) -> None:
+    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5) -> None:
         check_values(self, rankings=rankings)
         self.names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
@@ -150,7 +150,7 @@ class Shortcut(FidelityTest):
         if not rows:
             return {}
         shown = (*(["variant"] if len(variants) > 1 else []), "metric", "tau", "reachable", "first", "best")
-        units = dict.fromkeys(("tau", "reachable", "first"), "fraction")
+        units: dict[str, Unit] = dict.fromkeys(("tau", "reachable", "first"), "fraction")
         return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, answer=shown)}
 
     def audit(self) -> Mapping[str, object]:
@@ -165,7 +165,7 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
         results: Results of checkpoints that differ only in the seed.
         rankings: Names of the rankings with a precision at k.
     """
-    for metric, columns in metric_columns(list(results[0].values), rankings).items():
+    for metric, columns in metric_columns(list(map(str, results[0].values)), rankings).items():
         sign = next((sign for pattern, sign in BETTER.items() if fnmatchcase(metric, pattern)), 0)
         if not sign or len(columns) < 2:
             continue

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, to_tokens
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
 from results.errors import check_numbers, check_values
 
 AMOUNTS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -50,7 +50,7 @@ class SoftRationale(FidelityTest):
     name = "soft"
     headline = (".equal_sufficiency", ".equal_comprehensiveness")
 
-    def __init__(self, rankings: Sequence[str] = RANKINGS, draws: int = 1) -> None:
+    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 1) -> None:
         check_values(self, rankings=rankings)
         self.names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
