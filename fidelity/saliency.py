@@ -403,7 +403,7 @@ def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequen
                 f"{FILE}PATH for scores from a file, and {{class_path: …}} for a class of your own."
             )
         names.append(name_of(ranking))
-        if of and names[-1] in KNOWN:
+        if of and names[-1] in (*KNOWN, *known):
             raise UserError(f"{test}: the {of} {names[-1]} has the name of a ranking. Rename the {of}.")
     check_names(test, names)
     return tuple(names)

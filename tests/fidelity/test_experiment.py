@@ -154,7 +154,8 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
         config = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
         named[name] = {test["class_path"] for test in config["model"]["init_args"]["tests"]}
     every = {one.__name__ for one in vars(fidelity).values() if isinstance(one, type) and issubclass(one, FidelityTest)}
-    assert named["fidelity/all"] == every - {"FidelityTest"}
+    # They take hours, or other data: configs/madsen2022/roar.yaml and configs/bastings2022/shortcuts.yaml.
+    assert named["fidelity/all"] == every - {"FidelityTest", "Roar", "Shortcut"}
     begin = {name: inspect.getsource(getattr(fidelity, name).begin) for name in named["fidelity/all"]}
     trains = {name for name, text in begin.items() if "share(" in text or 'splits["train"]' in text}
     assert named["fidelity/all"] - named["fidelity/quick"] == trains
