@@ -110,10 +110,11 @@ def test_each_label_has_a_word_of_its_own() -> None:
 @pytest.mark.parametrize("where", ["text", "pair"])
 def test_a_word_of_the_corpus_that_is_spelled_like_a_planted_one_is_refused(where: str) -> None:
     read = texts(3)
-    wrong = replace(read.texts[1], **{where: "so OneA, again"})
+    wrong = replace(read.texts[1], **{where: "so OneA, again"})  # type: ignore[arg-type]
     with pytest.raises(CorpusError, match=r"^a\.tsv:3: the word 'OneA' is spelled like a planted word\. Replace it"):
         Planting().plant(PATH, replace(read, texts=(read.texts[0], wrong)), "train", THREE)
-    fine = replace(read.texts[1], **{where: "oneab contexta"})  # the kind has no context word
+    # The kind has no context word.
+    fine = replace(read.texts[1], **{where: "oneab contexta"})  # type: ignore[arg-type]
     Planting().plant(PATH, replace(read, texts=(fine,)), "train", THREE)
 
 

@@ -15,8 +15,8 @@ from tests.models.corpora import write_texts
 
 def planted(folder: Path, kind: Any = "token", corpus: str = "", **options: Any) -> ClassificationDataModule:  # noqa: ANN401
     rule = Planting(kind, options.pop("share", 0.5), options.pop("seed", 0))
-    made = {"corpus": corpus or write_texts(folder), "positive": "good", "cache": str(folder / "c"), "shortcut": rule}
-    return ClassificationDataModule(**made | options)
+    made: dict[str, Any] = {"positive": "good", "cache": str(folder / "c"), "shortcut": rule}
+    return ClassificationDataModule(corpus or write_texts(folder), **made | options)
 
 
 def marked(data: ClassificationDataModule, split: Split, item: int) -> list[str]:
@@ -63,7 +63,7 @@ def test_what_is_planted_identifies_the_data(tmp_path: Path) -> None:
     identities: list[str] = []
     files: list[Any] = []
     for options in ({}, {"seed": 1}, {"kind": "pair"}, {"share": 0.4}, {"shortcut": None}):
-        data = planted(tmp_path, corpus=corpus, **options)  # type: ignore[arg-type]
+        data = planted(tmp_path, corpus=corpus, **options)
         data.setup("test")
         identities.append(repr(data.identity))
         files.append(data.provenance.data["test"])

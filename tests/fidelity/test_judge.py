@@ -9,7 +9,7 @@ import pytest
 from fidelity import Correlation, Rationale, SetErasure
 from fidelity.comparison import CheckpointResult
 from fidelity.judge import SECONDS, Judged, judge_tables
-from fidelity.saliency import Saliency
+from fidelity.saliency import Saliency, name_of
 from metrics.bootstrap import mean, resample, resamples
 from results import Estimate
 from tests.fidelity.test_experiment import run_over
@@ -35,7 +35,7 @@ def result(variant: str, seed: int) -> CheckpointResult:
     frame["rationale.attention.aopc"] = 0.5  # without a direction
     frame["soft.attention.only"] = np.arange(TEXTS, dtype=float)
     frame["soft.other.only"] = 0.0  # of no ranking
-    scores = {name: resample(mean, frame[[name]], "fraction") for name in frame}
+    scores = {name: resample(mean, frame[[name]], "fraction") for name in map(str, frame)}
     nowhere = Estimate(np.nan, np.nan, np.nan, unit="fraction", draws=np.full(1000, np.nan))
     scores |= {f"rationale.{ranking}.auprc": nowhere for ranking in RANKINGS}
     return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
@@ -55,20 +55,21 @@ def slow(variant: str, ranking: str, measure: str) -> tuple[float, np.ndarray]:
 
 
 def slow_p(apart: np.ndarray) -> float:
-    return min(1.0, 2 * (1 + min((apart <= 0).sum(), (apart >= 0).sum())) / (1 + len(apart)))
+    return min(1.0, 2 * (1 + int(min((apart <= 0).sum(), (apart >= 0).sum()))) / (1 + len(apart)))
 
 
 def test_every_ranking_of_every_variant_has_a_row_and_every_measure_a_column_with_its_direction() -> None:
     table = judge_tables(RESULTS, JUDGED, MAIN, {("base", "attention"): 0.25})["judge"]
     columns = ["soft.only", "rationale.sufficiency ↓", "rationale.naopc ↑"]
     counts = ["better than random", "worse than random"]
-    assert [name for name in table.frame if not name.endswith((".low", ".high"))] == [
+    assert [name for name in map(str, table.frame) if not name.endswith((".low", ".high"))] == [
         "variant", "ranking", *columns, *counts, SECONDS,
     ]  # fmt: skip
     assert list(table.answer) == ["variant", "ranking", "rationale.naopc ↑", counts[0]]
     rows = table.frame.set_index(["variant", "ranking"])
     assert list(rows.index) == [(variant, ranking) for variant in ("base", "tying") for ranking in RANKINGS]
-    for (variant, ranking), row in rows.iterrows():
+    for row in table.frame.to_dict("records"):
+        variant, ranking = row["variant"], row["ranking"]
         for measure, column in (("sufficiency", columns[1]), ("naopc", columns[2])):
             value, draws = slow(variant, ranking, measure)
             assert row[column] == pytest.approx(value)
@@ -76,14 +77,15 @@ def test_every_ranking_of_every_variant_has_a_row_and_every_measure_a_column_wit
         assert (row["soft.only"] == 19.5) == (ranking == "attention")
     assert rows[SECONDS].dropna().to_dict() == {("base", "attention"): 0.25}
     # More is better on one measure and worse on the other: a sure difference is once the one, once the other.
-    assert rows.loc[("base", "file.v2"), counts].tolist() == [1, 1]
+    assert list(rows.loc[("base", "file.v2"), counts]) == [1, 1]
     assert rows.loc["base"].loc["random", counts].isna().all()
 
 
 def test_differences_to_random_are_corrected_over_the_rankings_of_the_variant() -> None:
     table = judge_tables(RESULTS, JUDGED, MAIN, {})["judge_random"].frame
     assert len(table) == 2 * 2 * 2
-    for (variant, measure), rows in table.groupby(["variant", "measure"]):
+    for key, rows in table.groupby(["variant", "measure"]):
+        variant, measure = map(str, key)
         own = measure.split(".")[1].split(" ")[0]
         value, draws = slow(variant, "random", own)
         ps = []
@@ -109,7 +111,7 @@ def test_one_variant_has_no_column_and_without_rankings_there_is_no_table() -> N
 def test_directions_name_measures_that_there_are() -> None:
     for test in (Rationale(), SetErasure(), Correlation()):
         scores = [f"{test.name}.{name}" for name in test.scores(2, 1)]
-        judged = Judged(test.name, test.rankings, test.directions)
+        judged = Judged(test.name, tuple(map(name_of, test.rankings)), test.directions)
         missing = set(test.directions) - {name.rpartition(".")[2] for name, _ in judged.measures(scores)}
         assert missing <= {"aopc", "naopc", "naopc_ascending"}  # with `every_length`
 
@@ -146,7 +148,7 @@ def test_the_config_judges_every_ranking_on_one_page(
         for column, name in (("rationale.naopc ↑", "naopc"), ("rationale.sufficiency ↓", "sufficiency")):
             assert row[column] == pytest.approx(scores[f"{prefix}rationale.{row['ranking']}.{name}"])
         assert row[SECONDS] >= 0
-    assert not [name for name in table if "auprc" in name]  # no words are marked
+    assert not [name for name in map(str, table) if "auprc" in name]  # no words are marked
     assert r"naopc\\$\uparrow$" in (run / found["latex"]["judge"]).read_text(encoding="utf-8")
     shown = pd.read_csv(run / found["figure_data"]["examples"])
     rankings = table["ranking"].unique()

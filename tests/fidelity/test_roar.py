@@ -281,9 +281,9 @@ def test_scores_tables_and_figure_are_of_the_columns(test: Roar, checkpoints: Ch
     tables = test.tables(results)
     areas = []
     for result in results:
-        values = result.columns("roar").mean()
-        curves = [[values[f"{name}.correct_{percent}"] for percent in PERCENTS] for name in OPTIONS["rankings"]]
-        areas.append(racu(*curves, PERCENTS))
+        means = result.columns("roar").mean()
+        random, ranked = ([means[f"{name}.correct_{percent}"] for percent in PERCENTS] for name in OPTIONS["rankings"])
+        areas.append(racu(random, ranked, PERCENTS))
         assert result.scores["roar.input_x_gradient.racu"].value == pytest.approx(areas[-1])
     frame = tables["roar.racu"].frame
     assert frame["ranking"].tolist() == ["input_x_gradient"]
@@ -296,7 +296,9 @@ def test_scores_tables_and_figure_are_of_the_columns(test: Roar, checkpoints: Ch
     for name in OPTIONS["rankings"]:
         column = [np.mean([r.columns("roar")[f"{name}.correct_{p}"].mean() for r in results]) for p in PERCENTS]
         assert table[table["ranking"] == name]["accuracy"].tolist() == pytest.approx(column)
-        assert figure.lines[name] == (list(map(float, PERCENTS)), pytest.approx(column))
+        x, y = figure.lines[name]
+        assert x == list(map(float, PERCENTS))
+        assert y == pytest.approx(column)
     # Share 0 is the checkpoint itself, and without words all rankings are the same.
     for result, checkpoint in zip(results, checkpoints, strict=False):
         values, texts = result.columns("roar"), data.splits["test"]
@@ -323,9 +325,9 @@ def test_hierarchical_classifiers_are_left_out_and_counted(data: Data) -> None:
 def test_a_recipe_without_options_is_the_checkpoint_s(checkpoints: Checkpoints, data: Data) -> None:
     stop = {"class_path": "EarlyStopping", "init_args": {"patience": 4}}
 
-    def recipe(trainer: object, **options: int) -> tuple[int, int]:
+    def recipe(trainer: object, max_epochs: int | None = None, patience: int | None = None) -> tuple[int, int]:
         checkpoint = replace(checkpoints[0], config={**checkpoints[0].config, "trainer": trainer})
-        found = Roar(**options)._recipe(checkpoint, data, CPU, 0)
+        found = Roar(max_epochs=max_epochs, patience=patience)._recipe(checkpoint, data, CPU, 0)
         return found.max_epochs, found.patience
 
     assert recipe({"max_epochs": 9, "callbacks": [stop]}) == (9, 4)

@@ -188,6 +188,7 @@ def test_rollout_is_the_product_of_eager_attention_of_all_layers() -> None:
     model = found.checkpoint.model
     assert isinstance(model, TransformerClassifier)
     name = model.classifier.model.config.name_or_path
+    assert name is not None
     eager = AutoModelForSequenceClassification.from_pretrained(name, attn_implementation="eager").double().eval()
     rolled = saliency_of(found).rollout
     for row, length in enumerate(found.batch.lengths.tolist()):

@@ -212,7 +212,7 @@ def test_adversaries_of_sparse_attention_say_how_much_is_beyond_its_words(data: 
     values = result.columns("consistent_adversary")
     table = test.tables([result])["consistent_adversary"].frame.set_index("strength")
     assert values["outside_itself"].max() == 0
-    assert 0 < values["outside_0.03"].mean() == pytest.approx(table.loc[0.03, "outside"])
+    assert 0 < values["outside_0.03"].mean() == pytest.approx(table["outside"].loc[0.03])
     assert values[["jsd_0", "jsd_0.03", "tvd_0", "tvd_0.03"]].to_numpy().max() <= 1
     assert math.isfinite(result.scores["consistent_adversary.area"].value)
 

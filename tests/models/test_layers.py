@@ -285,7 +285,7 @@ def test_a_learned_alpha_has_the_gradient_of_finite_differences() -> None:
     sums = []
     for step in (1e-5, -2e-5):
         with torch.no_grad():
-            learned.exponent += step
+            learned.exponent.add_(step)
             sums.append(float((learned.normalise(scores) * direction).sum()))
     assert float(slope) == pytest.approx((sums[0] - sums[1]) / 2e-5, rel=1e-5)
 
