@@ -13,6 +13,7 @@ from torch import Tensor
 from datamodules import TextBatch
 from datamodules.tokenization import Vocabulary
 from fidelity.checkpoints import Checkpoint
+from models import TransformerClassifier
 from models.text_model import SENTENCE, Level, Output
 from results.errors import UserError
 
@@ -332,7 +333,8 @@ def classify(
     Args:
         checkpoint: The classifier.
         batch: The texts.
-        level: Level of attention to test; None for the default of `levels_of`.
+        level: Level of attention to test; None for the default of `levels_of`. It does not matter for a transformer,
+            whose levels are the chosen heads (`TransformerClassifier.expose`).
         seed: Seed of all random numbers of the tests.
         vocabulary: Vocabulary of the texts.
 
@@ -341,7 +343,7 @@ def classify(
     """
     with torch.no_grad():
         output: Output = checkpoint.model(batch)
-    names = levels_of(output, level)
+    names = levels_of(output, None if isinstance(checkpoint.model, TransformerClassifier) else level)
     positions = token_to_position(batch, names[0])
     # More than one position: the highest is not the lowest.
     several = positions.max(1).values > torch.where(positions < 0, positions.size(1), positions).min(1).values

@@ -32,7 +32,6 @@ from fidelity.saliency import PLANTED, Explainer, Saliency, is_ranking, name_of
 from metrics.bootstrap import Statistic, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
-from models import TransformerClassifier
 from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from results.errors import UserError, check_numbers, counted
@@ -347,9 +346,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     def _measure(self, checkpoint: Checkpoint, batch: TextBatch) -> dict[str, Tensor]:
         """Return all columns of a batch under a checkpoint, each `[batch]`; keep the example texts in it."""
-        # The levels of a transformer are the chosen heads.
-        level = None if isinstance(checkpoint.model, TransformerClassifier) else self.level
-        output, classified = classify(checkpoint, batch, level, seed=self.seed, vocabulary=self.data.vocabulary)
+        output, classified = classify(checkpoint, batch, self.level, seed=self.seed, vocabulary=self.data.vocabulary)
         predicted = output.logits.argmax(-1)
         own = (batch.labels, predicted, batch.words.sum(1), predicted == batch.labels)
         columns = {name: column.double() for name, column in zip(OWN, own, strict=True)}

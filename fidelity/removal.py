@@ -193,11 +193,11 @@ def chosen_width(samples: Sequence[ClassifiedBatch], removal: Removal) -> int:
     the next two steps, or else the last.
 
     Args:
-        samples: Some texts under each of the classifiers.
+        samples: Some texts under each of the classifiers; without any, the width is the last.
         removal: What becomes of removed words.
     """
     distances: list[float] = []
-    for width in WIDTHS:
+    for width in WIDTHS if samples else ():
         bounds = [search_bounds(one, [width] * len(one.words), removal) for one in samples]
         distances.append(float(torch.cat([high - low for low, high in bounds]).mean()))
         steps = [after - before <= CHANGE * after for before, after in pairwise(distances[-3:])]
