@@ -55,7 +55,7 @@ class Roar(FidelityTest):
 
     At share 0 the model is the checkpoint itself. At share 1 only lengths are left, and the model is the same for
     all rankings. Hierarchical classifiers are left out, because their attention over words has one distribution for
-    each sentence. Trainings are kept in `roar/` of the datamodule's cache, each by itself.
+    each sentence, and so are models from files of transformers, whose training is not known. Trainings are kept in `roar/` of the datamodule's cache, each by itself.
 
     Args:
         rankings: Rankings of the words, each once. RACU needs `random` among them; without it there are only the
@@ -107,7 +107,7 @@ class Roar(FidelityTest):
                 "roar replaces words by the mask token, but the tokenizer of the data has none. Remove roar from "
                 "--model.init_args.tests, or test classifiers with another tokenizer."
             )
-        flat = [one for one in checkpoints if not isinstance(one.model, HierarchicalClassifier)]
+        flat = [one for one in checkpoints if one.has_recipe and not isinstance(one.model, HierarchicalClassifier)]
         recipes = [self._recipe(checkpoint, data, device, seed) for checkpoint in flat]
         anew = {ranking: self.recursive and ranking != RANDOM for ranking in self.rankings}
         chains = [
@@ -222,8 +222,9 @@ class Roar(FidelityTest):
         """Return four counts.
 
         They are `trainings`, over all checkpoints, without repetition; `cut_off`, the trainings that were ended by the
-        largest number of epochs; `checkpoints_left_out`, the hierarchical classifiers; and `short_texts`, the texts of
-        train, dev and test with fewer than two words, which are whole at every share below 1.
+        largest number of epochs; `checkpoints_left_out`, the hierarchical classifiers and the models from files of
+        transformers; and `short_texts`, the texts of train, dev and test with fewer than two words, which are whole at
+        every share below 1.
         """
         return dict(self._counts)
 

@@ -19,8 +19,10 @@ from attention import EncoderSpec, resolve
 from attention.encoder import offline
 from corpora.labelled import Columns
 from datamodules import ClassificationDataModule, TextBatch
+from fidelity import Effects, Rationale, Roar
 from fidelity.checkpoints import Checkpoint, files_of, load, read
 from fidelity.classified import ClassifiedBatch, classify
+from fidelity.removal import WIDTHS, EveryLength
 from fidelity.saliency import Saliency
 from models.export import main as export
 from results.errors import UserError
@@ -204,6 +206,30 @@ def classified_by(checkpoint: Checkpoint, data: ClassificationDataModule, batch:
     found = classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)[1]
     assert found is not None
     return found
+
+
+def test_tests_that_prepare_read_the_heads_of_the_level(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path
+) -> None:
+    data, cpu = data_of(corpus, folders["bert"], tmp_path), torch.device("cpu")
+    checkpoints = load([folders["bert"]], data, "all")
+    effects, rationale = Effects(("learned",), texts=8, removals=4), Rationale(every_length=EveryLength(exact=3))
+    for test in (effects, rationale):
+        test.level = "all"
+        test.begin(checkpoints, data, cpu, 0)
+    (fitted,) = effects._fitted.values()
+    assert fitted.heads == tuple(f"{layer}-{head}" for layer in (1, 2) for head in (1, 2, 3, 4))
+    assert rationale.audit()["beam"] in WIDTHS
+
+
+def test_roar_leaves_out_a_folder_whose_training_is_not_known(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path
+) -> None:
+    data = data_of(corpus, folders["bert"], tmp_path)
+    test = Roar(("random",), shares=[0, 1], max_epochs=1)
+    test.begin(load([folders["bert"]], data), data, torch.device("cpu"), 0)
+    assert test.audit()["checkpoints_left_out"] == 1
+    assert test.audit()["trainings"] == 0
 
 
 def test_a_checkpoint_of_a_run_takes_the_level_and_keeps_it_untrained(
