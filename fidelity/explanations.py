@@ -212,8 +212,10 @@ def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | N
     if place > 0:
         return None
     owners: list[int | None] = []
-    for piece in spelled:
-        inside = piece and -len(piece) < place < len(letters)
+    for form, piece in zip(pieces, spelled, strict=True):
+        # A blank alone belongs to the word behind it; before the text, "Ġ" is the prompt's.
+        is_blank = "▁" in form or ("Ġ" in form and place > 0)
+        inside = -len(piece) < place < len(letters) if piece else is_blank and 0 <= place < len(letters)
         owners.append(letters[max(place, 0)] if inside else None)
         place += len(piece)
     return owners

@@ -295,7 +295,7 @@ class Saliency:
                 self._of_explainers[measure] = self._timed(measure.name, lambda: _checked(measure, self.classified))
             return self._of_explainers[measure]
         if measure in self.explanations:
-            return self.explanations[measure].of(self.classified)
+            return self._timed(measure, lambda: self.explanations[measure].of(self.classified))
         return self._timed(measure, lambda: getattr(self, measure))
 
     def magnitude(self, measure: str | Explainer) -> Tensor:
@@ -353,7 +353,7 @@ def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tenso
 
 
 def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
-    """Return the scores of an object, without gradients and 0 outside the mask."""
+    """Return the scores of an object, without gradients, in double precision, and 0 outside the mask."""
     scores, mask = explainer.scores(classified).detach(), classified.mask
     name = f"the ranking {explainer.name} ({type(explainer).__name__}.scores)"
     if scores.shape != mask.shape:
@@ -361,7 +361,7 @@ def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
             f"{name} has the shape {list(scores.shape)}, but must be [batch, positions] = {list(mask.shape)}. "
             "`classified.to_positions` sums numbers of tokens."
         )
-    scores = scores.to(mask.device).masked_fill(~mask, 0)
+    scores = scores.to(mask.device).double().masked_fill(~mask, 0)  # whole numbers have no -inf
     if wrong := (~scores.isfinite()).nonzero().tolist():
         text = int(classified.batch.index[wrong[0][0]])
         raise UserError(

@@ -21,7 +21,7 @@ from attention import EncoderSpec
 from datamodules import ClassificationDataModule
 from fidelity import Correlation, Explainer, FidelityTest, Rationale, SetErasure
 from fidelity.classified import ClassifiedBatch, classify
-from fidelity.explanations import Explanations, from_inseq, read_explanations, write_explanations
+from fidelity.explanations import Explanations, _owners, from_inseq, read_explanations, write_explanations
 from fidelity.removal import EveryLength
 from fidelity.saliency import Saliency, check_rankings
 from results.errors import UserError
@@ -86,6 +86,9 @@ def test_a_measure_from_a_file_or_an_object_gives_the_scores_of_its_original(
     write_explanations(path, lines_of(data, batches))
     explanations = {f"file:{path}": read_explanations(path, data, NAMES)}
     ranking = f"file:{path}" if given == "file" else Integrated()
+    timed = Saliency(batches[0], explanations)
+    timed.signed(ranking)
+    assert list(timed.seconds) == [ranking if given == "file" else "own"]
     removals = partial(Rationale, every_length=EveryLength(exact=4, beam=2))
     tests: tuple[Callable[..., FidelityTest], ...] = (
         SetErasure,
@@ -112,6 +115,19 @@ def test_a_faulty_object_is_named(batches: Sequence[ClassifiedBatch]) -> None:
     ):
         with pytest.raises(UserError, match=message):
             Rationale([Integrated(fault=fault)]).measure(batches[0], Saliency(batches[0]))
+
+
+def test_an_object_may_count(batches: Sequence[ClassifiedBatch]) -> None:
+    class Places(Explainer):
+        name = "places"
+
+        def scores(self, classified: ClassifiedBatch) -> Tensor:
+            return torch.arange(classified.mask.size(1)).expand(classified.mask.shape)
+
+    for batch in batches:
+        (found,) = Saliency(batch).rankings(Places(), 1)
+        assert torch.equal(found[batch.mask], Places().scores(batch)[batch.mask].double())
+        assert bool((found[~batch.mask] == -torch.inf).all())
 
 
 @pytest.mark.parametrize(
@@ -349,6 +365,18 @@ def test_files_of_inseq_are_read() -> None:
     for line in from_inseq(FOREIGN / "inseq_t5.json", OF_INSEQ):
         assert line["word_ids"] == [*range(len(line["words"]))]
         assert line["scores"].tolist() == pytest.approx(OF_T5[line["id"]], abs=5.1e-5)
+
+
+def test_a_blank_alone_belongs_to_the_word_behind_it() -> None:
+    assert _owners(["▁", "2", "▁film", "▁", "n", "ée", "</s>"], ["2", "film", "née"]) == [0, 0, 1, 2, 2, 2, None]
+    assert _owners(["Review", ":", "Ċ", "Ġ", "2", "Ġfilm", "Ġ", "Ċ"], ["2", "film"]) == [
+        *[None] * 3,
+        0,
+        0,
+        1,
+        None,
+        None,
+    ]
 
 
 def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:
