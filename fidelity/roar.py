@@ -55,7 +55,8 @@ class Roar(FidelityTest):
 
     At share 0 the model is the checkpoint itself. At share 1 only lengths are left, and the model is the same for
     all rankings. Hierarchical classifiers are left out, because their attention over words has one distribution for
-    each sentence, and so are models from files of transformers, whose training is not known. Trainings are kept in `roar/` of the datamodule's cache, each by itself.
+    each sentence, and so are models from files of transformers, whose training is not known. Trainings are kept in
+    `roar/` of the datamodule's cache, each by itself.
 
     Args:
         rankings: Rankings of the words, each once. RACU needs `random` among them; without it there are only the

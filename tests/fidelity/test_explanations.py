@@ -369,14 +369,8 @@ def test_files_of_inseq_are_read() -> None:
 
 def test_a_blank_alone_belongs_to_the_word_behind_it() -> None:
     assert _owners(["▁", "2", "▁film", "▁", "n", "ée", "</s>"], ["2", "film", "née"]) == [0, 0, 1, 2, 2, 2, None]
-    assert _owners(["Review", ":", "Ċ", "Ġ", "2", "Ġfilm", "Ġ", "Ċ"], ["2", "film"]) == [
-        *[None] * 3,
-        0,
-        0,
-        1,
-        None,
-        None,
-    ]
+    pieces = ["Review", ":", "Ġ", "2", "Ġ", "Ġfilm", "Ġ", "Ċ"]
+    assert _owners(pieces, ["2", "film"]) == [None, None, None, 0, 1, 1, None, None]
 
 
 def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:
