@@ -32,7 +32,7 @@ from datamodules.corpus import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_o
 from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTexts, TokenOptions, Vocabulary, Words
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from results import Provenance
-from results.digests import Digests
+from results.digests import Digests, digest
 from results.errors import check_numbers, check_values
 
 log = logging.getLogger(__name__)
@@ -244,6 +244,11 @@ class TextSplit(Dataset[TextBatch]):
         if tokens.types is not None:
             reserved = np.array([word in SPECIALS for word in words.types], bool)
             self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[spoken]]].sum())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the tokens of all texts, in hexadecimal."""
+        return digest(self._tokens.tobytes())
 
     def warn_of_unknown(self, where: str) -> None:
         """Log a warning if more than the fraction `UNKNOWN_SHARE` of the texts consist only of unknown tokens.
@@ -722,7 +727,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             if split in self.splits:
                 known = {**corpus_of(files[split]), "file": files[split].name, "sha256": digests.one(files[split])}
                 planted = {} if self.shortcut is None else {"shortcut": asdict(self.shortcut)}
-                data[split] = {**known, **planted, "texts": len(self.splits[split])}
+                # Annotations name documents, which are other files.
+                read = {"tokens_sha256": self.splits[split].digest} if self.format == "eraser" else {}
+                data[split] = {**known, **planted, **read, "texts": len(self.splits[split])}
                 audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 

@@ -379,7 +379,8 @@ class Recipe:
     def texts(self, split: Split) -> list[object]:
         """Return digests that identify the texts of a split, which may have been cut."""
         file, lengths = self.data.files()[split], self.data.splits[split].lengths
-        return [Digests(self.data.cache).one(file), digest(lengths.tobytes())]
+        read = [self.data.splits[split].digest] if self.data.format == "eraser" else []  # from further files
+        return [Digests(self.data.cache).one(file), digest(lengths.tobytes()), *read]
 
     @cached_property
     def _identity(self) -> list[object]:

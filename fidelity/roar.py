@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,8 @@ class Roar(FidelityTest):
     """Accuracy of classifiers retrained without the most important words: ROAR and recursive ROAR.
 
     ROAR (Hooker et al. 2019) replaces the top words of a ranking by the mask token in train, dev and test,
-    and trains the classifier again, from other random weights, by the checkpoint's configuration. A model that is
+    and trains the classifier again, from other random weights, by the checkpoint's configuration (of the trainer,
+    its epochs, early stopping and clipping; not its precision or limits on batches). A model that is
     retrained knows the mask token, so a loss of accuracy is a loss of information, not an effect of texts unlike any
     in train. A faithful ranking loses more accuracy than random words do. At a share s, ⌊s·n⌋ of the n words of a
     text are masked. Words are ranked by |importance|; `random` draws an order for each text and checkpoint.
@@ -70,6 +72,7 @@ class Roar(FidelityTest):
 
     name = "roar"
     headline = (".racu",)
+    directions: ClassVar = {"racu": "↑"}
     rankings: tuple[str, ...] = ()  # names alone: files and objects rank the words of test
 
     def __init__(

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,7 @@ LEARNT = 0.99
 BETTER: Mapping[str, int] = {
     **dict.fromkeys(("rationale.comprehensiveness", "rationale.aopc", "rationale.naopc"), 1),
     **dict.fromkeys(("rationale.sufficiency", "rationale.naopc_ascending", "erasure.fraction", "erasure.mass"), -1),
-    **{"correlation.kendall": 1, "soft.*": 1, "roar.racu": 1, "roar.*": -1},
+    **{"correlation.kendall": 1, "soft.*": 1, "effects.*": 1, "roar.*": -1},
 }
 """Direction of each metric, 1 if higher is better and -1 if lower is, by a pattern of `<test>.<measure>`; the first
 pattern that fits counts. τ between attention and a measure judges the measure by its agreement with attention."""
@@ -63,6 +64,7 @@ class Shortcut(FidelityTest):
 
     name = "shortcut"
     headline = (".precision_at_k", ".learnt")
+    directions: ClassVar = {"precision_at_k": "↑", "mean_rank": "↓"}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5) -> None:
         check_values(self, rankings=rankings)

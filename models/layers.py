@@ -363,8 +363,8 @@ class EntmaxAttention(Attention):
     Args:
         scores: Scores of `AdditiveAttention` or of `DotAttention`.
         alpha: α, from 1 to 2; if it is learned, its first value, between 1 and 2.
-        learned: Train α as 1 + sigmoid(a), with a parameter a (Correia et al. 2019, §3.2). It is logged after each
-            epoch, and reported in the audit of `test`.
+        learned: Train α as 1 + sigmoid(a), with a parameter a (Correia et al. 2019, §3.2), but at least 1.001, for
+            the bisection divides by α − 1. It is logged after each epoch, and reported in the audit of `test`.
 
     Raises:
         UserError: A learned α would begin at 1 or 2, which a sigmoid does not reach.
@@ -394,7 +394,7 @@ class EntmaxAttention(Attention):
     @property
     def alpha(self) -> float | Tensor:
         """Value of α, from 1 to 2; a scalar tensor with gradient if it is learned."""
-        return 1 + self.exponent.sigmoid() if self.learned else self.fixed
+        return 1 + self.exponent.sigmoid().clamp(min=1e-3) if self.learned else self.fixed
 
     def normalise(self, scores: Tensor) -> Tensor:
         # Not in half precision, which autocast leaves to softmax alone. Entmax does not change if all scores shift;

@@ -93,3 +93,18 @@ def test_a_folder_of_eraser_is_a_corpus(tmp_path: Path) -> None:
     assert module.splits["dev"].ids == ["valNEG", "valPOS"]
     assert module.splits["test"][[1]].rationale.tolist() == [[False, True, False]]
     assert module.provenance.data["dev"]["split"] == "dev"  # type: ignore[index]
+
+
+def test_an_edited_document_is_other_data_though_the_annotations_are_the_same(tmp_path: Path) -> None:
+    found = []
+    for document in ("so good .", "good so ."):
+        for split in ("train", "val", "test"):
+            rows = [annotation(f"{split}{label}", [piece("a", 1, 2)], label=label) for label in ("NEG", "POS")]
+            write(tmp_path, rows, split, a=document)
+        module = ClassificationDataModule(
+            str(tmp_path), format="eraser", positive="POS", cache=str(tmp_path / "stores")
+        )
+        module.setup("fit")
+        found.append(module.provenance.data["train"])
+    before, after = found
+    assert {name for name in before if before[name] != after[name]} == {"tokens_sha256"}  # type: ignore[attr-defined, index]

@@ -387,3 +387,13 @@ def test_vectors_of_another_size_than_asked_for_are_refused_by_both_sizes() -> N
     with pytest.raises(UserError, match=r"5 dimensions, but --model\.init_args\.embedding\.size is 300\. Remove"):
         embedding_of(VECTORS, size=300)
     assert embedding_of(VECTORS, size=5).size == 5
+
+
+def test_a_learned_alpha_near_one_gives_the_softmax_and_finite_gradients() -> None:
+    learned = EntmaxAttention(learned=True)
+    learned.build(SIZE)
+    torch.nn.init.constant_(learned.exponent, -40.0)
+    scores = torch.tensor([[2, 1, 0.1, -1]], requires_grad=True)
+    weights = learned.normalise(scores)
+    torch.testing.assert_close(weights, scores.softmax(-1), atol=2e-3, rtol=0)
+    assert all(one.isfinite().all() for one in torch.autograd.grad(weights[0, 0], [scores, learned.exponent]))
