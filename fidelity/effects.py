@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -161,6 +162,7 @@ class Effects(FidelityTest):
 
     name = "effects"
     headline = (".lds", ".over_attention")
+    directions: ClassVar = {"topk_drop": "↑", "lds": "↑"}
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,7 @@ class Roar(FidelityTest):
 
     name = "roar"
     headline = (".racu",)
+    directions: ClassVar = {"racu": "↑"}
     rankings: tuple[str, ...] = ()  # names alone: files and objects rank the words of test
 
     def __init__(

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -63,6 +64,7 @@ class Shortcut(FidelityTest):
 
     name = "shortcut"
     headline = (".precision_at_k", ".learnt")
+    directions: ClassVar = {"precision_at_k": "↑", "mean_rank": "↓"}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5) -> None:
         check_values(self, rankings=rankings)

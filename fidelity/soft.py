@@ -1,6 +1,7 @@
 """Soft erasure: words lose a random part of their embedding, the larger the less important they are."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +50,12 @@ class SoftRationale(FidelityTest):
 
     name = "soft"
     headline = (".equal_sufficiency", ".equal_comprehensiveness")
+    directions: ClassVar = {  # the first two also depend on the amount that a ranking keeps or removes
+        "sufficiency": "",
+        "comprehensiveness": "",
+        "equal_sufficiency": "↑",
+        "equal_comprehensiveness": "↑",
+    }
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 1) -> None:
         check_values(self, rankings=rankings)
