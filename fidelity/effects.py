@@ -162,7 +162,7 @@ class Effects(FidelityTest):
 
     name = "effects"
     headline = (".lds", ".over_attention")
-    directions: ClassVar = {"lds": "↑", "topk_drop": "↑"}
+    directions: ClassVar = {"topk_drop": "↑", "lds": "↑"}
 
     def __init__(
         self,

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, Removal
+from processes.progress import Progress
 from results import Flags, Floats, Integers
-from results.errors import check_numbers
+from results.errors import check_numbers, counted
 
 EQUAL = 1e-6
 """Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""
@@ -169,6 +170,8 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
     for text, size in enumerate(zip(counts, widths, strict=True)):
         alike.setdefault(size, []).append(text)
     found = torch.zeros(2, len(words), dtype=torch.float64, device=words.device)
+    total = sum(len(every) * sets_read(*size) for size, every in alike.items())
+    progress = Progress(f"Worst and best orders of {counted(len(widths), 'text')}, shortened texts", total)
     for (count, width), every in alike.items():
         for start in range(0, len(every), TOGETHER):
             texts = torch.tensor(every[start : start + TOGETHER], device=words.device)
@@ -183,6 +186,7 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
                     wanted = search.send(_falls(classified, texts[own], keep, removal).cpu().numpy())
             except StopIteration as end:
                 found[:, texts] = torch.from_numpy(np.stack(end.value)).to(found)
+            progress.advance(len(texts) * sets_read(count, width))
     return found
 
 

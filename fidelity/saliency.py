@@ -391,11 +391,13 @@ def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequen
         known: Rankings that are computed here.
 
     Raises:
-        UserError: A ranking is unknown, two have the same name, or there is none.
+        UserError: A ranking is unknown, an object has no name, two have the same name, or there is none.
     """
     names = []
     for ranking in rankings:
         of = "object" if isinstance(ranking, Explainer) else "file" if ranking.startswith(FILE) else ""
+        if of == "object" and not isinstance(getattr(ranking, "name", None), str):
+            raise UserError(f"{test}: {type(ranking).__name__} has no `name`. Tables need it: give the class one.")
         name = ranking.name if isinstance(ranking, Explainer) else ranking
         if not of and name not in known:
             raise UserError(

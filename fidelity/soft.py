@@ -50,9 +50,12 @@ class SoftRationale(FidelityTest):
 
     name = "soft"
     headline = (".equal_sufficiency", ".equal_comprehensiveness")
-    directions: ClassVar = dict.fromkeys(
-        ("sufficiency", "comprehensiveness", "equal_sufficiency", "equal_comprehensiveness"), "↑"
-    )
+    directions: ClassVar = {  # the first two also depend on the amount that a ranking keeps or removes
+        "sufficiency": "",
+        "comprehensiveness": "",
+        "equal_sufficiency": "↑",
+        "equal_comprehensiveness": "↑",
+    }
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 1) -> None:
         check_values(self, rankings=rankings)

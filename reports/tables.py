@@ -87,7 +87,7 @@ def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[
     for name in list(dict.fromkeys((*headline, *scores)))[:ROWS]:
         table.add_row(*_cells(name, score_cell(scores[name]), *([SIGNS.get(scores[name].unit, "")] if units else [])))
     if len(scores) > ROWS:
-        table.caption = Text(f"{len(scores) - ROWS} more scores in results.json")
+        table.caption = Text(f"{counted(len(scores) - ROWS, 'more score')} in results.json")
     return table
 
 

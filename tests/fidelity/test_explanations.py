@@ -449,3 +449,12 @@ def test_the_class_of_the_page_ranks_long_words_first(batches: Sequence[Classifi
             read = [classified.vocabulary.words[token] for token in classified.batch.tokens[row, words].tolist()]
             assert scores[row, words].tolist() == [*map(len, read)]
     assert check_rankings("a", ["random", own]) == ("random", "long_words")
+
+
+def test_an_object_without_a_name_is_refused() -> None:
+    class Nameless(Explainer):
+        def scores(self, classified: ClassifiedBatch) -> Tensor:
+            return classified.weights
+
+    with pytest.raises(UserError, match="a: Nameless has no `name`"):
+        check_rankings("a", ["random", Nameless()])

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fidelity import Correlation, Rationale, SetErasure
+from fidelity import Correlation, Effects, Rationale, Roar, SetErasure, Shortcut, SoftRationale
 from fidelity.comparison import CheckpointResult
 from fidelity.judge import SECONDS, Judged, judge_tables
 from fidelity.saliency import Saliency, name_of
@@ -108,12 +108,13 @@ def test_one_variant_has_no_column_and_without_rankings_there_is_no_table() -> N
     assert list(judge_tables(RESULTS, [Judged("soft", RANKINGS, {})], MAIN, {})) == ["judge"]  # random has no score
 
 
-def test_directions_name_measures_that_there_are() -> None:
-    for test in (Rationale(), SetErasure(), Correlation()):
+def test_directions_name_measures_that_there_are_and_all_tests_but_one_have_some() -> None:
+    for test in (Rationale(), SetErasure(), Correlation(), SoftRationale(), Effects(), Shortcut(), Roar()):
         scores = [f"{test.name}.{name}" for name in test.scores(2, 1)]
         judged = Judged(test.name, tuple(map(name_of, test.rankings)), test.directions)
         missing = set(test.directions) - {name.rpartition(".")[2] for name, _ in judged.measures(scores)}
         assert missing <= {"aopc", "naopc", "naopc_ascending"}  # with `every_length`
+        assert any(test.directions.values()) == (test.name != "correlation")
 
 
 def test_each_ranking_is_timed_once_and_shared_work_counts_for_the_first() -> None:

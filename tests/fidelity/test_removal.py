@@ -1,5 +1,6 @@
 """Orders of removal against all permutations, and against the numbers of Edin et al. (2025)."""
 
+import logging
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -193,6 +194,21 @@ def test_texts_searched_together_have_the_bounds_of_each_by_itself(monkeypatch: 
         monkeypatch.setattr(removal_module, "TOGETHER", 1)
         tiny.close(together, search_bounds(found, widths, "mask"))
         monkeypatch.undo()
+
+
+def test_the_search_tells_its_progress_in_shortened_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(logging.getLogger("pytorch_lightning.progress"), "info", lines.append)
+    monkeypatch.setattr("processes.progress.FIRST", 0.0)
+    monkeypatch.setattr("processes.progress.EVERY", 0.0)
+    monkeypatch.setattr(removal_module, "TOGETHER", 1)
+    found = classified("flat")
+    counts = found.words.sum(1).tolist()
+    search_bounds(found, [None] * len(counts), "delete")
+    total = sum(2**count - 2 for count in counts)
+    assert len(lines) == len(counts) - 1  # none at the end
+    assert all(f" of {total:,} (" in line for line in lines)
+    assert lines[0].startswith(f"Worst and best orders of {len(counts)} texts, shortened texts: ")
 
 
 def test_the_width_is_the_first_that_two_wider_ones_hardly_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,11 @@ def test_of_very_many_scores_those_of_the_headline_and_the_first_others_are_prin
     assert names == ["s27", "s3", *(f"s{number}" for number in range(24) if number != 3)]
 
 
+def test_one_score_left_out_is_one_score() -> None:
+    scores = {f"s{number}": Estimate(0.5, 0.4, 0.6, unit="fraction") for number in range(26)}
+    assert str(scores_table("t", scores).caption) == "1 more score in results.json"
+
+
 class TestFrames:
     def test_intervals_fold_into_their_column(self) -> None:
         frame = pd.DataFrame(
