@@ -333,8 +333,8 @@ def classify(
     Args:
         checkpoint: The classifier.
         batch: The texts.
-        level: Level of attention to test; None for the default of `levels_of`. It does not matter for a transformer,
-            whose levels are the chosen heads (`TransformerClassifier.expose`).
+        level: Level of attention to test; None for the default of `levels_of`. A layer of a transformer, or `all`,
+            stands for all of its levels, which are the heads of these layers (`TransformerClassifier.expose`).
         seed: Seed of all random numbers of the tests.
         vocabulary: Vocabulary of the texts.
 
@@ -343,7 +343,8 @@ def classify(
     """
     with torch.no_grad():
         output: Output = checkpoint.model(batch)
-    names = levels_of(output, None if isinstance(checkpoint.model, TransformerClassifier) else level)
+    layers = level is not None and isinstance(checkpoint.model, TransformerClassifier) and "-" not in level
+    names = levels_of(output, None if layers else level)
     positions = token_to_position(batch, names[0])
     # More than one position: the highest is not the lowest.
     several = positions.max(1).values > torch.where(positions < 0, positions.size(1), positions).min(1).values
