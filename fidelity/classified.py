@@ -421,6 +421,15 @@ def passes(lengths: Tensor) -> Iterator[Tensor]:
         order = order[size:]
 
 
+def ranks_of(keys: Tensor) -> Tensor:
+    """Return the rank of each position, int64 of the shape of `keys`: 0 for the highest key; of equals, the earlier first.
+
+    Args:
+        keys: Sort keys `[..., positions]`, -inf for positions that come last.
+    """
+    return keys.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+
+
 def renormalised(weights: Tensor, groups: Tensor) -> Tensor:
     """Scale attention weights so that they sum to one in each distribution.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, Removal, classify
+from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
@@ -269,7 +269,7 @@ class Effects(FidelityTest):
         by_ranking = [self._scores(ranking, classified, saliency) for ranking in self.rankings]
         scores = torch.cat([one.detach().double() for one in by_ranking])  # [orders, batch, positions]
         lds = rank_correlations(predicted_effects(scores, words & ~kept), effects)
-        ranks = scores.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        ranks = ranks_of(scores.masked_fill(~words, -torch.inf))
         most = (words.sum(1) - 1).clamp(max=self.k)[:, None]
         drops = self._effects(classified, words & (ranks >= most))
         numbers, parts = {}, [len(orders) for orders in by_ranking]

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.classified import ClassifiedBatch, renormalised, select_texts
+from fidelity.classified import ClassifiedBatch, ranks_of, renormalised, select_texts
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
@@ -244,7 +244,7 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
             the mask. The weight with the highest key is erased first; on a tie the first position.
         last: `erase` to erase the last weight of a text too, `keep` to stop before the last weight above 0.
     """
-    ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    ranks = ranks_of(rankings)
     most = classified.mask.sum(1) - int(last == "keep")
     found = torch.zeros_like(ranks[..., 0])
     heads, _, longest = classified.weights.shape

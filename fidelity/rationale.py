@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, Removal, classify
+from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width
@@ -133,7 +133,7 @@ class Rationale(FidelityTest):
         by_ranking = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
         values = torch.cat(by_ranking).masked_fill(~words, -torch.inf)
         # [orders, batch, positions] from 0 for the highest; the earlier of equal words comes first.
-        ranks = values.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        ranks = ranks_of(values)
         gold = classified.to_positions(classified.batch.rationale.float()) > 0
         as_many = ranks < gold.sum(1)[:, None]
         found = {

@@ -19,7 +19,7 @@ from datamodules.batches import Split
 from datamodules.classification import masked
 from datamodules.corpus import SPLITS
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, classify
+from fidelity.classified import ClassifiedBatch, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.consistent_adversary import Recipe
 from fidelity.experiment import FidelityTest, Measurements, Score, undefined
@@ -412,7 +412,7 @@ def rank_words(
             assert data.vocabulary.mask is not None
             keys = keys.masked_fill(own.tokens == data.vocabulary.mask, torch.inf)
             keys = keys.masked_fill(~classified.words, -torch.inf)
-            ranks = keys.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+            ranks = ranks_of(keys)
             places = torch.from_numpy(texts.starts)[own.index.cpu(), None] + torch.arange(ranks.size(1))
             real = own.mask.cpu()
             found[split][places[real].numpy()] = ranks.cpu()[real].numpy()

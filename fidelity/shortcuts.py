@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch
+from fidelity.classified import ClassifiedBatch, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
@@ -105,7 +105,7 @@ class Shortcut(FidelityTest):
         }
         for name, ranking in zip(self.names, self.rankings, strict=True):
             values = saliency.rankings(ranking, self.draws).masked_fill(~words, -torch.inf)
-            ranks = values.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)  # [orders, batch, positions]
+            ranks = ranks_of(values)  # [orders, batch, positions]
             first = (planted & (ranks < count[:, None])).sum(-1) / count
             numbers[f"{name}.precision_at_k"] = first.mean(0)
             numbers[f"{name}.mean_rank"] = ((ranks + 1) * planted).sum(-1).div(count).mean(0)
