@@ -422,7 +422,7 @@ def passes(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def ranks_of(keys: Tensor) -> Tensor:
-    """Return the rank of each position, int64, from 0 for the highest key; of equal keys, the earlier position is first.
+    """Return the rank of each position, int64: 0 for the highest key; of equal keys, the earlier comes first.
 
     Args:
         keys: Sort keys `[..., positions]`, -inf for positions that come last.

@@ -224,6 +224,7 @@ def test_the_width_is_the_first_that_two_wider_ones_hardly_change(monkeypatch: p
     assert chosen(1, 1, 1, 1, 1) == 1
     assert chosen(1, 2, 2.01, 2.02, 2.02) == 5
     assert chosen(1, 1, 2, 2, 2) == 10
+    assert chosen(1, 2, 2.03, 2.03, 2.03) == 10, "1.5 % is too much"
     assert chosen(1, 1.005, 2, 2.01, 3) == 50
     assert chosen_width([], "delete") == 50  # no classifier has a text to search
 
