@@ -210,7 +210,9 @@ class Fidelity(Experiment[ClassificationDataModule]):
             all heads of a layer, `all` for those of all layers. None tests the sentences of a hierarchical
             classifier, and all levels of other classifiers: those of a transformer's option `heads`, else
             the heads of its last layer.
-        examples: Number of texts on the example page, evenly spread over the split; 0 for no page.
+        texts: Number of texts to read, drawn at random from the test split; None for all. `limit_test_batches` of the
+            trainer would choose texts by their length.
+        examples: Number of texts on the example page, evenly spread over those that are read; 0 for no page.
         eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
         seed: Seed of all random numbers; None for the seed of the run.
     """
@@ -224,13 +226,14 @@ class Fidelity(Experiment[ClassificationDataModule]):
         checkpoints: list[str] | str,
         tests: list[FidelityTest],
         level: str | None = None,
+        texts: int | None = None,
         examples: int = 10,
         eval_tokens: int | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(seed)
         check_numbers(self, least=0, examples=examples)
-        check_numbers(self, least=1, eval_tokens=eval_tokens)
+        check_numbers(self, least=1, texts=texts, eval_tokens=eval_tokens)
         check_names("--model.init_args.tests", [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
@@ -240,7 +243,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read
-        self.level, self.examples, self.eval_tokens = level, examples, eval_tokens
+        self.level, self.texts, self.examples, self.eval_tokens = level, texts, examples, eval_tokens
         self.checkpoints: list[Checkpoint] = []
         self._explanations: dict[str, Explanations] = {}
 
@@ -326,19 +329,26 @@ class Fidelity(Experiment[ClassificationDataModule]):
                 test.level = self.level
                 test.begin(self.checkpoints, self.data, self.device, self.seed)
         total = len(self.data.splits["test"])
-        self._chosen = frozenset(np.linspace(0, total - 1, min(self.examples, total), dtype=int).tolist())
+        random = np.random.default_rng(self.seed)
+        read = np.sort(random.permutation(total)[: self.texts])
+        self._read = frozenset(read.tolist())
+        places = np.linspace(0, len(read) - 1, min(self.examples, len(read)), dtype=int)
+        self._chosen = frozenset(read[places].tolist())
         self._examples: list[Example] = []
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         batches = int(self.trainer.num_test_batches[1])  # fewer than there are with limit_test_batches
         rank_zero_info(
-            f"{counted(total, 'text')} in the test split, {counted(batches, 'batch', 'batches')} to read, "
+            f"{len(read)} of {counted(total, 'text')} of the test split, {counted(batches, 'batch', 'batches')} to read, "
             f"{counted(len(self.checkpoints), 'classifier')}, {counted(len(self.tests), 'test')}."
         )
         self._progress = Progress("Fidelity", batches * len(self.checkpoints))
 
     def update(self, batch: TextBatch) -> None:
-        if batch.split != "test" or not len(batch.index):
+        items = [text for text in batch.index.tolist() if text in self._read] if batch.split == "test" else []
+        if not items:
             return
+        if len(items) < len(batch.index):
+            batch = self.data.splits["test"][items].to(self.device)
         with recorded_gradients():
             for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True):
                 rows.update(index=batch.index, **self._measure(checkpoint, batch))  # type: ignore[operator]
