@@ -338,7 +338,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         batches = int(self.trainer.num_test_batches[1])  # fewer than there are with limit_test_batches
         rank_zero_info(
-            f"{len(read)} of {counted(total, 'text')} of the test split, {counted(batches, 'batch', 'batches')} to read, "
+            f"{len(read)} of {counted(total, 'text')} of the test split, in {counted(batches, 'batch', 'batches')}, "
             f"{counted(len(self.checkpoints), 'classifier')}, {counted(len(self.tests), 'test')}."
         )
         self._progress = Progress("Fidelity", batches * len(self.checkpoints))

@@ -42,7 +42,6 @@ OF_LAYERS = ("rollout",)
 KNOWN: tuple[str, ...] = tuple(dict.fromkeys((*RANKINGS, *MEASURES, *OF_LAYERS, PLANTED)))
 """Rankings that are computed here; `file:PATH` reads others (`fidelity.explanations`), an `Explainer` computes them."""
 
-IG_STEPS = 50  # points on the path of integrated gradients
 TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass holds all texts of a batch at least once
 
 
@@ -84,12 +83,14 @@ class Saliency:
     Attributes:
         classified: The texts, with the decisions of a classifier.
         explanations: Scores from files, by ranking (`file:PATH`).
+        points: Number of points on the path of integrated gradients.
         seconds: Wall time of each ranking and measure computed so far, by name, without the pass that classifies the
             texts. Work that several share is counted for the first that needs it.
     """
 
     classified: ClassifiedBatch
     explanations: Mapping[str, Explanations] = field(default_factory=dict)
+    points: int = 50
     seconds: dict[str, float] = field(default_factory=dict)
     _of_explainers: dict[Explainer, Tensor] = field(default_factory=dict, init=False)
 
@@ -167,7 +168,7 @@ class Saliency:
             embedded,
             baselines=embedded.masked_fill((classified.token_to_position >= 0)[..., None], 0),
             additional_forward_args=rows,
-            n_steps=IG_STEPS,
+            n_steps=self.points,
             internal_batch_size=max(len(rows), TOKENS // embedded.size(1)),
             return_convergence_delta=True,
         )

@@ -188,13 +188,18 @@ def test_texts_of_one_sentence_are_classified_hierarchically_but_counted_as_skip
     assert items["predicted"].notna().all()
 
 
-PART = ("--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2")
+SMALL = "--model.init_args.eval_tokens=40"
+PARTS = (
+    (SMALL, "--trainer.limit_test_batches=2"),
+    (SMALL, "--model.init_args.texts=8", "--model.init_args.examples=3"),
+)
 
 
+@pytest.mark.parametrize("some", PARTS, ids=["batches", "texts"])
 def test_a_part_of_the_texts_can_be_read_and_classes_are_those_of_the_classifiers_own_test(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], some: tuple[str, ...]
 ) -> None:
-    _, part, told = run_over([runs / "base-0"], *SHORT, *PART, folder=tmp_path / "part")
+    _, part, told = run_over([runs / "base-0"], *SHORT, *some, folder=tmp_path / "part")
     _, whole, all_told = run_over([runs / "base-0"], *SHORT, folder=tmp_path / "whole")
     assert "\nsummary " not in capsys.readouterr().out  # of one variant it would repeat the scores
     assert (whole / "summary.csv").exists()

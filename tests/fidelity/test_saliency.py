@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, permutations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import kendalltau, spearmanr
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
@@ -21,6 +21,7 @@ from fidelity.correlation import Correlation, agreements, without_rounding
 from fidelity.erasure import SetErasure
 from fidelity.experiment import check_columns
 from fidelity.rationale import Rationale
+from fidelity.roar import POINTS
 from fidelity.saliency import MEASURES, RANKINGS, Saliency
 from models import (
     AdditiveAttention,
@@ -99,7 +100,7 @@ def test_gradients_are_finite_differences_under_the_attention_as_it_was(kind: Ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_integrated_gradients_are_a_sum_along_a_straight_path(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integrated_gradients_are_a_sum_along_a_straight_path(kind: Kind) -> None:
     found = classified(kind)
     embedded = found.output.embedded
     start = torch.where((found.token_to_position >= 0)[..., None], 0, embedded)
@@ -112,8 +113,15 @@ def test_integrated_gradients_are_a_sum_along_a_straight_path(kind: Kind, monkey
     close(integrated.sum(1), changed, 1e-2)
     left = (integrated.sum(1) - changed).abs()
     close(saliency_of(found).incompleteness, left)
-    monkeypatch.setattr(saliency, "IG_STEPS", 2)
-    assert Saliency(found).incompleteness.mean() > 3 * left.mean()
+    assert Saliency(found, points=2).incompleteness.mean() > 3 * left.mean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_points_rank_as_three_hundred_do(kind: Kind) -> None:
+    found = classified(kind)
+    few, many = (Saliency(found, points=points).integrated_gradients.abs() for points in (POINTS, 300))
+    pairs = [(one[own], other[own]) for one, other, own in zip(few, many, found.words, strict=True)]
+    assert np.mean([kendalltau(*pair).statistic for pair in pairs if len(pair[0]) > 1]) > 0.99
 
 
 def test_integrated_gradients_are_the_same_in_passes_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
