@@ -211,7 +211,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
             classifier, and all levels of other classifiers: those of a transformer's option `heads`, else
             the heads of its last layer.
         texts: Number of texts to read, drawn at random from the test split; None for all. `limit_test_batches` of the
-            trainer would choose texts by their length.
+            trainer would read the shortest.
         examples: Number of texts on the example page, evenly spread over those that are read; 0 for no page.
         eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
         seed: Seed of all random numbers; None for the seed of the run.
@@ -316,7 +316,11 @@ class Fidelity(Experiment[ClassificationDataModule]):
         if files:
             check_names("Files of explanations", [Path(one).stem for one in files])
         names = [checkpoint.name for checkpoint in self.checkpoints]
-        self._explanations = {one: read_explanations(Path(one.removeprefix(FILE)), self.data, names) for one in files}
+        total = len(self.data.splits["test"])
+        self._read = np.sort(np.random.default_rng(self.seed).permutation(total)[: self.texts])
+        self._explanations = {
+            one: read_explanations(Path(one.removeprefix(FILE)), self.data, names, self._read.tolist()) for one in files
+        }
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         classes = len(self.data.labels)
         self._columns = [f"{test.name}.{column}" for test in self.tests for column in test.columns(classes)]
@@ -324,28 +328,34 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     def on_test_start(self) -> None:
         """Prepare all tests before the first batch; some of them train models."""
+        if self.texts is not None and self.trainer.limit_test_batches != 1:
+            raise UserError(
+                "--model.init_args.texts chooses among all texts of test, and --trainer.limit_test_batches reads the "
+                "shortest alone. Give one of the two."
+            )
         with recorded_gradients():
             for test in self.tests:
                 test.level = self.level
                 test.begin(self.checkpoints, self.data, self.device, self.seed)
-        total = len(self.data.splits["test"])
-        random = np.random.default_rng(self.seed)
-        read = np.sort(random.permutation(total)[: self.texts])
-        self._read = frozenset(read.tolist())
-        places = np.linspace(0, len(read) - 1, min(self.examples, len(read)), dtype=int)
-        self._chosen = frozenset(read[places].tolist())
+        total, read = len(self.data.splits["test"]), len(self._read)
+        places = np.linspace(0, read - 1, min(self.examples, read), dtype=int)
+        self._chosen = frozenset(self._read[places].tolist())
         self._examples: list[Example] = []
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         batches = int(self.trainer.num_test_batches[1])  # fewer than there are with limit_test_batches
         rank_zero_info(
-            f"{len(read)} of {counted(total, 'text')} of the test split, in {counted(batches, 'batch', 'batches')}, "
+            f"{f'{read:,} of ' if read < total else ''}{counted(total, 'text')} in the test split, "
+            f"{counted(batches, 'batch', 'batches')} to read, "
             f"{counted(len(self.checkpoints), 'classifier')}, {counted(len(self.tests), 'test')}."
         )
         self._progress = Progress("Fidelity", batches * len(self.checkpoints))
 
     def update(self, batch: TextBatch) -> None:
-        items = [text for text in batch.index.tolist() if text in self._read] if batch.split == "test" else []
+        if batch.split != "test" or not len(batch.index):
+            return
+        items = [text for text in batch.index.tolist() if text in self._read]
         if not items:
+            self._progress.advance(len(self.checkpoints))
             return
         if len(items) < len(batch.index):
             batch = self.data.splits["test"][items].to(self.device)

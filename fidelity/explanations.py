@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ class Explanations:
         return classified.to_positions(found.to(batch.tokens.device))
 
 
-def read_explanations(path: Path, data: ClassificationDataModule, checkpoints: Sequence[str]) -> Explanations:
+def read_explanations(
+    path: Path, data: ClassificationDataModule, checkpoints: Sequence[str], texts: Iterable[int] | None = None
+) -> Explanations:
     """Read the importance of words of the texts of the test split.
 
     The words must be those that the classifier reads (in lower case or not), or its tokens. If pieces have scores
@@ -75,6 +78,7 @@ def read_explanations(path: Path, data: ClassificationDataModule, checkpoints: S
         path: The file; see this module.
         data: Datamodule of the texts, set up.
         checkpoints: Names of the classifiers.
+        texts: Indices of the texts of test that are read and need scores; None for all.
 
     Raises:
         UserError: There is no such file; a line is no such JSON object, belongs to no text or classifier, has other
@@ -104,18 +108,17 @@ def read_explanations(path: Path, data: ClassificationDataModule, checkpoints: S
         found[key] = _by_token(read, data, split, places[name], f"{where}: text {name!r}")
     if not found:
         raise UserError(f"{path} is empty. Give the scores of each text on a line of its own.")
-    _check_complete(path, split, found, checkpoints)
+    _check_complete(path, split, found, checkpoints, range(len(split)) if texts is None else texts)
     return Explanations(path, file_digest(path), found)
 
 
 def _check_complete(
-    path: Path, split: TextSplit, found: Collection[tuple[str, int]], checkpoints: Sequence[str]
+    path: Path, split: TextSplit, found: Collection[tuple[str, int]], checkpoints: Sequence[str], texts: Iterable[int]
 ) -> None:
     """Raise a UserError if a text that a test may read has no scores."""
     missing = [
         f"{split.ids[text]!r} under {checkpoint}"
-        for checkpoint in checkpoints
-        for text in range(len(split))
+        for checkpoint, text in product(checkpoints, texts)
         if not {(checkpoint, text), ("", text)}.intersection(found)
         and sum(place >= 0 for place in split.places(text)) > 1
     ]

@@ -116,8 +116,9 @@ class Rationale(FidelityTest):
             self._beam = chosen_width([one for one in found if one is not None], self.removal)
         reads = replace(self.every_length, beam=self._beam).reads(count for count in words.tolist() if count > 1)
         rank_zero_info(
-            f"rationale: the worst and the best orders of removal take up to {reads:,} shortened texts for all of test "
-            f"and each of {counted(len(checkpoints), 'classifier')}. A lower `exact` or `beam` takes fewer."
+            f"rationale: for each of {counted(len(checkpoints), 'classifier')}, the worst and the best orders of all "
+            f"texts of test take up to {reads:,} shortened texts. A lower `exact` or `beam` takes fewer, and so does "
+            "`texts` of Fidelity."
         )
 
     def audit(self) -> Mapping[str, object]:

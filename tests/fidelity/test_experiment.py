@@ -23,7 +23,7 @@ from fidelity.experiment import Example, example_page, examples_of
 from fidelity.explanations import write_explanations
 from fidelity.saliency import MEASURES, RANKINGS
 from metrics.bootstrap import mean, median, resample, resamples
-from results import Estimate
+from results import Estimate, UserError
 from results.digests import file_digest
 from tests.fidelity.tiny import KINDS, Kind, classified, saliency_of
 from tests.fidelity.trained import ROOT, fitted
@@ -211,11 +211,20 @@ def test_a_part_of_the_texts_can_be_read_and_classes_are_those_of_the_classifier
     found, every = (pd.read_parquet(path / "items.parquet").set_index("id") for path in (part, whole))
     assert 0 < len(found) < len(every) == 29
     assert told["audit"]["texts"] == f"{len(found)} of 29"
+    if "texts" in some[1]:  # a random draw, where batches have the shortest texts
+        assert len(found) == 8
+        assert sorted(found["words"]) != sorted(every["words"])[:8]
     assert "texts" not in all_told["audit"]
     column = "permutation.median_tvd"
     np.testing.assert_allclose(found[column], every.loc[found.index, column], atol=1e-5)
     predicted = pd.read_parquet(own.parent / "items.parquet")["predicted"]
     assert every["predicted"].tolist() == predicted.map({"bad": 0, "good": 1}).tolist()
+
+
+def test_texts_are_not_drawn_from_a_part_of_the_batches(runs: Path, tmp_path: Path) -> None:
+    both = ("--model.init_args.texts=8", "--trainer.limit_test_batches=2")
+    with pytest.raises(UserError, match=r"^--model\.init_args\.texts .* Give one of the two\.$"):
+        run_over([runs / "base-0"], *SHORT, *both, folder=tmp_path)
 
 
 TRAINED = (
@@ -227,12 +236,14 @@ TRAINED = (
 
 @pytest.mark.slow
 def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path, logged: Path) -> None:
-    _, _, one = run_over([runs / "base-0"], QUICK, TRAINED, folder=tmp_path / "one")
+    _, _, one = run_over([runs / "base-0"], QUICK, TRAINED, "--model.init_args.texts=20", folder=tmp_path / "one")
     for kind in ("adversaries", "diagnostics"):  # where other runs would find what this one has trained
         shutil.rmtree(runs.parent / "stores" / kind)
     logged.write_text("")
     forked = ("--trainer.devices=2", "--trainer.strategy=ddp_fork")
-    _, _, two = run_over([runs / "base-0"], QUICK, TRAINED, *forked, folder=tmp_path / "two")
+    _, _, two = run_over(
+        [runs / "base-0"], QUICK, TRAINED, "--model.init_args.texts=20", *forked, folder=tmp_path / "two"
+    )
     said = logged.read_text()
     assert two["scores"] == pytest.approx(one["scores"], nan_ok=True)
     trained = {name for name in one["scores"] if name.startswith(("consistent_adversary", "guided_mlp"))}

@@ -247,6 +247,8 @@ def test_a_text_without_scores_is_named(data: Data, batches: Sequence[Classified
         UserError, match=f"no scores of 2 texts, the first of them '{missing['id']}' under base, seed 0"
     ):
         read_explanations(path, data, NAMES)
+    others = [text for text, name in enumerate(data.splits["test"].ids) if str(name) != str(missing["id"])]
+    assert len(read_explanations(path, data, NAMES, others).scores) == len(lines)  # not if it is not read
     write_explanations(path, [*lines, {**missing, "checkpoint": "another"}])
     with pytest.raises(UserError, match=f"no scores of 1 text, the first of them '{missing['id']}' under base, seed 0"):
         read_explanations(path, data, NAMES)
