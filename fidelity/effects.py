@@ -156,7 +156,8 @@ class Effects(FidelityTest):
         removals: Number of random removals of a text, on train and on test.
         keep: Probability that a word is kept, between 0 and 1.
         k: Number of words to remove for `topk_drop`; at least one word of a text stays.
-        draws: Number of orders of `random`, and of shuffles.
+        draws: Number of orders of `random`, and of shuffles. Intervals are over texts alone: the LDS of the control
+            over ten shuffles may lie .02 from 0 by chance.
         removal: What becomes of removed words; see `ClassifiedBatch.reread`.
     """
 
