@@ -328,7 +328,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     def on_test_start(self) -> None:
         """Prepare all tests before the first batch; some of them train models."""
-        if self.texts is not None and self.trainer.limit_test_batches != 1:
+        most = self.trainer.limit_test_batches
+        if self.texts is not None and (isinstance(most, int) or most < 1):  # 1 is one batch, 1.0 are all
             raise UserError(
                 "--model.init_args.texts chooses among all texts of test, and --trainer.limit_test_batches reads the "
                 "shortest alone. Give one of the two."
@@ -353,11 +354,12 @@ class Fidelity(Experiment[ClassificationDataModule]):
     def update(self, batch: TextBatch) -> None:
         if batch.split != "test" or not len(batch.index):
             return
-        items = [text for text in batch.index.tolist() if text in self._read]
+        index = batch.index.cpu().numpy()
+        items: list[int] = index[np.isin(index, self._read)].tolist()
         if not items:
             self._progress.advance(len(self.checkpoints))
             return
-        if len(items) < len(batch.index):
+        if len(items) < len(index):
             batch = self.data.splits["test"][items].to(self.device)
         with recorded_gradients():
             for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True):

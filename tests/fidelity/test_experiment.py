@@ -221,8 +221,9 @@ def test_a_part_of_the_texts_can_be_read_and_classes_are_those_of_the_classifier
     assert every["predicted"].tolist() == predicted.map({"bad": 0, "good": 1}).tolist()
 
 
-def test_texts_are_not_drawn_from_a_part_of_the_batches(runs: Path, tmp_path: Path) -> None:
-    both = ("--model.init_args.texts=8", "--trainer.limit_test_batches=2")
+@pytest.mark.parametrize("most", ["2", "0.5"])
+def test_texts_are_not_drawn_from_a_part_of_the_batches(runs: Path, tmp_path: Path, most: str) -> None:
+    both = (SMALL, "--model.init_args.texts=8", f"--trainer.limit_test_batches={most}")
     with pytest.raises(UserError, match=r"^--model\.init_args\.texts .* Give one of the two\.$"):
         run_over([runs / "base-0"], *SHORT, *both, folder=tmp_path)
 
