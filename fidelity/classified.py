@@ -18,7 +18,7 @@ from models.text_model import SENTENCE, Level, Output
 from results.errors import UserError
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
-PASS = 16384  # most tokens of one pass, padding included
+PASS = 16384  # most tokens of a pass without gradients, padding included
 ON_GPU = 16  # a GPU is busy with as many times more
 
 Removal = Literal["delete", "mask"]
@@ -212,7 +212,7 @@ class ClassifiedBatch:
         delimiters = self.batch.mask & (self.token_to_position < 0)
         stays = words | delimiters[rows]
         lengths = stays.sum(1) if removal == "delete" else self.batch.lengths[rows]
-        for some in passes(lengths[places]):
+        for some in passes(lengths[places], PASS):
             chosen = places[some]
             own = rows[chosen]
             batch = shortened(self.batch, own, stays[chosen] if removal == "delete" else self.batch.mask[own], pad)
@@ -404,17 +404,17 @@ def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBat
     )
 
 
-def passes(lengths: Tensor) -> Iterator[Tensor]:
+def passes(lengths: Tensor, tokens: int) -> Iterator[Tensor]:
     """Divide texts into passes through the model, and yield the indices of the texts of each pass, int64 `[texts]`.
 
-    Texts of a pass have similar lengths; the longest texts come first. A pass has at most `PASS` tokens
-    with padding, on a GPU `ON_GPU` times as many; a longer text is a pass by itself.
+    Texts of a pass have similar lengths; the longest texts come first.
 
     Args:
         lengths: Number of tokens of each text, `[texts]`.
+        tokens: Most tokens of a pass, with padding; on a GPU `ON_GPU` times as many. A longer text is a pass by itself.
     """
     order = lengths.argsort(dim=0, descending=True, stable=True)
-    most = PASS if lengths.device.type == "cpu" else PASS * ON_GPU
+    most = tokens if lengths.device.type == "cpu" else tokens * ON_GPU
     while len(order):
         size = max(most // max(int(lengths[order[0]]), 1), 1)
         yield order[:size]

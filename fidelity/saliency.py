@@ -12,7 +12,8 @@ import torch
 from captum.attr import IntegratedGradients
 from torch import Tensor
 
-from fidelity.classified import ClassifiedBatch, select_texts
+from datamodules.batches import TextBatch
+from fidelity.classified import ClassifiedBatch, passes, select_texts, shortened
 from fidelity.explanations import FILE, Explanations
 from metrics.distributions import tvd
 from results.errors import UserError, near
@@ -42,7 +43,7 @@ OF_LAYERS = ("rollout",)
 KNOWN: tuple[str, ...] = tuple(dict.fromkeys((*RANKINGS, *MEASURES, *OF_LAYERS, PLANTED)))
 """Rankings that are computed here; `file:PATH` reads others (`fidelity.explanations`), an `Explainer` computes them."""
 
-TOKENS = 8192  # most padded tokens in a pass of integrated gradients; a pass holds all texts of a batch at least once
+TOKENS = 1024  # most tokens of a pass of integrated gradients, padding included; larger passes leave the cache of a CPU
 
 
 class Explainer(ABC):
@@ -154,25 +155,30 @@ class Saliency:
 
     @cached_property
     def _integrated(self) -> tuple[Tensor, Tensor]:
-        classified = self.classified
+        classified, batch = self.classified, self.classified.batch
         embedded = classified.output.embedded.detach()
-        rows = torch.arange(len(embedded), device=embedded.device)
+        baselines = embedded.masked_fill((classified.token_to_position >= 0)[..., None], 0)
+        values, errors = embedded.new_zeros(embedded.shape[:2]), embedded.new_zeros(len(embedded))
 
-        def log_odds(changed: Tensor, rows: Tensor) -> Tensor:  # several copies of each text
-            logits: Tensor = classified.checkpoint.model(select_texts(classified.batch, rows), embedded=changed).logits
+        def log_odds(changed: Tensor, rows: Tensor, places: Tensor, texts: TextBatch) -> Tensor:
+            logits: Tensor = classified.checkpoint.model(select_texts(texts, places), embedded=changed).logits
             chosen = classified.predicted[rows, None]
             others = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
             return logits.gather(1, chosen).squeeze(1) - others
 
-        found, delta = IntegratedGradients(log_odds).attribute(
-            embedded,
-            baselines=embedded.masked_fill((classified.token_to_position >= 0)[..., None], 0),
-            additional_forward_args=rows,
-            n_steps=self.points,
-            internal_batch_size=max(len(rows), TOKENS // embedded.size(1)),
-            return_convergence_delta=True,
-        )
-        return classified.to_positions(found.detach().sum(-1)), delta.detach().abs()
+        for rows in passes(batch.lengths, TOKENS):
+            texts = shortened(batch, rows, batch.mask[rows], classified.vocabulary.pad)  # without needless padding
+            time = texts.tokens.size(1)
+            found, delta = IntegratedGradients(log_odds).attribute(
+                embedded[rows, :time],
+                baselines=baselines[rows, :time],
+                additional_forward_args=(rows, torch.arange(len(rows), device=rows.device), texts),
+                n_steps=self.points,
+                internal_batch_size=len(rows),  # one point of all texts
+                return_convergence_delta=True,
+            )
+            values[rows, :time], errors[rows] = found.detach().sum(-1), delta.detach().abs()
+        return classified.to_positions(values), errors
 
     @cached_property
     def _left_out(self) -> tuple[Tensor, Tensor]:

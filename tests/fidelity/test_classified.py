@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import fidelity.classified as classified_module
 from datamodules import TextBatch
 from fidelity.classified import classify, passes, shortened
 from models.text_model import WORD
@@ -129,10 +128,9 @@ def test_what_stays_moves_together_with_all_that_belongs_to_it() -> None:
     assert found.rationale.nonzero().tolist() == [[0, 2]]
 
 
-def test_passes_hold_every_text_once_and_no_more_tokens_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classified_module, "PASS", 24)
+def test_passes_hold_every_text_once_and_no_more_tokens_than_they_may() -> None:
     lengths = torch.tensor([3, 30, 1, 8, 8, 2, 3, 12, 5])
-    found = list(passes(lengths))
+    found = list(passes(lengths, 24))
     assert sorted(torch.cat(found).tolist()) == list(range(9))
     assert all(len(some) == 1 or len(some) * int(lengths[some].max()) <= 24 for some in found)
     assert len(found) == 4  # 30 | 12 8 | 8 5 3 | 3 2 1

@@ -126,7 +126,7 @@ def test_ten_points_rank_as_three_hundred_do(kind: Kind) -> None:
 
 def test_integrated_gradients_are_the_same_in_passes_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     together = saliency_of(classified("flat")).integrated_gradients
-    for tokens in (1, 150):  # all texts once, and three times
+    for tokens in (1, 40):  # text by text, and some together
         monkeypatch.setattr(saliency, "TOKENS", tokens)
         close(saliency_of(classified("flat")).integrated_gradients, together)
 
