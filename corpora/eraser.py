@@ -3,7 +3,7 @@
 A folder holds `train.jsonl`, `val.jsonl` and `test.jsonl`, and the documents: `docs/<docid>`, a file each, or
 `docs.jsonl` with `docid` and `document`. A line of a document is a sentence, and blanks separate its tokens. An
 annotation has `annotation_id`, `classification`, `query`, and `evidences`: groups of pieces of evidence, each with a
-`docid`, `start_token` and `end_token` (exclusive).
+`docid`, `start_token` and `end_token` (exclusive); it may have `docids`, the documents in which evidence may be.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal
 
-from corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect
+from corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect, numbered_objects
 from corpora.lines import numbered_lines
 from results.errors import check_values
 
@@ -42,7 +42,7 @@ def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error
         UserError: `empty` has a value that is not allowed.
     """
     check_values(read_eraser, empty=empty)
-    file = EraserFile(Path(path), columns)
+    file = EraserFile(Path(path), columns, "jsonl", True)
     read = collect(file, empty=empty)
     return LabelledTexts(read.texts, {**read.audit, "joined_documents": file.joined})
 
@@ -50,24 +50,19 @@ def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error
 class EraserFile(LabelledFile):
     """Annotations of one split of ERASER.
 
-    Args:
-        path: File of the annotations.
-        columns: Keys of the annotations.
-
     Attributes:
         joined: Number of the texts read so far that join several documents.
     """
 
-    def __init__(self, path: Path, columns: Columns) -> None:
-        super().__init__(path, columns, "jsonl", True)
-        self.joined = 0
+    joined = 0
 
     def texts(self, left_out: object = None) -> Iterator[LabelledText]:
         """Yield the annotations as labelled texts; `left_out` is not used, for every line must be sound."""
         self.joined = 0
-        for line, values in self._objects():
+        for (line, values), (_, annotation) in zip(self._objects(), numbered_objects(self.path), strict=True):
             evidence = self._evidence(line, values["text"])
-            names = {str(one["docid"]) for one in evidence} or {str(values.get("id"))}
+            names = {str(one["docid"]) for one in evidence} | set(map(str, annotation.get("docids") or ()))
+            names = names or {str(values.get("id"))}
             order = sorted(names, key=lambda name: (name.endswith("_hypothesis"), name))
             self.joined += len(order) > 1
             words: list[str] = []
@@ -94,12 +89,10 @@ class EraserFile(LabelledFile):
 
     def _span(self, line: int, piece: Mapping[str, Any], tokens: int) -> tuple[int, int]:
         first, end = piece["start_token"], piece["end_token"]
-        if not (type(first) is int and type(end) is int and 0 <= first < end <= tokens):
-            wrong = (
-                f"evidence has the tokens {first} to {end} of document {piece['docid']!r}, which has {tokens} tokens"
-            )
-            raise self._error(line, wrong, "Count from 0, with the end behind the last token")
-        return first, end
+        if type(first) is int and type(end) is int and 0 <= first < end <= tokens:
+            return first, end
+        wrong = f"evidence has the tokens {first} to {end} of document {piece['docid']!r}, which has {tokens} tokens"
+        raise self._error(line, wrong, "Count from 0, with the end behind the last token")
 
     def _document(self, line: int, name: str) -> list[str]:
         """Return the tokens of a document."""

@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError
 from results.errors import check_values, counted
 
 Format = Literal["tsv", "csv", "jsonl"]
+Policy = Literal["error", "skip"]
 Record = tuple[int, Mapping[str, object]]
 """Number of the record's first line, and its values by the fields of `Columns`."""
 
@@ -117,8 +118,8 @@ def read_labelled(
     columns: Columns = Columns(),
     format: Format | None = None,
     header: bool = True,
-    empty: Literal["error", "skip"] = "error",
-    malformed: Literal["error", "skip"] = "error",
+    empty: Policy = "error",
+    malformed: Policy = "error",
     split: str | None = None,
 ) -> LabelledTexts:
     """Read the labelled texts of a TSV, CSV or JSONL file, and count skipped and repeated ones.
@@ -147,12 +148,7 @@ def read_labelled(
     return collect(LabelledFile(Path(path), columns, format, header, split=split), empty=empty, malformed=malformed)
 
 
-def collect(
-    file: "LabelledFile",
-    *,
-    empty: Literal["error", "skip"] = "error",
-    malformed: Literal["error", "skip"] = "error",
-) -> LabelledTexts:
+def collect(file: "LabelledFile", *, empty: Policy, malformed: Policy = "error") -> LabelledTexts:
     """Read all texts of a file, and count skipped and repeated ones.
 
     Args:
@@ -223,6 +219,25 @@ def separated_rows(
         else:
             wrong = f"the row has {counted(len(row), 'field')}, but the first row has {width}"
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
+
+
+def numbered_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the line number and the object of each line of a JSONL file that is not blank.
+
+    Raises:
+        CorpusError: The file is missing or in another encoding, or a line is not a JSON object.
+    """
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CorpusError.at(path, number, _json_fault(error), "Write one object per line") from None
+        if not isinstance(found, dict):
+            wrong = f"the line is {_KINDS[type(found)]}, not an object"
+            raise CorpusError.at(path, number, wrong, "Write one object per line")
+        yield number, found
 
 
 def _json_fault(error: ValueError | RecursionError) -> str:
@@ -316,17 +331,7 @@ class LabelledFile:
 
     def _objects(self) -> Iterator[Record]:
         """Yield the records of a JSONL file."""
-        for number, line in numbered_lines(self.path):
-            if not line.strip():
-                continue
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise self._error(number, _json_fault(error), "Write one object per line") from None
-            if not isinstance(found, dict):
-                raise self._error(
-                    number, f"the line is {_KINDS[type(found)]}, not an object", "Write one object per line"
-                )
+        for number, found in numbered_objects(self.path):
             for field, name in self._columns.items():
                 if name not in found:
                     keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"

@@ -341,9 +341,9 @@ class TextSplit(Dataset[TextBatch]):
         return numbers
 
     @property
-    def starts(self) -> Numbers:
-        """Place of the first token of each text among the tokens of all texts, int64 `[texts]`."""
-        return self._offsets[:-1].astype(np.int64)
+    def word_counts(self) -> Numbers:
+        """Number of tokens of each text without delimiters, int64 `[texts]`."""
+        return np.diff(np.append(0, self.real.cumsum())[self._offsets])
 
     @property
     def real(self) -> NDArray[np.bool_]:
@@ -479,8 +479,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         check_numbers(self, least=1, min_count=min_count, max_words=max_words, max_length=max_length)
         check_numbers(self, least=1, batch_size=batch_size, eval_tokens=eval_tokens)
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
-        usual = COLUMNS if format == "eraser" else Columns(**known.columns)
-        self.columns = usual if columns is None else columns
+        self.columns = columns or (COLUMNS if format == "eraser" else Columns(**known.columns))
         if self.columns.label is None:
             raise CorpusError(
                 "--data.init_args.columns.label is null, but a classifier needs labels. Name the column that has them."
@@ -616,11 +615,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self._check_planted(files[split], self.shortcut.words(self.labels))
         data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
         # Two splits of one file are the same by intention.
-        others = {
-            one: texts
-            for one, texts in self._contents.items()
-            if one == split or self.columns.split or files[one] != files[split]
-        }
+        same = [] if self.columns.split else [one for one in self._contents if files[one] == files[split]]
+        others = {one: texts for one, texts in self._contents.items() if one == split or one not in same}
         shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))
@@ -637,14 +633,13 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """Raise a CorpusError if a classifier cannot tell the planted words apart from each other or from others."""
         if self._pieces is None:
             found = [(number,) for number in self.vocabulary.numbers(words).tolist()]
+            remedy = "Raise --data.init_args.max_words or .shortcut.share, or lower .min_count"
         else:
             split = self._pieces.split(words, [None] * len(words))
             found = [tuple(one.ids[one.sources >= 0].tolist()) for one in split]
+            remedy = "Choose another --data.init_args.tokenizer, or leave out .shortcut"
         for word, own in zip(words, found, strict=True):
             if self.vocabulary.unknown in own or found.count(own) > 1:
-                remedy = "Raise --data.init_args.max_words or .shortcut.share, or lower .min_count"
-                if self._pieces is not None:
-                    remedy = "Choose another --data.init_args.tokenizer, or leave out .shortcut"
                 raise CorpusError.at(path, None, f"the planted word {word!r} is not in the vocabulary", remedy)
 
     @property

@@ -8,6 +8,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules import TextBatch
@@ -184,9 +185,9 @@ class ClassifiedBatch:
         """
         copies, texts = keep.shape[:2]
         rows = torch.arange(texts, device=keep.device).repeat(copies)
-        tokens = to_tokens(keep, self.token_to_position).flatten(0, 1)
-        return self._read(rows, tokens, removal).view(copies, texts, -1)
+        return self.reread_rows(rows, keep.flatten(0, 1), removal).view(copies, texts, -1)
 
+    @torch.no_grad()
     def reread_rows(self, rows: Tensor, keep: Tensor, removal: Removal = "delete") -> Tensor:
         """Return what `reread` returns, `[copies, classes]`, with any number of copies of each text.
 
@@ -195,27 +196,19 @@ class ClassifiedBatch:
             keep: Bool `[copies, positions]`; see `reread`.
             removal: See `reread`.
         """
-        return self._read(rows, to_tokens(keep, self.token_to_position[rows]), removal)
-
-    @torch.no_grad()
-    def _read(self, rows: Tensor, words: Tensor, removal: Removal) -> Tensor:
-        """Classify copies of the texts with only these of their tokens `[copies, time]` and the delimiters."""
         mask_token, pad = self.vocabulary.mask, self.vocabulary.pad
         if removal == "mask" and mask_token is None:
             raise UserError(
                 "removal: mask needs a mask token, but the tokenizer of the data has none. Give removal: delete."
             )
         found = self.probabilities.new_full((len(rows), self.probabilities.size(1)), torch.nan)
-        places = (
-            words.any(-1).nonzero().squeeze(1) if removal == "delete" else torch.arange(len(rows), device=rows.device)
-        )
-        delimiters = self.batch.mask & (self.token_to_position < 0)
-        stays = words | delimiters[rows]
-        lengths = stays.sum(1) if removal == "delete" else self.batch.lengths[rows]
-        for some in passes(lengths[places], PASS):
+        words = to_tokens(keep, self.token_to_position[rows])
+        stays = words | (self.batch.mask & (self.token_to_position < 0))[rows]
+        is_read = stays if removal == "delete" else self.batch.mask[rows]
+        places = (words.any(-1) | (removal == "mask")).nonzero().squeeze(1)
+        for some in passes(is_read[places].sum(1), PASS):
             chosen = places[some]
-            own = rows[chosen]
-            batch = shortened(self.batch, own, stays[chosen] if removal == "delete" else self.batch.mask[own], pad)
+            batch = shortened(self.batch, rows[chosen], is_read[chosen], pad)
             if removal == "mask":
                 gone = batch.mask & ~stays[chosen, : batch.tokens.size(1)]
                 batch = replace(batch, tokens=batch.tokens.masked_fill(gone, mask_token))  # type: ignore[arg-type]
@@ -232,11 +225,7 @@ class ClassifiedBatch:
             purpose: Any string; different strings give independent numbers.
             draws: Number of draws.
         """
-        found = np.full((draws, *self.mask.shape), OUTSIDE)
-        rows = zip(self.batch.index.tolist(), self.mask.cpu().numpy(), strict=True)
-        for place, (text, mask) in enumerate(rows):
-            found[:, place, mask] = self._random(purpose, text).random((draws, int(mask.sum())))
-        return torch.from_numpy(found).to(self.mask.device)
+        return self._noise(purpose, self.mask, np.full((draws, *self.mask.shape), OUTSIDE))
 
     def token_noise(self, purpose: str, draws: int, size: int) -> Tensor:
         """Return uniform random numbers in [0, 1) for embedded tokens, float32 `[draws, batch, time, size]`.
@@ -248,14 +237,14 @@ class ClassifiedBatch:
             draws: Number of draws.
             size: Size of an embedded token.
         """
-        found = np.zeros((draws, *self.batch.tokens.shape, size), np.float32)
-        rows = zip(self.batch.index.tolist(), self.batch.lengths.tolist(), strict=True)
-        for place, (text, length) in enumerate(rows):
-            found[:, place, :length] = self._random(purpose, text).random((draws, length, size), np.float32)
-        return torch.from_numpy(found).to(self.mask.device)
+        return self._noise(purpose, self.batch.mask, np.zeros((draws, *self.batch.tokens.shape, size), np.float32))
 
-    def _random(self, purpose: str, text: int) -> np.random.Generator:
-        return np.random.default_rng((self.seed, crc32(purpose.encode()), text))
+    def _noise(self, purpose: str, mask: Tensor, found: NDArray[Any]) -> Tensor:
+        """Fill the places of the mask in `[draws, batch, …]` with random numbers; see `noise`."""
+        for place, (text, own) in enumerate(zip(self.batch.index.tolist(), mask.cpu().numpy(), strict=True)):
+            random = np.random.default_rng((self.seed, crc32(purpose.encode()), text))
+            found[:, place, own] = random.random((len(found), int(own.sum()), *found.shape[3:]), found.dtype)
+        return torch.from_numpy(found).to(mask.device)
 
 
 def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:

@@ -33,13 +33,7 @@ from fidelity.saliency import Saliency
 from metrics.bootstrap import mean, ratio, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
-from models import (
-    AttentionClassifier,
-    HierarchicalClassifier,
-    TextClassifier,
-    TransformerClassifier,
-    UniformAttention,
-)
+from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, TransformerClassifier, UniformAttention
 from models.text_model import Output
 from processes.progress import Progress
 from results import Curves, Estimate, Figure, Floats, Table, Unit
@@ -425,7 +419,7 @@ class SplitOutputs(NamedTuple):
 
 @torch.no_grad()
 def collect_outputs(
-    model: TextClassifier, data: ClassificationDataModule, device: torch.device, split: Stop = "train"
+    model: TextClassifier, data: ClassificationDataModule, device: torch.device, split: Split = "train"
 ) -> SplitOutputs:
     """Classify all texts of a split; return the outputs."""
     probabilities: dict[int, Tensor] = {}

@@ -19,7 +19,7 @@ from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings
-from metrics.bootstrap import mean
+from metrics.bootstrap import mean, ratio
 from processes.progress import Progress
 from results import Figure, Floats, HeatMap, Table, Unit
 from results.errors import UserError, check_numbers, check_values
@@ -101,20 +101,16 @@ class EffectProbe:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Probes of a checkpoint by quantity, and for each head its LDS on train and the spread of its features.
+    """Probes of a checkpoint by quantity, and what they say of each head.
 
     Attributes:
-        heads: Names of the levels.
         probes: By quantity; the first row of weights is of the effects, the others of shuffled effects.
-        lds: Mean LDS on the texts of train, `[heads]`, by quantity.
-        spreads: Standard deviation of the features within a text, `[heads]`, by quantity.
+        heads: By quantity, a row for each head: its name as `head`, and the columns of the table `effects.weights`.
         texts: Number of texts of train.
     """
 
-    heads: tuple[str, ...]
     probes: Mapping[str, EffectProbe]
-    lds: Mapping[str, Floats]
-    spreads: Mapping[str, Floats]
+    heads: Mapping[str, pd.DataFrame]
     texts: int
 
 
@@ -221,15 +217,16 @@ class Effects(FidelityTest):
                 "that are learned."
             )
         names, texts = everywhere[0][0], sum(count for _, count, _ in everywhere)
-        probes, lds, spreads = {}, {}, {}
+        probes, heads = {}, {}
         for quantity in self.quantities:
             gram, cross, sums, counts = (
                 sum(parts) for parts in zip(*(of[quantity] for *_, of in everywhere), strict=True)
             )
             probes[quantity] = EffectProbe.fit(gram, cross)
-            lds[quantity] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-            spreads[quantity] = np.sqrt(np.diag(gram) / (texts * self.removals))
-        return _Fitted(names, probes, lds, spreads, texts)
+            weight, spread = probes[quantity].weights[0].numpy(), np.sqrt(np.diag(gram) / (texts * self.removals))
+            own = {"head": names, "weight": weight, "contribution": weight * spread, "lds": ratio(sums, counts)}
+            heads[quantity] = pd.DataFrame(own)
+        return _Fitted(probes, heads, texts)
 
     def _equations(self, classified: ClassifiedBatch) -> dict[str, tuple[Floats, ...]]:
         """Return by quantity the normal equations of a batch, and the sum and number of the LDS of each head."""
@@ -286,7 +283,7 @@ class Effects(FidelityTest):
             return saliency.rankings(ranking, self.draws)
         fitted = self._fitted[classified.checkpoint.name]
         if ranking == "best_head":
-            best = int(np.nan_to_num(fitted.lds["attention"], nan=-np.inf).argmax())
+            best = int(fitted.heads["attention"]["lds"].fillna(-np.inf).argmax())
             return classified.weights[[best]]
         quantity = "norms" if ranking == "learned_norms" else "attention"
         scores = fitted.probes[quantity].scores(features_of(saliency, quantity))
@@ -316,22 +313,15 @@ class Effects(FidelityTest):
             row = {"checkpoint": result.name, "ranking": name, "texts": lds.count()}
             rows.append(row | {"undefined": drops.count() - lds.count(), "lds": lds.mean(), "topk_drop": drops.mean()})
         tables = {self.name: Table(pd.DataFrame(rows), {"lds": "fraction", "topk_drop": "nats"})}
-        if weights := [row for result in results for row in self._rows(result.name)]:
+        if self._fitted:
             units: dict[str, Unit] = {"weight": "nats", "contribution": "nats", "lds": "fraction"}
-            tables[f"{self.name}.weights"] = Table(pd.DataFrame(weights), units)
+            tables[f"{self.name}.weights"] = Table(self._weights(results), units)
         return tables
 
-    def _rows(self, checkpoint: str) -> list[dict[str, object]]:
-        """Return the rows of a checkpoint in the table of weights."""
-        if (fitted := self._fitted.get(checkpoint)) is None:
-            return []
-        rows = []
-        for quantity, (place, head) in product(self.quantities, enumerate(fitted.heads)):
-            weight = float(fitted.probes[quantity].weights[0, place])
-            row = {"checkpoint": checkpoint, "quantity": quantity, "head": head, "weight": weight}
-            contribution = weight * float(fitted.spreads[quantity][place])
-            rows.append(row | {"contribution": contribution, "lds": float(fitted.lds[quantity][place])})
-        return rows
+    def _weights(self, results: Sequence[CheckpointResult]) -> pd.DataFrame:
+        """Return the table of weights of some checkpoints."""
+        found = {(one.name, quantity): own for one in results for quantity, own in self._fitted[one.name].heads.items()}
+        return pd.concat(found, names=["checkpoint", "quantity"]).reset_index(level=[0, 1]).reset_index(drop=True)
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Return a figure `effects.<quantity>` for each quantity: layers × heads, coloured by the contribution.
@@ -340,15 +330,15 @@ class Effects(FidelityTest):
         the checkpoints of its variant with the same heads. There is no figure if the levels are not heads of
         layers.
         """
-        ours = next(iter(by_variant(results).values()))
-        frame = pd.DataFrame([row for result in ours for row in self._rows(result.name)])
-        if frame.empty or not frame["head"].str.fullmatch(r"\d+-\d+").all():
+        if not self._fitted:
+            return {}
+        frame = self._weights(next(iter(by_variant(results).values())))
+        if not frame["head"].str.fullmatch(r"\d+-\d+").all():
             return {}
         frame[["layer", "number"]] = frame["head"].str.split("-", expand=True).astype(int)
         found: dict[str, Figure] = {}
-        for quantity in self.quantities:
-            own = frame[frame["quantity"] == quantity]
-            grid = own.pivot_table(index="layer", columns="number", values="contribution", aggfunc="mean")
+        for quantity, own in frame.groupby("quantity", sort=False):
+            grid = own.pivot_table("contribution", "layer", "number")
             axes = [str(one) for one in grid.index], [str(one) for one in grid.columns], "layer", "head"
             title, label = f"Effects of removals: {quantity} of each head", "contribution (nats)"
             values = grid.to_numpy()
@@ -414,9 +404,7 @@ def rank_correlations(predicted: Tensor, effects: Tensor) -> Floats:
 
     sums, truth = predicted.cpu().numpy(), effects.cpu().numpy()
     one, other = ranks(sums, ROUNDING * np.abs(sums).max(-1, keepdims=True)), ranks(truth, np.array(TIE))
-    with np.errstate(invalid="ignore"):  # nan where one is constant
-        found: Floats = (one * other).sum(-1) / np.sqrt((one**2).sum(-1) * (other**2).sum(-1))
-    return found
+    return ratio((one * other).sum(-1), np.sqrt((one**2).sum(-1) * (other**2).sum(-1)))
 
 
 def _mean_difference(values: Floats, weights: Floats) -> Floats:

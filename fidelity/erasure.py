@@ -137,7 +137,7 @@ class SetErasure(FidelityTest):
     - the hidden state of the decision position from the layers below, in a transformer.
 
     Args:
-        rankings: Rankings of the weights, each once; see `fidelity.saliency.Ranking`. `file:PATH` reads one
+        rankings: Rankings of the weights, each once; see `fidelity.saliency.RANKINGS`. `file:PATH` reads one
             (`fidelity.explanations`), an object computes one (`fidelity.saliency.Explainer`).
         draws: Number of random orders of every text, 1 or more.
         last: With `erase`, the last weight is erased too, and `median_fraction`, `median_mass` and

@@ -314,7 +314,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
         named = {one for test in self.tests for one in test.rankings if isinstance(one, str)}
         files = sorted(one for one in named if one.startswith(FILE))
         if files:
-            check_names("Files of explanations", [Path(one).stem for one in files])
+            objects = {one.name for test in self.tests for one in test.rankings if isinstance(one, Explainer)}
+            check_names("Files of explanations", [*(Path(one).stem for one in files), *objects])
         names = [checkpoint.name for checkpoint in self.checkpoints]
         total = len(self.data.splits["test"])
         self._read = np.sort(np.random.default_rng(self.seed).permutation(total)[: self.texts])
@@ -398,7 +399,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
             results.append(self._result(checkpoint, rows.take()))  # type: ignore[operator]
             progress.advance()
         asked = [name for name in by_score(results) if self._is_asked(name)]
-        tables = judge_tables(results, self._judged, asked, self._seconds_per_text())
+        judged = [Judged(test.name, tuple(map(name_of, test.rankings)), test.directions) for test in self.tests]
+        tables = judge_tables(results, judged, asked, self._seconds_per_text())
         tables["fidelity"] = fidelity_table(results)
         if len(by_variant(results)) > 1:
             tables["comparison"] = comparison_table(results)
@@ -419,10 +421,6 @@ class Fidelity(Experiment[ClassificationDataModule]):
         scores, prefixes = result_scores(results), ["", *(f"{variant}." for variant in by_variant(results))]
         headline = [f"{prefix}{name}" for prefix in prefixes for name in asked if f"{prefix}{name}" in scores]
         return Result(self.experiment, scores, tables, figures, audit, items, headline=headline)
-
-    @property
-    def _judged(self) -> list[Judged]:
-        return [Judged(test.name, tuple(map(name_of, test.rankings)), test.directions) for test in self.tests]
 
     def _seconds_per_text(self) -> dict[tuple[str, str], float]:
         """Return the seconds that a ranking takes for a text, by variant and ranking."""
@@ -487,8 +485,7 @@ def examples_of(
     if not set(chosen).intersection(classified.batch.index.tolist()):
         return []
     shown: dict[str | Explainer, None] = dict.fromkeys(("attention", "input_x_gradient", *rankings))
-    keys = {name_of(one): saliency.rankings(one, 1)[0] for one in shown}
-    rows = {name: values.masked_fill(~classified.mask, 0) for name, values in keys.items()}
+    rows = {name_of(one): saliency.rankings(one, 1)[0] for one in shown}
     tokens = {
         name: to_tokens(values.detach(), classified.token_to_position)
         for name, values in {**rows, **highlights}.items()

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from corpora.labelled import numbered_objects
 from datamodules import ClassificationDataModule
 from datamodules.classification import TextSplit
 from fidelity.classified import ClassifiedBatch
@@ -34,9 +35,8 @@ FILE = "file:"
 
 _KEYS = {"id", "words", "scores", "word_ids", "checkpoint"}
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(256 + place): byte for place, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
-}
+_OTHERS = sorted({*range(256)} - {*_PRINTABLE})
+_BYTES = dict(zip(map(chr, (*_PRINTABLE, *range(256, 324))), (*_PRINTABLE, *_OTHERS), strict=True))
 """Bytes of the characters in pieces of byte-level tokenizers (GPT-2, Llama 3)."""
 
 
@@ -85,15 +85,11 @@ def read_explanations(
             words than its text, or has a score that is not a finite number (path and line are named); or a text of
             two words or more has no scores.
     """
-    if not path.is_file():
-        raise UserError(f"{FILE}{path}: there is no such file.")
     split, found = data.splits["test"], dict[tuple[str, int], Floats]()
     places = {str(name): place for place, name in enumerate(split.ids)}
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        if not line.strip():
-            continue
+    for number, read in numbered_objects(path):
         where = f"{path}:{number}"
-        read = _parsed(line, where)
+        _check_types(read, where)
         name, checkpoint = str(read["id"]), read.get("checkpoint") or ""
         if name not in places:
             raise UserError(f"{where}: the test split has no text {name!r}{near(name, places)}.")
@@ -105,7 +101,7 @@ def read_explanations(
         key = checkpoint, places[name]
         if key in found:
             raise UserError(f"{where}: text {name!r} has scores in an earlier line too. Keep one of them.")
-        found[key] = _by_token(read, data, split, places[name], f"{where}: text {name!r}")
+        found[key] = _by_token(read, data, places[name], f"{where}: text {name!r}")
     if not found:
         raise UserError(f"{path} is empty. Give the scores of each text on a line of its own.")
     _check_complete(path, split, found, checkpoints, range(len(split)) if texts is None else texts)
@@ -116,11 +112,11 @@ def _check_complete(
     path: Path, split: TextSplit, found: Collection[tuple[str, int]], checkpoints: Sequence[str], texts: Iterable[int]
 ) -> None:
     """Raise a UserError if a text that a test may read has no scores."""
+    several = split.word_counts > 1
     missing = [
         f"{split.ids[text]!r} under {checkpoint}"
         for checkpoint, text in product(checkpoints, texts)
-        if not {(checkpoint, text), ("", text)}.intersection(found)
-        and sum(place >= 0 for place in split.places(text)) > 1
+        if several[text] and not {(checkpoint, text), ("", text)}.intersection(found)
     ]
     if missing:
         raise UserError(
@@ -143,9 +139,8 @@ def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> 
     lines = []
     for number, text in enumerate(texts, 1):
         given = text["scores"]
-        given = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, np.float64))
-        scores = given.detach().double().cpu()
-        if not scores.isfinite().all():
+        scores = given.detach().double().cpu().numpy() if isinstance(given, Tensor) else np.array(given, np.float64)
+        if not np.isfinite(scores).all():
             raise UserError(f"Text {number} ({text['id']}) has a score that is not a finite number.")
         plain = {**text, "id": str(text["id"]), "words": list(map(str, text["words"])), "scores": scores.tolist()}
         if (owners := text.get("word_ids")) is not None:
@@ -195,23 +190,22 @@ def _of_sequence(sequence: Mapping[str, Any]) -> tuple[list[str], Tensor]:
     is_encoder = sequence["source_attributions"] is not None
     tokens = sequence["source"] if is_encoder else sequence["target"][: sequence["attr_pos_start"]]
     stored = load(base64.b64decode(sequence["source_attributions" if is_encoder else "target_attributions"]))
-    values = stored["attribution"].double()[
-        : len(tokens)
-    ]  # the rest are generated tokens, of which later steps are nan
+    # The rest are generated tokens, of which later steps are nan.
+    values = stored["attribution"].double()[: len(tokens)]
     return [token["attributes"]["token"] for token in tokens], values.flatten(1).sum(1)
 
 
 def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | None:
     """Return the word of each piece, None outside the text; None alone if the pieces do not spell the text."""
-    in_bytes = any("Ġ" in piece for piece in pieces)
-    spelled = [
-        bytes(_BYTES[one] for one in piece).strip()
-        if in_bytes and _BYTES.keys() >= {*piece}
-        else piece.replace("▁", "").encode()
-        for piece in pieces
-    ]
+    text = "".join(words).encode()
+    spelled = [piece.replace("▁", "").encode() for piece in pieces]
+    if text not in b"".join(spelled):  # pieces of bytes, each written as a character
+        spelled = [
+            bytes(_BYTES[one] for one in piece).strip() if _BYTES.keys() >= {*piece} else own
+            for piece, own in zip(pieces, spelled, strict=True)
+        ]
     letters = [word for word, form in enumerate(words) for _ in form.encode()]
-    place = -b"".join(spelled).rfind("".join(words).encode()) or 0
+    place = -b"".join(spelled).rfind(text) or 0
     if place > 0:
         return None
     owners: list[int | None] = []
@@ -224,13 +218,9 @@ def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | N
     return owners
 
 
-def _parsed(line: bytes, where: str) -> dict[str, Any]:
-    """Return the object of a line, whose values have the right types and lengths."""
-    try:
-        read = json.loads(line)
-    except ValueError as error:  # also of a text that is not UTF-8
-        raise UserError(f"{where}: this is not a JSON object ({error}).") from None
-    if not isinstance(read, dict) or not {"id", "words", "scores"} <= read.keys() <= _KEYS:
+def _check_types(read: Mapping[str, Any], where: str) -> None:
+    """Raise a UserError if the values of a line have wrong types or lengths."""
+    if not {"id", "words", "scores"} <= read.keys() <= _KEYS:
         raise UserError(f"{where}: a line has the keys id, words and scores, and may have word_ids and checkpoint.")
     words, scores = read["words"], read["scores"]
     if not _all([read["id"]], (str, int)) or not isinstance(read.get("checkpoint"), str | None):
@@ -246,32 +236,25 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
     for place, score in enumerate(scores, 1):
         if not abs(score) <= sys.float_info.max:  # nan too
             raise UserError(f"{where}: score {place} of text {str(read['id'])!r} is {score}, not a finite number.")
-    return read
 
 
 def _all(values: object, kind: type | tuple[type, ...]) -> bool:
     return isinstance(values, list) and all(isinstance(one, kind) and not isinstance(one, bool) for one in values)
 
 
-def _by_token(
-    read: Mapping[str, Any], data: ClassificationDataModule, split: TextSplit, text: int, where: str
-) -> Floats:
+def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int, where: str) -> Floats:
     """Return the score of each token of a text."""
-    owner = np.array(split.places(text))
-    forms, tokens = split.forms(text), data.text("test", text)[1]
-    inside = np.flatnonzero(owner >= 0)
-    words = {owner[place]: str(forms[place]) for place in inside}
-    expected, of_tokens = [words[place] for place in sorted(words)], [tokens[place] for place in inside]
-    scores = np.zeros(len(owner))
-    by_token = read["words"] == of_tokens and read["words"] != expected
-    given = _by_word(read, where)
-    if by_token:
+    split = data.splits["test"]
+    owner, forms, tokens = map(np.array, (split.places(text), split.forms(text), data.text("test", text)[1]))
+    inside = owner >= 0
+    _, first, number, pieces = np.unique(owner[inside], return_index=True, return_inverse=True, return_counts=True)
+    expected, of_tokens = forms[inside][first].tolist(), tokens[inside].tolist()
+    scores, given = np.zeros(len(owner)), _by_word(read, where)
+    if read["words"] == of_tokens != expected:
         scores[inside] = given
     else:
         _check_words(read["words"], expected, where)
-        number = {word: place for place, word in enumerate(sorted(words))}
-        share = np.bincount(owner[inside])[owner[inside]]
-        scores[inside] = given[[number[place] for place in owner[inside]]] / share
+        scores[inside] = (given / pieces)[number]
     return scores
 
 
@@ -282,11 +265,9 @@ def _by_word(read: Mapping[str, Any], where: str) -> Floats:
         return scores
     if wrong := [one for one in owners if one is not None and not 0 <= one < len(read["words"])]:
         raise UserError(f"{where} has the word id {wrong[0]}, but {counted(len(read['words']), 'word')}.")
-    found = np.zeros(len(read["words"]))
-    for owner, score in zip(owners, scores, strict=True):
-        if owner is not None:
-            found[owner] += score
-    return found
+    inside = [place for place, owner in enumerate(owners) if owner is not None]
+    words = np.array([owners[place] for place in inside], np.int64)
+    return np.asarray(np.bincount(words, scores[inside], len(read["words"])), np.float64)
 
 
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import pandas as pd
@@ -77,27 +79,23 @@ def judge_tables(
     rankings = dict.fromkeys(ranking for test in tests for ranking in test.rankings)
     found = {
         (variant, name, ranking): own
-        for variant in by_variant(results)
-        for name in measures
-        for ranking in rankings
+        for variant, name, ranking in product(by_variant(results), measures, rankings)
         if (own := scores.get(_score(name, ranking), {}).get(variant)) and not math.isnan(own.value)
     }
-    measures = {name: arrow for name, arrow in measures.items() if any(key[1] == name for key in found)}
+    units = {name: own.unit for (_, name, _), own in found.items()}
+    measures = {name: arrow for name, arrow in measures.items() if name in units}
     if not measures:
         return {}
-    units = {name: next(own.unit for key, own in found.items() if key[1] == name) for name in measures}
     apart = _against_random(found)
     heads = {name: f"{name} {arrow}".strip() for name, arrow in measures.items()}
     rows = []
-    for variant in by_variant(results):
-        for ranking in rankings:
-            nothing = {name: Estimate(math.nan, math.nan, math.nan, unit=unit) for name, unit in units.items()}
-            ours = {name: found.get((variant, name, ranking), nothing[name]) for name in measures}
-            row: dict[str, object] = {"variant": variant, "ranking": ranking}
-            for name, own in ours.items():
-                row |= {end: value for end, value in own.named(heads[name]).items() if end != f"{heads[name]}.sd"}
-            row |= _counts({name: apart.get((variant, name, ranking)) for name in measures}, measures)
-            rows.append(row | {SECONDS: seconds.get((variant, ranking), math.nan)})
+    for variant, ranking in product(by_variant(results), rankings):
+        row: dict[str, object] = {"variant": variant, "ranking": ranking}
+        for name, head in heads.items():
+            own = found.get((variant, name, ranking), Estimate(math.nan, math.nan, math.nan, unit=units[name]))
+            row |= replace(own, sd=None).named(head)
+        row |= _counts({name: apart.get((variant, name, ranking)) for name in measures}, measures)
+        rows.append(row | {SECONDS: seconds.get((variant, ranking), math.nan)})
     asked = [name for name in measures if measures[name] and any(_score(name, one) in main for one in rankings)]
     last = {name.rpartition(".")[0]: heads[name] for name in asked}
     of_columns: dict[str, Unit] = {head: units[name] for name, head in heads.items()}

@@ -15,7 +15,7 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width
+from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width, sets_read
 from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
 from metrics.bootstrap import mean
 from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
@@ -107,14 +107,15 @@ class Rationale(FidelityTest):
         if self.every_length is None:
             return
         split = data.splits["test"]
-        words = np.array([sum(place >= 0 for place in split.places(text)) for text in range(len(split))])
+        words = split.word_counts
         self._beam = self.every_length.beam
         longer = np.flatnonzero(words > self.every_length.exact)
         if self._beam is None and len(longer):
             sample = split[sorted(longer[np.argsort(words[longer], kind="stable")][:SAMPLE].tolist())].to(device)
             found = [classify(one, sample, self.level, seed=seed, vocabulary=data.vocabulary)[1] for one in checkpoints]
             self._beam = chosen_width([one for one in found if one is not None], self.removal)
-        reads = replace(self.every_length, beam=self._beam).reads(count for count in words.tolist() if count > 1)
+        every = replace(self.every_length, beam=self._beam)
+        reads = sum(sets_read(count, every.width(count)) for count in words.tolist() if count > 1)
         rank_zero_info(
             f"rationale: for each of {counted(len(checkpoints), 'classifier')}, the worst and the best orders of all "
             f"texts of test take up to {reads:,} shortened texts. A lower `exact` or `beam` takes fewer, and so does "
@@ -235,14 +236,11 @@ def span_overlap(predicted: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         true = _spans(marked[text])
         for order in range(len(chosen)):
             own = _spans(chosen[order, text])
-            low = np.maximum(own[:, None, 0], true[None, :, 0])
-            high = np.minimum(own[:, None, 1], true[None, :, 1])
-            shared = (high - low).clip(0)
-            union = (own[:, 1] - own[:, 0])[:, None] + (true[:, 1] - true[:, 0])[None] - shared
+            shared = (np.minimum(own[:, None, 1], true[:, 1]) - np.maximum(own[:, None, 0], true[:, 0])).clip(0)
+            union = np.ptp(own, axis=1)[:, None] + np.ptp(true, axis=1) - shared
             right = int((shared >= OVERLAP * union).any(1).sum())
             found[:, order, text] = torch.tensor([right / max(len(own), 1), right / len(true)])
-    precision, recall = found.to(predicted.device)
-    return precision, recall
+    return found[0].to(predicted.device), found[1].to(predicted.device)
 
 
 def _spans(flags: Flags) -> Integers:

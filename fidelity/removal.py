@@ -1,11 +1,12 @@
 """Removal of the words of a text one after the other: the best and the worst order (Edin et al. 2025)."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import comb
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -27,24 +28,27 @@ BOUNDS = ("lower", "upper", *SHARES)
 """Columns of each text; the means of the last three are scores."""
 
 
-def removal_bounds(
-    words: int, width: int | None = None, texts: int = 1
-) -> Generator[tuple[Integers, Flags], Floats, tuple[Floats, Floats]]:
+Falls = Callable[[Integers, Flags], Floats]
+"""Fall of the class probability without each set of words, `[sets]`, from the text of each set, `[sets]`, and its
+removed words, bool `[sets, words]`."""
+
+
+def removal_bounds(words: int, falls: Falls, width: int | None = None, texts: int = 1) -> tuple[Floats, Floats]:
     """Return the lowest and the highest sum of falls over all orders in which words can be removed, all but the last.
 
     An order of n words has n − 1 falls: without its first word, without its first two, …. The words that an order
     has removed matter for what follows, and their order does not. So of all orders of the same words, the lowest and
     the highest sums suffice, and 2ⁿ sets of words are read in place of n! orders.
 
-    The search is a generator, so that all sets of one size are read together. It yields the text of each set,
-    `[sets]`, and its removed words, bool `[sets, words]`; it is sent the fall of the class probability without each
-    set, `[sets]`, and returns the two sums of each text, `[texts]`.
-
     Args:
         words: Number of words n of every text, at least 2.
+        falls: Function that reads all sets of one size together.
         width: Number of sets of each size that are kept for the highest sum, and of those for the lowest (beam
             search); None keeps all, so that the bounds are exact.
         texts: Number of texts.
+
+    Returns:
+        The two sums of each text, `[texts]`.
     """
     owner, removed = np.arange(texts), np.zeros((texts, words), np.bool_)
     lowest, highest = np.zeros(texts), np.zeros(texts)
@@ -59,22 +63,16 @@ def removal_bounds(
         low, high = np.full(len(removed), np.inf), np.full(len(removed), -np.inf)
         np.minimum.at(low, place, lowest[before])
         np.maximum.at(high, place, highest[before])
-        fall = yield owner, removed
+        fall = falls(owner, removed)
         lowest, highest = low + fall, high + fall
         if width is not None:
-            kept = np.union1d(_least(owner, lowest, width), _least(owner, -highest, width))
+            lows, highs = (pd.Series(one).groupby(owner).rank(method="first") <= width for one in (lowest, -highest))
+            kept = (lows | highs).to_numpy()
             owner, removed, lowest, highest = owner[kept], removed[kept], lowest[kept], highest[kept]
     least, most = np.full(texts, np.inf), np.full(texts, -np.inf)
     np.minimum.at(least, owner, lowest)
     np.maximum.at(most, owner, highest)
     return least, most
-
-
-def _least(owner: Integers, sums: Floats, width: int) -> Integers:
-    """Return the places of the `width` lowest sums of each owner."""
-    order = np.lexsort((sums, owner))
-    starts = np.searchsorted(owner[order], owner[order])
-    return order[np.arange(len(order)) - starts < width]
 
 
 def sets_read(words: int, width: int | None) -> int:
@@ -110,10 +108,6 @@ class EveryLength:
     def width(self, words: int) -> int | None:
         """Return the width of the beam for a text, by default the widest; None if its bounds are exact."""
         return None if words <= self.exact else self.beam or WIDTHS[-1]
-
-    def reads(self, words: Iterable[int]) -> int:
-        """Return the largest number of copies that are read for the bounds of texts of these lengths."""
-        return sum(sets_read(count, self.width(count)) for count in words)
 
     def measure(self, classified: ClassifiedBatch, ranks: Tensor, removal: Removal) -> tuple[Tensor, dict[str, Tensor]]:
         """Return AOPC and normalised AOPC of some orders of the words of each text.
@@ -165,29 +159,32 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
         widths: Width of the beam search of each text; None for exact sums. See `removal_bounds`.
         removal: What becomes of removed words.
     """
-    words, counts = classified.words, classified.words.sum(1).tolist()
+    counts, device = classified.words.sum(1).tolist(), classified.words.device
     alike: dict[tuple[int, int | None], list[int]] = {}
     for text, size in enumerate(zip(counts, widths, strict=True)):
         alike.setdefault(size, []).append(text)
-    found = torch.zeros(2, len(words), dtype=torch.float64, device=words.device)
+    found = torch.zeros(2, len(counts), dtype=torch.float64, device=device)
     total = sum(len(every) * sets_read(*size) for size, every in alike.items())
     progress = Progress(f"Worst and best orders of {counted(len(widths), 'text')}, shortened texts", total)
     for (count, width), every in alike.items():
         for start in range(0, len(every), TOGETHER):
-            texts = torch.tensor(every[start : start + TOGETHER], device=words.device)
-            places = words[texts].nonzero()[:, 1].view(len(texts), count)
-            search = removal_bounds(count, width, len(texts))
-            wanted = next(search)
-            try:
-                while True:
-                    own, removed = (torch.from_numpy(one).to(words.device) for one in wanted)
-                    keep = torch.zeros(len(own), words.size(1), dtype=torch.bool, device=words.device)
-                    keep.scatter_(1, places[own], ~removed)
-                    wanted = search.send(_falls(classified, texts[own], keep, removal).cpu().numpy())
-            except StopIteration as end:
-                found[:, texts] = torch.from_numpy(np.stack(end.value)).to(found)
+            texts = torch.tensor(every[start : start + TOGETHER], device=device)
+            found[:, texts] = _bounds(classified, texts, width, removal).to(device)
             progress.advance(len(texts) * sets_read(count, width))
     return found
+
+
+def _bounds(classified: ClassifiedBatch, texts: Tensor, width: int | None, removal: Removal) -> Tensor:
+    """Return what `search_bounds` returns, `[2, texts]`, for texts with equally many words."""
+    words = classified.words[texts]
+    places = words.nonzero()[:, 1].view(len(texts), -1)
+
+    def falls(owner: Integers, removed: Flags) -> Floats:
+        own, stays = (torch.from_numpy(one).to(words.device) for one in (owner, ~removed))
+        keep = words[own].scatter(1, places[own], stays)
+        return _falls(classified, texts[own], keep, removal).cpu().numpy()
+
+    return torch.from_numpy(np.stack(removal_bounds(places.size(1), falls, width, len(texts))))
 
 
 def chosen_width(samples: Sequence[ClassifiedBatch], removal: Removal) -> int:

@@ -10,23 +10,22 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning.utilities.seed import isolate_rng
 from scipy.stats import bootstrap
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from datamodules.batches import Split
-from datamodules.classification import masked
+from datamodules.classification import TextSplit, masked
 from datamodules.corpus import SPLITS
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
-from fidelity.consistent_adversary import Recipe
+from fidelity.consistent_adversary import Recipe, collect_outputs
 from fidelity.experiment import FidelityTest, Measurements, Score, undefined
 from fidelity.explanations import FILE
 from fidelity.saliency import Saliency, check_rankings
 from metrics.bootstrap import TIE, mean, mean_and_sd, pooled, ratio, resample
-from models import HierarchicalClassifier, TextClassifier
+from models import HierarchicalClassifier
 from results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
 from results.errors import UserError, check_numbers, check_values
 from training import Best, Training, share
@@ -121,13 +120,12 @@ class Roar(FidelityTest):
         chains = [
             Chain(recipe, ranking, self.percents, anew[ranking]) for recipe, ranking in product(recipes, self.rankings)
         ]
-        with isolate_rng():
-            trained = train_chains(chains)
+        trained = train_chains(chains)
         self._predicted = {}
         for chain in chains:
             found = self._predicted.setdefault(chain.recipe.checkpoint.name, {})
             found |= {(chain.ranking, at): best.state["predicted"].to(device) for at, best in chain.found.items()}
-        short = sum(int((words_of(data, split)[0] < 2).sum()) for split in SPLITS)
+        short = sum(int((data.splits[split].word_counts < 2).sum()) for split in SPLITS)
         self._counts = {
             "trainings": len(trained),
             "cut_off": sum(not best.stopped for best in trained),
@@ -145,13 +143,17 @@ class Roar(FidelityTest):
                 f"roar: the training of {checkpoint.name} had no largest number of epochs (trainer.max_epochs). Give "
                 "max_epochs in the options of roar."
             )
-        callbacks = run.get("callbacks") or ()
-        stops = [one for one in callbacks if isinstance(one, Mapping) and "EarlyStopping" in str(one.get("class_path"))]
-        own = int(stops[0].get("init_args", {}).get("patience", 3)) if stops else epochs  # 3: Lightning's default
+        given = run.get("callbacks") or []
+        callbacks = [given] if isinstance(given, Mapping) else given
+        stops = [one for one in callbacks if "EarlyStopping" in str(one.get("class_path"))]
+        own = int((stops[0].get("init_args") or {}).get("patience", 3)) if stops else epochs  # 3: Lightning's default
         return Recipe(checkpoint, data, device, epochs, self.patience or own, seed)
 
     def columns(self, classes: int) -> Sequence[str]:
-        return [f"{ranking}.correct_{percent}" for ranking, percent in product(self.rankings, self.percents)]
+        return self._columns(self.rankings)
+
+    def _columns(self, rankings: Sequence[str]) -> list[str]:
+        return [f"{ranking}.correct_{percent}" for ranking, percent in product(rankings, self.percents)]
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -162,18 +164,12 @@ class Roar(FidelityTest):
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return {
-            f"{one}.racu": Score((*self._correct(RANDOM), *self._correct(one)), self._racu, "ratio")
-            for one in self._others
-        }
+        return {f"{one}.racu": Score(self._columns([RANDOM, one]), self._racu, "ratio") for one in self._others}
 
     @property
     def _others(self) -> list[str]:
         """Rankings that have a RACU: all but `random`; none without `random`."""
         return [ranking for ranking in self.rankings if ranking != RANDOM and RANDOM in self.rankings]
-
-    def _correct(self, ranking: str) -> list[str]:
-        return [f"{ranking}.correct_{percent}" for percent in self.percents]
 
     def _racu(self, values: Floats, weights: Floats) -> Floats:
         """RACU of each draw; the columns are those of random words, then those of the ranking."""
@@ -195,11 +191,12 @@ class Roar(FidelityTest):
         for variant, seeds in by_variant(results).items():
             names: dict[str, object] = {"variant": variant, "seeds": len(seeds)}
             for ranking, percent in product(self.rankings, self.percents):
-                accuracy = self._accuracy(seeds, ranking, percent)
+                column = f"{self.name}.{ranking}.correct_{percent}"
+                accuracy = pooled([resample(mean, seed.values[[column]], "fraction") for seed in seeds])
                 rows.append({**names, "ranking": ranking, "masked": percent} | accuracy.named("accuracy"))
             for ranking in self._others:
                 values = [seed.scores[f"{self.name}.{ranking}.racu"].value for seed in seeds]
-                areas.append({**names, "ranking": ranking} | over_seeds(values).named("racu"))
+                areas.append({**names, "ranking": ranking} | mean_over_seeds(values).named("racu"))
         tables = {self.name: Table(pd.DataFrame(rows), {"accuracy": "fraction"})}
         if areas:
             tables[f"{self.name}.racu"] = Table(pd.DataFrame(areas), {"racu": "ratio"}, answer=("ranking", "racu"))
@@ -210,21 +207,14 @@ class Roar(FidelityTest):
 
         The lines are means over the seeds of a variant.
         """
-        variants = by_variant(results)
+        frame, several = self.tables(results)[self.name].frame, len(by_variant(results)) > 1
         lines = {
-            ranking if len(variants) == 1 else f"{variant}: {ranking}": (
-                [float(percent) for percent in self.percents],
-                [self._accuracy(seeds, ranking, percent).value for percent in self.percents],
-            )
-            for (variant, seeds), ranking in product(variants.items(), self.rankings)
+            f"{variant}: {ranking}" if several else str(ranking): (own["masked"].tolist(), own["accuracy"].tolist())
+            for (variant, ranking), own in frame.groupby(["variant", "ranking"], sort=False)
+            if own["accuracy"].notna().any()
         }
-        kept = {name: line for name, line in lines.items() if not np.isnan(line[1]).all()}
         title = "Recursive ROAR" if self.recursive else "ROAR"
-        return {self.name: Curves(title, "masked words (%)", "accuracy", kept)} if kept else {}
-
-    def _accuracy(self, seeds: Sequence[CheckpointResult], ranking: str, percent: int) -> Estimate:
-        column = f"{ranking}.correct_{percent}"
-        return pooled([resample(mean, seed.columns(self.name)[[column]], "fraction") for seed in seeds])
+        return {self.name: Curves(title, "masked words (%)", "accuracy", lines)} if lines else {}
 
     def audit(self) -> Mapping[str, object]:
         """Return four counts.
@@ -257,7 +247,7 @@ def relative_area(random: Floats, ranking: Floats, percents: Sequence[float]) ->
     return np.clip(ratio(between, possible), -1, 1)
 
 
-def over_seeds(values: Sequence[float]) -> Estimate:
+def mean_over_seeds(values: Sequence[float]) -> Estimate:
     """Return the mean of numbers of several seeds, with the 95 % BCa bootstrap interval over seeds and their deviation.
 
     The interval is nan for fewer than three seeds, and if all numbers are equal.
@@ -307,12 +297,12 @@ class Chain:
         best = recipe.fit(model, kept.get("monitor") or "val_f1", kept.get("mode") or "max", datamodule=data)
         model.load_state_dict(best.state)
         model.to(recipe.device).eval().requires_grad_(False)
-        state = {"predicted": predicted_classes(model, data, recipe.device)}
+        state = {"predicted": collect_outputs(model, data, recipe.device, "test").probabilities.argmax(-1).int().cpu()}
         following = self.percents[self.percents.index(percent) + 1 :]
         if self.recursive and following[:-1]:
             ranks = rank_words(replace(recipe.checkpoint, model=model), data, self.ranking, recipe)
             for split in SPLITS:
-                top = top_words(data, split, ranks[split], following[0])
+                top = top_words(data.splits[split], ranks[split], following[0])
                 state[split] = torch.from_numpy(np.packbits(top))
         # The model itself is large, and is not read again.
         return best._replace(state=state, part={})
@@ -321,12 +311,12 @@ class Chain:
         """Words to mask at a percentage, by split, `[tokens]`."""
         data, before = self.recipe.data, self.percents[self.percents.index(percent) - 1]
         if percent == self.percents[-1]:
-            return {split: words_of(data, split)[1] for split in SPLITS}
+            return {split: data.splits[split].real for split in SPLITS}
         if self.recursive and before in self.found:
             state = self.found[before].state
             sizes = {split: int(data.splits[split].lengths.sum()) for split in SPLITS}
             return {split: np.unpackbits(state[split].numpy(), count=sizes[split]).astype(bool) for split in SPLITS}
-        return {split: top_words(data, split, self._first[split], percent) for split in SPLITS}
+        return {split: top_words(data.splits[split], self._first[split], percent) for split in SPLITS}
 
     @cached_property
     def _first(self) -> Mapping[Split, Integers]:
@@ -365,26 +355,15 @@ def train_chains(chains: Sequence[Chain]) -> list[Best]:
     return trained
 
 
-def words_of(data: ClassificationDataModule, split: Split) -> tuple[Integers, Flags]:
-    """Return the number of words of each text of a split, `[texts]`, and a mask of the words, bool `[tokens]`.
-
-    The axis `tokens` has the tokens of all texts, one text after the other; delimiters are no words.
-    """
-    texts = data.splits[split]
-    return np.add.reduceat(texts.real, texts.starts, dtype=np.int64), texts.real
-
-
-def top_words(data: ClassificationDataModule, split: Split, ranks: Integers, percent: int) -> Flags:
+def top_words(texts: TextSplit, ranks: Integers, percent: int) -> Flags:
     """Return a mask of the first ⌊share · n⌋ of the n words of each text, bool `[tokens]`.
 
     Args:
-        data: Datamodule of the texts.
-        split: Split of the texts.
+        texts: The texts.
         ranks: Rank of each word in its text, from 0, int64 `[tokens]`.
         percent: Share in percent.
     """
-    counts, words = words_of(data, split)
-    chosen: Flags = words & (ranks < np.repeat(counts * percent // 100, data.splits[split].lengths))
+    chosen: Flags = texts.real & (ranks < np.repeat(texts.word_counts * percent // 100, texts.lengths))
     return chosen
 
 
@@ -405,30 +384,18 @@ def rank_words(
     found: dict[Split, Integers] = {}
     for place, split in enumerate(SPLITS):
         texts = data.splits[split]
-        found[split] = np.zeros(len(texts.real), np.int64)  # a text of one word has no other rank
+        ranks = [np.zeros(length, np.int64) for length in texts.lengths]  # a text of one word has no other rank
         for batch in texts.batches(data.eval_tokens):
             seed = recipe.training_seed + place
             _, classified = classify(checkpoint, batch.to(recipe.device), None, seed=seed, vocabulary=data.vocabulary)
             if classified is None:
                 continue
             saliency, own = Saliency(classified, points=POINTS), classified.batch
-            measured = ranking not in (RANDOM, "attention")
-            keys = saliency.magnitude(ranking) if measured else saliency.rankings(ranking, 1)[0]
+            keys = saliency.rankings(ranking, 1)[0] if ranking == RANDOM else saliency.magnitude(ranking)
             assert data.vocabulary.mask is not None
             keys = keys.masked_fill(own.tokens == data.vocabulary.mask, torch.inf)
             keys = keys.masked_fill(~classified.words, -torch.inf)
-            ranks = ranks_of(keys)
-            places = torch.from_numpy(texts.starts)[own.index.cpu(), None] + torch.arange(ranks.size(1))
-            real = own.mask.cpu()
-            found[split][places[real].numpy()] = ranks.cpu()[real].numpy()
-    return found
-
-
-@torch.no_grad()
-def predicted_classes(model: TextClassifier, data: ClassificationDataModule, device: torch.device) -> Tensor:
-    """Return the predicted class of each text of test, int32 `[texts]`, on the CPU."""
-    texts = data.splits["test"]
-    found = torch.zeros(len(texts), dtype=torch.int32)
-    for batch in texts.batches(data.eval_tokens):
-        found[batch.index] = model(batch.to(device)).logits.argmax(-1).int().cpu()
+            for text, order in zip(own.index.tolist(), ranks_of(keys).cpu().numpy(), strict=True):
+                ranks[text] = order[: texts.lengths[text]]
+        found[split] = np.concatenate(ranks)
     return found

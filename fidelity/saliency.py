@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 from captum.attr import IntegratedGradients
@@ -16,10 +15,11 @@ from datamodules.batches import TextBatch
 from fidelity.classified import ClassifiedBatch, passes, select_texts, shortened
 from fidelity.explanations import FILE, Explanations
 from metrics.distributions import tvd
+from models import TransformerClassifier
 from results.errors import UserError, near
 from training.experiment import check_names
 
-Ranking = Literal[
+RANKINGS = (
     "random",
     "attention",
     "attention_norm",
@@ -27,15 +27,13 @@ Ranking = Literal[
     "attention_times_gradient",
     "leave_one_out",
     "integrated_gradients",
-]
+)
 """Rankings of positions that tests use by default. Serrano & Smith (2019) rank by `attention_gradient`, ∂p/∂α, and by
 `attention_times_gradient`, α ∂p/∂α. `attention_norm`, the norm of what attention adds, follows Kobayashi et al.
 (2020)."""
-RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 
-Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out"]
+MEASURES = ("input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out")
 """Measures to compare attention with. Jain & Wallace (2019) call `input_x_gradient` gradient."""
-MEASURES: tuple[Measure, ...] = get_args(Measure)
 PLANTED = "planted"
 """Oracle for data with a planted shortcut: the planted words first, all in random order."""
 OF_LAYERS = ("rollout",)
@@ -276,14 +274,13 @@ class Saliency:
             UserError: The classifier is no transformer.
         """
         checkpoint = self.classified.checkpoint
-        found = checkpoint.model.rollout(self.classified.output)
-        if found is None:
+        if not isinstance(checkpoint.model, TransformerClassifier):
             raise UserError(
                 f"the ranking rollout multiplies the attention of all layers of a transformer, which {checkpoint.name} "
                 "does not have. Leave it out of the `rankings` and `saliencies` of each test, or test a "
                 "TransformerClassifier."
             )
-        return self.classified.to_positions(found)
+        return self.classified.to_positions(checkpoint.model.rollout(self.classified.output))
 
     def signed(self, measure: str | Explainer) -> Tensor:
         """Return a measure with its sign, `[batch, positions]`.
@@ -303,7 +300,7 @@ class Saliency:
             return self._of_explainers[measure]
         if measure in self.explanations:
             return self._timed(measure, lambda: self.explanations[measure].of(self.classified))
-        return self._timed(measure, lambda: getattr(self, measure))
+        return self._timed(measure, lambda: getattr(self.classified if measure == "attention" else self, measure))
 
     def magnitude(self, measure: str | Explainer) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.
@@ -327,8 +324,6 @@ class Saliency:
         """
         if ranking == "random":
             values = self._timed(ranking, lambda: self.classified.noise("ranking", draws))
-        elif ranking == "attention":
-            values = self._timed(ranking, lambda: self.classified.attention)[None]
         else:
             values = self.signed(ranking)[None]
         return values.masked_fill(~self.classified.mask, -torch.inf)
@@ -370,10 +365,9 @@ def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
         )
     scores = scores.to(mask.device).double().masked_fill(~mask, 0)  # whole numbers have no -inf
     if wrong := (~scores.isfinite()).nonzero().tolist():
-        text = int(classified.batch.index[wrong[0][0]])
-        raise UserError(
-            f"{name} is not a finite number at position {wrong[0][1]} of text {text} (both from 0) of test."
-        )
+        row, position = wrong[0]
+        text = int(classified.batch.index[row])
+        raise UserError(f"{name} is not a finite number at position {position} of text {text} (both from 0) of test.")
     return scores
 
 

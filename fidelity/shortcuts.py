@@ -82,16 +82,13 @@ class Shortcut(FidelityTest):
                 "shortcut needs data with a planted shortcut, but these have none. Train the classifiers with "
                 "--data.init_args.shortcut.kind, or remove shortcut from --model.init_args.tests."
             )
-        split, whole = data.splits["test"], []
-        for text in range(len(split)):
-            marked = split[[text]].rationale[0].tolist()
-            left = {place for place, planted in zip(split.places(text), marked, strict=True) if planted}
-            whole.append(len(left) == data.shortcut.size)
-        self._whole = torch.tensor(whole, device=device)
+        split = data.splits["test"]
+        planted = [split[[text]].rationale[0].numpy() for text in range(len(split))]
+        left = [len(np.unique(np.array(split.places(text))[own])) for text, own in enumerate(planted)]
+        self._whole = torch.tensor(left, device=device) == data.shortcut.size
 
     def columns(self, classes: int) -> Sequence[str]:
-        measures = ("precision_at_k", "mean_rank")
-        return [*(f"{ranking}.{one}" for one in measures for ranking in (*self.names, CHANCE)), "learnt"]
+        return [*(f"{ranking}.{one}" for one in self.directions for ranking in (*self.names, CHANCE)), "learnt"]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words, batch = classified.words, classified.batch
@@ -112,9 +109,8 @@ class Shortcut(FidelityTest):
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        columns = self.columns(classes)
-        ranks = [column for column in columns if column.endswith(".mean_rank")]
-        return means(column for column in columns if column not in ranks) | means(ranks, "count")
+        ranks = [f"{ranking}.mean_rank" for ranking in (*self.names, CHANCE)]
+        return means(self.columns(classes)) | means(ranks, "count")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `shortcut.judges`: do the metrics of the other tests find the faithful rankings?
@@ -171,26 +167,22 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
         sign = next((sign for pattern, sign in BETTER.items() if fnmatchcase(metric, pattern)), 0)
         if not sign or len(columns) < 2:
             continue
-        taus, firsts, sums, texts = [], [], [], 0
+        values = []
         for result in results:
             judged = [sign * result.values[own].mean(axis=1, skipna=False) for own in columns.values()]
             true = [result.values[f"{Shortcut.name}.{ranking}.precision_at_k"] for ranking in columns]
-            values = np.stack([*judged, *true], axis=1)
-            taus.append(resample(agreement, values, "fraction"))
-            firsts.append(resample(finds_best, values, "fraction"))
-            sound = values[~np.isnan(values).any(axis=1)]
-            texts += len(sound)
-            sums.append(sound.mean(axis=0) if len(sound) else values[0] * np.nan)
-        by_metric, by_truth = np.split(np.mean(sums, axis=0), 2)
-        draws = pooled(firsts).draws
+            values.append(np.stack([*judged, *true], axis=1))
+        tau, first = (pooled([resample(one, own, "fraction") for own in values]) for one in (agreement, finds_best))
+        sound = [own[~np.isnan(own).any(axis=1)] for own in values]
+        by_metric, by_truth = np.mean([_means(own, np.ones((1, len(own)))) for own in sound], axis=0)[:, 0]
         yield {
             "metric": metric,
             "better": "higher" if sign > 0 else "lower",
             "rankings": len(columns),
-            "texts": texts,
-            **pooled(taus).named("tau"),
+            "texts": sum(map(len, sound)),
+            **tau.named("tau"),
             "reachable": float(np.sqrt((_signs(by_truth[None]) != 0).mean())),
-            "first": float(np.nanmean(draws)) if np.isfinite(draws).any() else np.nan,
+            "first": float(np.nanmean(first.draws)) if np.isfinite(first.draws).any() else np.nan,
             "best": _best(by_metric, list(columns)),
             "truth": _best(by_truth, list(columns)),
         }
@@ -203,12 +195,11 @@ def metric_columns(columns: Sequence[str], rankings: Sequence[str]) -> dict[str,
         columns: Names of columns of all tests; those of this test and those without a ranking are left out.
         rankings: Names of rankings.
     """
+    names = "|".join(map(re.escape, sorted(rankings, key=len, reverse=True)))
     found: dict[str, dict[str, list[str]]] = {}
     for column in columns:
-        test, _, rest = column.partition(".")
-        ranking = next((one for one in rankings if rest.startswith(f"{one}.")), None)
-        if ranking is not None and test != Shortcut.name:
-            measure = re.sub(r"_\d+$", "", rest.removeprefix(f"{ranking}."))
+        if match := re.fullmatch(rf"(?!{Shortcut.name}\.)([^.]+)\.({names})\.(.+?)(?:_\d+)?", column):
+            test, ranking, measure = match.groups()
             found.setdefault(f"{test}.{measure}", {}).setdefault(ranking, []).append(column)
     return found
 

@@ -62,10 +62,9 @@ class SoftRationale(FidelityTest):
         self.names = check_rankings(f"{self.name}: rankings", rankings)
         check_numbers(self, least=1, draws=draws)
         self.rankings, self.draws = tuple(rankings), draws
-        self._measures = [f"{ranking}.{column}" for ranking in self.names for column in COLUMNS]
 
     def columns(self, classes: int) -> Sequence[str]:
-        return [*self._measures, "undefined"]
+        return [*(f"{ranking}.{column}" for ranking in self.names for column in COLUMNS), "undefined"]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         inside = classified.token_to_position >= 0
@@ -83,7 +82,7 @@ class SoftRationale(FidelityTest):
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means([*self._measures, "undefined"])
+        return means(self.columns(classes))
 
 
 def scaled(values: Tensor, words: Tensor) -> Tensor:

@@ -197,16 +197,6 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         """
         return None
 
-    def rollout(self, output: Output) -> Tensor | None:
-        """Return the attention rollout from the position of the decision to each token, `[batch, time]`.
-
-        It is None for a model that is no transformer.
-
-        Args:
-            output: Output of `forward` for the texts.
-        """
-        return None
-
     def prepare(self) -> None:
         """Create the parameters of the model for the datamodule of the run."""
         self.make_for(self.data)

@@ -443,6 +443,11 @@ class TransformerClassifier(TextClassifier):
         return sizes
 
     def rollout(self, output: Output) -> Tensor:
+        """Return the attention rollout from the position of the decision to each token, `[batch, time]`.
+
+        Args:
+            output: Output of `forward` for the texts.
+        """
         assert isinstance(output, TransformerOutput)
         mask = next(iter(output.levels.values())).mask
         return self.classifier.rollout(output.embedded, mask, output.segments)

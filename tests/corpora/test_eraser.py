@@ -57,6 +57,9 @@ def test_documents_of_one_file_count_their_empty_tokens_and_several_are_joined(t
     read = read_eraser(path)
     assert read.texts == (LabelledText("x", "a dog runs sleeping dog", "NEG", 1, None, (1, 2, 3)),)
     assert read.audit["joined_documents"] == 1
+    # Evidence in the hypothesis alone: `docids` names the premise.
+    only = {**annotation("x", [piece("x_hypothesis", 1, 2)]), "docids": ["x_hypothesis", "x_premise"]}
+    assert read_eraser(write(tmp_path, [only])).texts[0].rationale == (4,)
     write(tmp_path, [annotation("y")])
     with pytest.raises(CorpusError, match=r"train.jsonl:1: .*docs.jsonl has no document 'y'"):
         read_eraser(path)

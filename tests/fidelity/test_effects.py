@@ -161,7 +161,7 @@ def test_the_probe_of_train_is_least_squares_over_its_removals() -> None:
             spearmanr(np.round(one[:, head], 9), np.round(of, 6)).statistic
             for one, of in zip(rows, effects, strict=True)
         ]
-        assert own.lds["attention"][head] == pytest.approx(np.nanmean(rhos), abs=1e-9)
+        assert own.heads["attention"]["lds"][head] == pytest.approx(np.nanmean(rhos), abs=1e-9)
 
 
 class Additive(nn.Module):
@@ -308,7 +308,7 @@ def test_two_devices_fit_what_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert both.texts == one.texts == len(TEXTS)
     for quantity in ("attention", "norms"):
         close(both.probes[quantity].weights, one.probes[quantity].weights, 1e-6)
-        assert both.lds[quantity] == pytest.approx(one.lds[quantity], abs=1e-9)
+        assert both.heads[quantity]["lds"].tolist() == pytest.approx(one.heads[quantity]["lds"].tolist(), abs=1e-9)
 
 
 def test_removals_keep_a_word_and_differ_by_split_seed_and_text() -> None:

@@ -235,7 +235,7 @@ def test_what_is_no_json_and_no_file_is_refused(data: Data, tmp_path: Path) -> N
     with pytest.raises(UserError, match=r":1: a line has the keys"):
         read_explanations(path, data, NAMES)
     path.write_text("\n[1\n")
-    with pytest.raises(UserError, match=r":2: this is not a JSON object"):
+    with pytest.raises(UserError, match=r":2: the line is not valid JSON"):
         read_explanations(path, data, NAMES)
 
 
@@ -373,6 +373,12 @@ def test_a_blank_alone_belongs_to_the_word_behind_it() -> None:
     assert _owners(["▁", "2", "▁film", "▁", "n", "ée", "</s>"], ["2", "film", "née"]) == [0, 0, 1, 2, 2, 2, None]
     pieces = ["Review", ":", "Ġ", "2", "Ġ", "Ġfilm", "Ġ", "Ċ"]
     assert _owners(pieces, ["2", "film"]) == [None, None, None, 0, 1, 1, None, None]
+
+
+def test_pieces_of_bytes_are_known_without_a_blank() -> None:
+    assert _owners(["n", "Ã©e"], ["née"]) == [0, 0]
+    assert _owners(["Ã©e"], ["Ã©e"]) == [0]
+    assert _owners(["Review", "Ġfilm"], ["film"]) == [None, 0]
 
 
 def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:

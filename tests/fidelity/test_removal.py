@@ -26,14 +26,8 @@ Falls = Callable[[Flags], Floats]
 
 def bounds_of(falls: Falls, words: int, width: int | None = None) -> tuple[float, float]:
     """Send the search the falls of all sets that it asks for."""
-    search = removal_bounds(words, width)
-    wanted = next(search)
-    while True:
-        try:
-            wanted = search.send(falls(wanted[1]))
-        except StopIteration as end:
-            low, high = end.value
-            return float(low[0]), float(high[0])
+    low, high = removal_bounds(words, lambda _, removed: falls(removed), width)
+    return float(low[0]), float(high[0])
 
 
 WEIGHTS = np.array([0.5, -0.3, 1, 0.2])

@@ -20,7 +20,7 @@ from datamodules.corpus import SPLITS
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import classify
 from fidelity.consistent_adversary import Recipe
-from fidelity.roar import Chain, Roar, over_seeds, rank_words, relative_area, train_chains
+from fidelity.roar import Chain, Roar, mean_over_seeds, rank_words, relative_area, train_chains
 from results import Curves, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import measurements
@@ -107,7 +107,7 @@ def test_racu_is_the_published_area_between_the_curves() -> None:
 
 def test_intervals_over_seeds_are_bca_and_need_three_seeds() -> None:
     values = [0.1, 0.25, 0.2, 0.4, 0.32]
-    found = over_seeds(values)
+    found = mean_over_seeds(values)
     assert found.value == pytest.approx(sum(values) / 5)
     assert found.sd == pytest.approx(np.std(values, ddof=1))
     # Bias and acceleration by hand, from the same resamples.
@@ -123,7 +123,7 @@ def test_intervals_over_seeds_are_bca_and_need_three_seeds() -> None:
         place = stats.norm.cdf(bias + shifted / (1 - acceleration * shifted))
         assert end == pytest.approx(np.quantile(means, place), abs=2e-3)
     for few in (values[:2], [0.2, 0.2, 0.2], [0.1, math.nan, 0.3]):
-        assert np.isnan(over_seeds(few).interval).all()
+        assert np.isnan(mean_over_seeds(few).interval).all()
 
 
 Masks = dict[str, list[list[bool]]]
@@ -331,6 +331,8 @@ def test_a_recipe_without_options_is_the_checkpoint_s(checkpoints: Checkpoints, 
         return found.max_epochs, found.patience
 
     assert recipe({"max_epochs": 9, "callbacks": [stop]}) == (9, 4)
+    assert recipe({"max_epochs": 9, "callbacks": stop}) == (9, 4)
+    assert recipe({"max_epochs": 9, "callbacks": {**stop, "init_args": None}}) == (9, 3)
     assert recipe({"max_epochs": 9, "callbacks": None}) == (9, 9)
     assert recipe({"max_epochs": 9, "callbacks": [stop]}, max_epochs=3, patience=2) == (3, 2)
     for trainer in ({}, {"max_epochs": -1}):

@@ -179,6 +179,7 @@ def test_equal_rankings_bound_tau_and_texts_without_a_value_are_left_out() -> No
 def test_columns_are_told_from_rankings_that_begin_alike() -> None:
     columns = ["t.a.m_1", "t.a.m_2", "t.a_b.m", "t.other.m", "correct", "shortcut.a.m"]
     assert metric_columns(columns, ["a", "a_b"]) == {"t.m": {"a": ["t.a.m_1", "t.a.m_2"], "a_b": ["t.a_b.m"]}}
+    assert metric_columns(["t.a.m", "t.a.v2.m"], ["a", "a.v2"]) == {"t.m": {"a": ["t.a.m"], "a.v2": ["t.a.v2.m"]}}
 
 
 def test_data_without_a_shortcut_are_refused() -> None:

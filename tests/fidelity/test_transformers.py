@@ -218,7 +218,9 @@ def test_tests_that_prepare_read_the_heads_of_the_level(
         test.level = "all"
         test.begin(checkpoints, data, cpu, 0)
     (fitted,) = effects._fitted.values()
-    assert fitted.heads == tuple(f"{layer}-{head}" for layer in (1, 2) for head in (1, 2, 3, 4))
+    assert fitted.heads["attention"]["head"].tolist() == [
+        f"{layer}-{head}" for layer in (1, 2) for head in (1, 2, 3, 4)
+    ]
     assert rationale.audit()["beam"] in WIDTHS
 
 
