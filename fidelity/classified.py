@@ -67,6 +67,10 @@ class ClassifiedBatch:
         """Attention of the classifier, averaged over the heads, `[batch, positions]`."""
         return self.weights.mean(0)
 
+    def select(self, rows: Tensor) -> "ClassifiedBatch":
+        """Return some of the texts; `rows` as in `select_texts`."""
+        return replace(self, batch=select_texts(self.batch, rows), output=select_texts(self.output, rows))
+
     @property
     def mask(self) -> Tensor:
         """Mask of the positions that may get attention weight, bool `[batch, positions]`; True for such positions."""

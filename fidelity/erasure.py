@@ -1,7 +1,6 @@
 """Erasure of attention weights (Serrano & Smith 2019): the largest one, and many until the decision flips."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import ClassVar, Literal
 
@@ -10,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.classified import ClassifiedBatch, ranks_of, renormalised, select_texts
+from fidelity.classified import ClassifiedBatch, ranks_of, renormalised
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
@@ -256,9 +255,7 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
         size = min(size, max(CELLS // (cells * len(ranks)), 1))
         counts = torch.arange(start, min(start + size, int(most.max()) + 1), device=most.device)
         for texts, orders in _passes(left, cells * size):
-            some = replace(
-                classified, batch=select_texts(classified.batch, texts), output=select_texts(classified.output, texts)
-            )
+            some = classified.select(texts)
             # [counts, orders, heads, texts, positions]
             erased = ranks[orders, texts][:, None] < counts[:, None, None, None, None]
             weights = renormalised(some.weights.masked_fill(erased, 0), some.groups)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -389,7 +389,9 @@ class Fidelity(Experiment[ClassificationDataModule]):
             ]
             highlights = {name: colours for one in measured.values() for name, colours in one.highlights.items()}
             rankings = [one for test in self.tests for one in test.rankings if is_ranking(one)]
-            self._examples += examples_of(classified, saliency, highlights, self._chosen, rankings)
+            shown = next(one for one in self.checkpoints if one.variant == checkpoint.variant)
+            if checkpoint is shown:
+                self._examples += examples_of(classified, saliency, highlights, self._chosen, rankings)
         return columns
 
     def outcome(self) -> Result:
@@ -482,21 +484,20 @@ def examples_of(
         chosen: Indices, in the split, of the texts to show.
         rankings: Rankings that are shown beside attention and input × gradient; of `random`, its first order.
     """
-    if not set(chosen).intersection(classified.batch.index.tolist()):
+    rows = [place for place, text in enumerate(classified.batch.index.tolist()) if text in chosen]
+    if not rows:
         return []
+    few = classified.select(torch.tensor(rows, device=classified.mask.device))  # rankings may take many passes a text
+    own = replace(saliency, classified=few, seconds={})
     shown: dict[str | Explainer, None] = dict.fromkeys(("attention", "input_x_gradient", *rankings))
-    rows = {name_of(one): saliency.rankings(one, 1)[0] for one in shown}
-    tokens = {
-        name: to_tokens(values.detach(), classified.token_to_position)
-        for name, values in {**rows, **highlights}.items()
-    }
+    values = {name_of(one): own.rankings(one, 1)[0] for one in shown}
+    values |= {name: colours[rows] for name, colours in highlights.items()}
+    tokens = {name: to_tokens(colours.detach(), few.token_to_position) for name, colours in values.items()}
     found = []
-    for place, text in enumerate(classified.batch.index.tolist()):
-        if text in chosen:
-            length = int(classified.batch.lengths[place])
-            values = {name: own[place, :length].tolist() for name, own in tokens.items()}
-            decision = int(classified.predicted[place]), float(classified.confidence[place])
-            found.append(Example(text, classified.checkpoint.name, *decision, values))
+    for place, (text, length) in enumerate(zip(few.batch.index.tolist(), few.batch.lengths.tolist(), strict=True)):
+        decision = int(few.predicted[place]), float(few.confidence[place])
+        of_text = {name: colours[place, :length].tolist() for name, colours in tokens.items()}
+        found.append(Example(text, few.checkpoint.name, *decision, of_text))
     return found
 
 
