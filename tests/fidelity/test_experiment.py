@@ -14,10 +14,12 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from torch import Tensor
 
 import fidelity
 import train
-from fidelity import FidelityTest
+from fidelity import Explainer, FidelityTest
+from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, comparison_table, fidelity_table, result_scores, summary_table
 from fidelity.experiment import Example, example_page, examples_of
 from fidelity.explanations import write_explanations
@@ -422,6 +424,29 @@ def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
     assert middle["seeds"].tolist() == [2, 1]
     own = SEVERAL[0].scores["single_token.spread"].value
     assert result_scores([SEVERAL[0], left_out])["single_token.spread"].value == own
+
+
+class Slow(Explainer):
+    """Explainer that keeps the texts that it was asked for."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def scores(self, classified: ClassifiedBatch) -> Tensor:
+        self.asked.append(classified.batch.index.tolist())
+        return classified.attention
+
+
+def test_of_a_batch_the_chosen_texts_alone_are_explained_for_the_page() -> None:
+    found, slow = classified("flat"), Slow()
+    assert examples_of(found, saliency_of(found), {}, {90}, [slow]) == []
+    whole = examples_of(found, saliency_of(found), {}, {*range(len(found.batch.index))}, [slow])
+    (example,) = examples_of(found, saliency_of(found), {}, {2}, [slow])
+    assert slow.asked == [found.batch.index.tolist(), [2]]
+    for name, values in whole[2].rows.items():
+        assert example.rows[name] == pytest.approx(values)
 
 
 @pytest.mark.parametrize("kind", KINDS)
