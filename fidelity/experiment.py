@@ -90,6 +90,7 @@ class FidelityTest(ABC):
         rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
             objects. In columns and scores a file has its name without the ending.
         level: Level of attention to test, the option of `Fidelity`, which sets it before `begin`.
+        read: Indices of the texts of test that are read, or None for all; set before `begin`, too.
         directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
             `↓` if lower is, an empty string if neither. If there are none, the table shows all measures.
     """
@@ -99,6 +100,7 @@ class FidelityTest(ABC):
     directions: ClassVar[Mapping[str, str]] = {}
     rankings: Sequence[str | Explainer] = ()
     level: str | None = None
+    read: Sequence[int] | None = None
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -337,7 +339,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
             )
         with recorded_gradients():
             for test in self.tests:
-                test.level = self.level
+                test.level, test.read = self.level, self._read.tolist()
                 test.begin(self.checkpoints, self.data, self.device, self.seed)
         total, read = len(self.data.splits["test"]), len(self._read)
         places = np.linspace(0, read - 1, min(self.examples, read), dtype=int)

@@ -58,7 +58,7 @@ def judge_tables(
     `judge` has a row for each variant and ranking. It has a column for each measure, the mean over the seeds of the
     variant, with its interval; the arrow in its name says which direction is better. `better than random` and `worse
     than random` count the measures with a direction whose difference to the ranking `random` of the same variant has
-    a p-value below .05 after Holm's correction. `seconds per text` is a time of this run. Measures without any value,
+    a p-value below .05 after Holm's correction. `seconds per text` is a time of this run. Columns without any value,
     such as the agreement with marked words where none are marked, are left out.
 
     `judge_random` has a row for each variant, ranking other than `random`, and measure: the value, the difference to
@@ -98,12 +98,14 @@ def judge_tables(
         rows.append(row | {SECONDS: seconds.get((variant, ranking), math.nan)})
     asked = [name for name in measures if measures[name] and any(_score(name, one) in main for one in rankings)]
     last = {name.rpartition(".")[0]: heads[name] for name in asked}
+    frame, several = pd.DataFrame(rows), ["variant"] if len(by_variant(results)) > 1 else []
+    empty = [column for column in (*SIDES, SECONDS) if frame[column].isna().all()]
+    frame = frame.drop(columns=[*empty, *([] if several else ["variant"])])
     of_columns: dict[str, Unit] = {head: units[name] for name, head in heads.items()}
     of_columns |= {**dict.fromkeys(SIDES, "count"), SECONDS: "ratio"}
-    several = ["variant"] if len(by_variant(results)) > 1 else []
-    frame = pd.DataFrame(rows).drop(columns=[] if several else "variant")
-    answer = [*several, "ranking", *last.values()][: PRINTED + 1]
-    tables = {"judge": Table(frame, of_columns, answer=(*answer, *list(SIDES)[:1]))}
+    answer = [*several, "ranking", *last.values()][: PRINTED + 1] + list(SIDES)
+    kept = {column: unit for column, unit in of_columns.items() if column in frame}
+    tables = {"judge": Table(frame, kept, answer=[column for column in answer if column in frame])}
     return tables | _random_table(found, apart, heads, bool(several))
 
 

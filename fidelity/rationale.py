@@ -115,11 +115,12 @@ class Rationale(FidelityTest):
             found = [classify(one, sample, self.level, seed=seed, vocabulary=data.vocabulary)[1] for one in checkpoints]
             self._beam = chosen_width([one for one in found if one is not None], self.removal)
         every = replace(self.every_length, beam=self._beam)
-        reads = sum(sets_read(count, every.width(count)) for count in words.tolist() if count > 1)
+        counts = words if self.read is None else words[self.read]
+        reads = sum(sets_read(count, every.width(count)) for count in counts.tolist() if count > 1)
         rank_zero_info(
-            f"rationale: for each of {counted(len(checkpoints), 'classifier')}, the worst and the best orders of all "
-            f"texts of test take up to {reads:,} shortened texts. A lower `exact` or `beam` takes fewer, and so does "
-            "`texts` of Fidelity."
+            f"rationale: for each of {counted(len(checkpoints), 'classifier')}, the worst and the best orders of "
+            f"{counted(len(counts), 'text')} take up to {reads:,} shortened texts. A lower `exact` or `beam` takes "
+            "fewer, and so does `texts` of Fidelity."
         )
 
     def audit(self) -> Mapping[str, object]:

@@ -65,7 +65,7 @@ def test_every_ranking_of_every_variant_has_a_row_and_every_measure_a_column_wit
     assert [name for name in map(str, table.frame) if not name.endswith((".low", ".high"))] == [
         "variant", "ranking", *columns, *counts, SECONDS,
     ]  # fmt: skip
-    assert list(table.answer) == ["variant", "ranking", "rationale.naopc ↑", counts[0]]
+    assert list(table.answer) == ["variant", "ranking", "rationale.naopc ↑", *counts]
     rows = table.frame.set_index(["variant", "ranking"])
     assert list(rows.index) == [(variant, ranking) for variant in ("base", "tying") for ranking in RANKINGS]
     for row in table.frame.to_dict("records"):
@@ -106,6 +106,13 @@ def test_one_variant_has_no_column_and_without_rankings_there_is_no_table() -> N
     assert all("variant" not in table.frame for table in tables.values())
     assert judge_tables(RESULTS, [Judged("rationale", (), {"naopc": "↑"})], MAIN, {}) == {}
     assert list(judge_tables(RESULTS, [Judged("soft", RANKINGS, {})], MAIN, {})) == ["judge"]  # random has no score
+
+
+def test_columns_without_any_value_are_left_out() -> None:
+    alone = [Judged("rationale", ("attention",), {"naopc": "↑"})]  # not compared with random, and not timed
+    table = judge_tables(RESULTS, alone, MAIN, {})["judge"]
+    assert list(table.frame) == ["variant", "ranking", *(f"rationale.naopc ↑{end}" for end in ("", ".low", ".high"))]
+    assert list(table.answer) == ["variant", "ranking", "rationale.naopc ↑"]
 
 
 def test_directions_name_measures_that_there_are_and_all_tests_but_one_have_some() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from datamodules import ClassificationDataModule
+from fidelity import rationale as rationale_module
 from fidelity import removal as removal_module
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import Removal
@@ -231,3 +232,18 @@ def test_the_beam_is_chosen_on_the_texts_of_the_run_and_reported(
         one.begin(checkpoints, data, torch.device("cpu"), 0)
     assert rationale.audit()["beam"] in WIDTHS
     assert short.audit() == {}
+
+
+def test_the_work_is_told_for_the_texts_that_are_read(
+    checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(rationale_module, "rank_zero_info", told.append)
+    rationale = Rationale(["attention"], every_length=EveryLength(exact=14))
+    read = [0, 2]
+    for rationale.read in (None, read):
+        rationale.begin(checkpoints, data, torch.device("cpu"), 0)
+    lengths = data.splits["test"].word_counts.tolist()
+    for line, chosen in zip(told, (range(len(lengths)), read), strict=True):
+        sets = sum(2 ** lengths[text] - 2 for text in chosen if lengths[text] > 1)
+        assert f"orders of {len(chosen)} texts take up to {sets:,} shortened texts" in line
