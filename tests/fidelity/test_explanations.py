@@ -19,7 +19,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attention import EncoderSpec
 from datamodules import ClassificationDataModule
-from fidelity import Correlation, Explainer, FidelityTest, Rationale, SetErasure
+from fidelity import Correlation, Explainer, Fidelity, FidelityTest, Rationale, SetErasure
+from fidelity import experiment as experiment_module
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.explanations import Explanations, _owners, from_inseq, read_explanations, write_explanations
 from fidelity.removal import EveryLength
@@ -328,6 +329,17 @@ def test_rankings_are_known_or_files() -> None:
     ):
         with pytest.raises(UserError, match=message):
             check_rankings("a", rankings)  # type: ignore[arg-type]
+
+
+def test_a_file_of_one_test_and_a_class_of_another_need_two_names(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.ckpt").touch()
+    monkeypatch.setattr(Fidelity, "data", data)
+    monkeypatch.setattr(experiment_module, "load", lambda *given: [])
+    tests = [Rationale(["file:a/own.jsonl"]), SetErasure([Integrated()])]
+    with pytest.raises(UserError, match="files and classes of rankings, lists own more than once"):
+        Fidelity(checkpoints=[str(tmp_path / "a.ckpt")], tests=tests).prepare()
 
 
 # Written by inseq 0.7.1 with transformers 4.57.3 and torch 2.13.0 from random models: GPT-2 (one layer, `n_embd=8`,
