@@ -241,7 +241,8 @@ def test_the_work_is_told_for_the_texts_that_are_read(
     monkeypatch.setattr(rationale_module, "rank_zero_info", told.append)
     rationale = Rationale(["attention"], every_length=EveryLength(exact=14))
     read = [0, 2]
-    for rationale.read in (None, read):
+    for some in (None, read):
+        rationale.read = some
         rationale.begin(checkpoints, data, torch.device("cpu"), 0)
     lengths = data.splits["test"].word_counts.tolist()
     for line, chosen in zip(told, (range(len(lengths)), read), strict=True):
