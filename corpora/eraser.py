@@ -59,10 +59,12 @@ class EraserFile(LabelledFile):
     def texts(self, left_out: object = None) -> Iterator[LabelledText]:
         """Yield the annotations as labelled texts; `left_out` is not used, for every line must be sound."""
         self.joined = 0
-        for (line, values), (_, annotation) in zip(self._objects(), numbered_objects(self.path), strict=True):
+        for line, annotation in numbered_objects(self.path):
+            values, known = self._values(line, annotation), annotation.get("docids") or []
+            if not isinstance(known, list):
+                raise self._error(line, "docids is not a list", "Give the ids of the documents, or leave it out")
             evidence = self._evidence(line, values["text"])
-            names = {str(one["docid"]) for one in evidence} | set(map(str, annotation.get("docids") or ()))
-            names = names or {str(values.get("id"))}
+            names = {*map(str, known), *(str(one["docid"]) for one in evidence)} or {str(values.get("id"))}
             order = sorted(names, key=lambda name: (name.endswith("_hypothesis"), name))
             self.joined += len(order) > 1
             words: list[str] = []

@@ -332,12 +332,16 @@ class LabelledFile:
     def _objects(self) -> Iterator[Record]:
         """Yield the records of a JSONL file."""
         for number, found in numbered_objects(self.path):
-            for field, name in self._columns.items():
-                if name not in found:
-                    keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"
-                    remedy = f"Add the key, or name another one with `{self.option}.columns.{field}`"
-                    raise self._error(number, f"the object has no key {name!r}{keys}", remedy)
-            yield number, {field: found[name] for field, name in self._columns.items()}
+            yield number, self._values(number, found)
+
+    def _values(self, line: int, found: Mapping[str, object]) -> dict[str, object]:
+        """Return the values of an object by the fields of `Columns`."""
+        for field, name in self._columns.items():
+            if name not in found:
+                keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"
+                remedy = f"Add the key, or name another one with `{self.option}.columns.{field}`"
+                raise self._error(line, f"the object has no key {name!r}{keys}", remedy)
+        return {field: found[name] for field, name in self._columns.items()}
 
     def _records(self, form: Literal["tsv", "csv"], left_out: Counter[str] | None) -> Iterator[Record]:
         """Yield the records of a TSV or CSV file."""

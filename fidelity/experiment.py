@@ -317,10 +317,8 @@ class Fidelity(Experiment[ClassificationDataModule]):
         files = sorted(one for one in named if one.startswith(FILE))
         if files:
             objects = {one.name for test in self.tests for one in test.rankings if isinstance(one, Explainer)}
-            check_names(
-                "--model.init_args.tests, by files and classes of rankings,",
-                [*(Path(one).stem for one in files), *objects],
-            )
+            stems = [Path(one).stem for one in files]
+            check_names("--model.init_args.tests (names of files and classes of rankings)", [*stems, *objects])
         names = [checkpoint.name for checkpoint in self.checkpoints]
         total = len(self.data.splits["test"])
         self._read = np.sort(np.random.default_rng(self.seed).permutation(total)[: self.texts])

@@ -74,6 +74,7 @@ def test_documents_of_one_file_count_their_empty_tokens_and_several_are_joined(t
         (annotation("x", [piece("b", 0, 1)]), r"no document 'b' in .*docs, and no .*docs.jsonl"),
         (annotation("x", [{"docid": "a"}]), "not a list of lists of objects with docid, start_token and end_token"),
         ({**annotation("x"), "evidences": {}}, "not a list of lists"),
+        ({**annotation("x"), "docids": "a"}, "docids is not a list.*leave it out"),
         ({"annotation_id": "x"}, r"no key 'evidences'; its keys are annotation_id"),
         (annotation("good", label="POS"), "the id 'good' is also that of line 1"),
     ],

@@ -338,7 +338,7 @@ def test_a_file_of_one_test_and_a_class_of_another_need_two_names(
     monkeypatch.setattr(Fidelity, "data", data)
     monkeypatch.setattr(experiment_module, "load", lambda *given: [])
     tests = [Rationale(["file:a/own.jsonl"]), SetErasure([Integrated()])]
-    with pytest.raises(UserError, match="files and classes of rankings, lists own more than once"):
+    with pytest.raises(UserError, match=r"files and classes of rankings\) lists own more than once"):
         Fidelity(checkpoints=[str(tmp_path / "a.ckpt")], tests=tests).prepare()
 
 
