@@ -19,6 +19,7 @@ from torch import Tensor
 import fidelity
 import train
 from fidelity import Explainer, FidelityTest
+from fidelity import experiment as experiment_module
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, comparison_table, fidelity_table, result_scores, summary_table
 from fidelity.experiment import Example, example_page, examples_of
@@ -424,6 +425,21 @@ def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
     assert middle["seeds"].tolist() == [2, 1]
     own = SEVERAL[0].scores["single_token.spread"].value
     assert result_scores([SEVERAL[0], left_out])["single_token.spread"].value == own
+
+
+def test_texts_are_explained_for_the_first_checkpoint_of_each_variant(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained: set[str] = set()
+
+    def keep(found: ClassifiedBatch, *given: object) -> list[Example]:
+        explained.add(found.checkpoint.name)
+        return []
+
+    monkeypatch.setattr(experiment_module, "examples_of", keep)
+    run_over([runs / "base-1", runs / "tying", runs / "base-0"], *SHORT, folder=tmp_path)
+    assert len(explained) == 2
+    assert {name.partition(",")[0] for name in explained} == {"base", "tying"}
 
 
 class Slow(Explainer):
