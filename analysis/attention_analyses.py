@@ -215,10 +215,10 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             return
 
         encoder, measured = self.data.encoders[batch.encoder], QUANTITIES[self.data.quantity]
-        quantity = measured(encoder.parts if measured.needs_parts else (), batch.mask, batch.mask.float().diag_embed())
+        quantity = measured(encoder.parts if measured.needs_parts else {}, batch.mask, batch.mask.float().diag_embed())
 
         def receive(layer: int, weights: Tensor) -> None:
-            if not quantity.sums_to_one:
+            if not quantity.sums_to_one or encoder.has_sinks:
                 sums = weights.sum(-1, keepdim=True)
                 self._empty += int(((sums[..., 0] == 0) & batch.mask[:, None]).sum())
                 weights = weights / sums.clamp_min(torch.finfo(weights.dtype).tiny)
@@ -240,13 +240,13 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         whole = replace(results.pop("given"), experiment=self.experiment)
         for which, result in results.items():
             whole = _joined(whole, which, result)
-        if self.data.quantity == "attention":
+        divided = any(one.has_sinks for one in self.data.encoders.values())
+        divided = divided or not QUANTITIES[self.data.quantity].sums_to_one
+        if self.data.quantity == "attention" and not divided:
             return whole
         # A head without output has rows of zeros, which stay so.
         counts = {
-            "quantity": self.data.quantity
-            if QUANTITIES[self.data.quantity].sums_to_one
-            else f"{self.data.quantity}, rows divided by their sums",
+            "quantity": f"{self.data.quantity}{', rows divided by their sums' if divided else ''}",
             "rows_of_zeros": sum(gathered([self._empty])),
         }
         return replace(whole, audit={**whole.audit, **counts})

@@ -43,6 +43,7 @@ class Clusters(Analysis):
     needs = ("surface",)
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        encoder.require_every_layer(type(self).__name__)
         self._shape = encoder.layers, encoder.heads
         self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
         if (count := encoder.layers * encoder.heads) < 3:

@@ -83,6 +83,7 @@ class Patterns(Analysis):
         self.boundary = boundary
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        encoder.require_every_layer(type(self).__name__)
         self._corpora, self._encoder = data.names, encoder
         self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._corpora))  # a group is a half of a corpus
         self._gallery: list[list[GalleryMap]] = [[] for _ in PATTERNS]

@@ -121,6 +121,7 @@ class Surface(Analysis):
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
         for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts
             names[means[statistic].value > least] = name
+        names[np.isnan(means["entropy"].value)] = "–"  # of a layer without attention
         return {"behaviour": names.ravel().tolist()}
 
     def _broad_from(self) -> Floats:

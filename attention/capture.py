@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
@@ -28,8 +29,8 @@ _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
 Receive = Callable[[int, Tensor], None]
 """Called with a 0-based layer and its maps `[batch, heads, from, to]`, by default the attention weights, float32, rows
-summing to one; or with the number of a hidden state, 0 for the embeddings and k for layer k, and the state
-`[batch, pieces, size]`."""
+summing to one (to less with attention sinks); or with the number of a hidden state, 0 for the embeddings and k for
+layer k, and the state `[batch, pieces, size]`."""
 
 Intervene = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Called with a 0-based layer, its weights `[batch, heads, from, to]` and its values `[batch, heads, to, dim]`. Returns
@@ -92,6 +93,8 @@ class Mixture:
             has none.
         drop: Function that applies dropout to weights.
         fused: Function that returns the outputs without the weights; None if there is none for this layer.
+        sink: Score of no position at all (gpt-oss), broadcast to `[batch, heads, from, 1]`, which takes part in the
+            softmax, so that rows of weights sum to less than one; None for none.
         undropped: Bool, broadcast to the weights, True for weights that are exempt from dropout; None
             if dropout applies to all.
     """
@@ -102,6 +105,7 @@ class Mixture:
     mask: Tensor | None
     drop: Callable[[Tensor], Tensor]
     fused: Callable[[], Tensor] | None = None
+    sink: Tensor | None = None
     undropped: Tensor | None = None
 
     @cached_property
@@ -118,7 +122,12 @@ class Mixture:
         if "weights" in vars(self):
             return self.weights[:, :, of]
         scores = self.scores(of)
-        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        kind = torch.promote_types(scores.dtype, torch.float32)
+        if self.sink is None:
+            return scores.softmax(-1, dtype=kind)
+        sink = self.sink.to(kind).expand(-1, -1, self.value.size(2), -1)[:, :, of]
+        scores = torch.cat([scores.to(kind), sink.expand(*scores.shape[:-1], 1)], -1)
+        return scores.softmax(-1)[..., :-1]
 
     @cached_property
     def values(self) -> Tensor:
@@ -229,6 +238,10 @@ class _Finished(Exception):
     """Ends a forward pass after the last wanted layer."""
 
 
+class UnknownArgumentError(TypeError):
+    """Error for an argument that a model gives its attention function and this one does not know."""
+
+
 @dataclass
 class _Capture:
     receive: Receive
@@ -236,11 +249,12 @@ class _Capture:
     last: int | None  # the pass ends after the attention of this layer; None for a whole pass
     measure: Measure
     lower: bool
-    seen: int = 0
+    modules: list[nn.Module] = field(default_factory=list)  # that have attended
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})  # of the layer that runs
 
-    def attention(self, mixture: Mixture) -> None:
-        layer, self.seen = self.seen, self.seen + 1
+    def attention(self, module: nn.Module, mixture: Mixture) -> None:
+        layer = len(self.modules)
+        self.modules.append(module)
         if self.lower or layer in self.layers:
             maps = self.measure(layer, LayerCall(mixture, *self.arguments))
         if layer in self.layers:
@@ -258,6 +272,11 @@ def _unchanged(module: nn.Module, mixture: Mixture) -> Tensor:
 
 _OUTPUTS: ContextVar[Callable[[nn.Module, Mixture], Tensor]] = ContextVar("outputs of the heads", default=_unchanged)
 
+_TOLD = frozenset(
+    {"position_ids", "cache_position", "position_embeddings", "cu_seq_lens_q", "cu_seq_lens_k", "token_type_ids"}
+)
+"""Tensors that say nothing beyond the mask, the queries and the keys."""
+
 
 def attend(
     module: nn.Module,
@@ -270,8 +289,11 @@ def attend(
     *,
     softcap: float | None = None,
     position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
     exact: bool = False,
-    **_: object,
+    **others: object,
 ) -> tuple[Tensor, None]:
     """Compute softmax attention in place of the attention function of transformers.
 
@@ -288,12 +310,23 @@ def attend(
         dropout: Dropout probability of the weights.
         softcap: Bound on the scores, as in Gemma; None for no bound.
         position_bias: Addition to the scores, as in T5, `[batch, heads, from, to]`.
+        indices: The only positions that each position may attend to, as in DeepSeek-V3.2, int `[batch, from, chosen]`.
+        s_aux: Score of the sink of each head, as in gpt-oss, `[heads]`; see `Mixture`.
+        sinks: The same for each position, `[batch, heads, from, 1]`.
         exact: True to compute scores in single precision at least.
+        **others: Arguments that change nothing: numbers, names, and tensors that repeat what the mask says.
 
     Returns:
         Outputs of the heads `[batch, from, heads, dim]`, and None instead of the weights.
+
+    Raises:
+        UnknownArgumentError: A further argument is a tensor or a function that could change attention.
     """
+    if unknown := [name for name, one in others.items() if isinstance(one, Tensor | Callable) and name not in _TOLD]:
+        raise UnknownArgumentError(f"its attention is given `{unknown[0]}`, which is not known here")
     groups = query.size(1) // key.size(1)
+    sink = s_aux.view(1, -1, 1, 1) if s_aux is not None else sinks
+    mask = attention_mask if indices is None else _chosen(indices, query, key, attention_mask)
 
     kind = torch.promote_types(query.dtype, torch.float32) if exact else query.dtype
 
@@ -310,25 +343,51 @@ def attend(
             found.add_(position_bias[..., rows, :])
         if softcap is not None:
             found = found.div_(softcap).tanh_() * softcap  # not in place: the gradient of tanh needs its result
-        return found if attention_mask is None else found.add_(attention_mask[..., rows, :])
+        return found if mask is None else found.add_(mask[..., rows, :])
 
     def fused() -> Tensor:
-        added = [one for one in (position_bias, attention_mask) if one is not None]
+        keyed, valued = key, value
+        added = [one for one in (position_bias, mask) if one is not None]
+        if sink is not None:  # a key of zeros, whose score is that of the sink, with a value of zeros
+            blank = query.new_zeros(*query.shape[:3], key.size(2))
+            added = [torch.cat([sum(added, blank), sink.to(query.dtype).expand(*query.shape[:3], 1)], -1)]
+            keyed, valued = (nn.functional.pad(one, (0, 0, 0, 1)) for one in (key, value))
         bias = sum(added[1:], added[0]) if added else None
-        return nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scaling, enable_gqa=groups > 1)
+        return nn.functional.scaled_dot_product_attention(
+            query, keyed, valued, bias, scale=scaling, enable_gqa=groups > 1
+        )
 
     drop = partial(nn.functional.dropout, p=dropout, training=module.training)
     capture = _ACTIVE.get()
     fuses = capture is not None and softcap is None  # which fused attention does not know
-    mixture = Mixture(scores, value, groups, attention_mask, drop, fused if fuses else None)
+    mixture = Mixture(scores, value, groups, attention_mask, drop, fused if fuses else None, sink)
     if capture is not None:
-        capture.attention(mixture)
+        capture.attention(module, mixture)
     return _OUTPUTS.get()(module, mixture).transpose(1, 2).contiguous(), None
+
+
+def _chosen(indices: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """Return a mask that also hides all positions but the chosen ones, `[batch, 1, from, to]`."""
+    hidden = query.new_full((len(query), query.size(2), key.size(2)), torch.finfo(query.dtype).min)
+    hidden = hidden.scatter_(-1, indices.long(), 0)[:, None]
+    return hidden if mask is None else torch.minimum(mask, hidden)
 
 
 for _name, _function in ((NAME, attend), (FLOAT32, partial(attend, exact=True))):
     AttentionInterface.register(_name, _function)
     AttentionMaskInterface.register(_name, eager_mask)
+
+
+@contextmanager
+def _capturing(capture: _Capture) -> Iterator[None]:
+    """Pass the attention of a forward pass to a capture, which may end the pass."""
+    token = _ACTIVE.set(capture)
+    try:
+        yield
+    except _Finished:
+        pass
+    finally:
+        _ACTIVE.reset(token)
 
 
 @torch.inference_mode()
@@ -342,7 +401,7 @@ def capture_attention(
     measure: Measure = weights_of,
     lower: bool = False,
     tapped: bool = False,
-) -> int:
+) -> None:
     """Run `model` once, and pass the wanted weights and hidden states to callbacks.
 
     Without hidden states, the pass stops after the attention of the last wanted layer.
@@ -360,24 +419,58 @@ def capture_attention(
         measure: Function of each wanted layer, whose maps `receive` gets in place of the weights.
         lower: True if `measure` is also called for the other layers below the last wanted one.
         tapped: True for a model that was changed by `tap`.
-
-    Returns:
-        Number of layers that called this module's attention function before the pass ended. If it is
-        smaller than the number of layers up to and including the last wanted one, the architecture
-        computes its attention elsewhere.
     """
     capture = _Capture(receive, layers, None if states else max(layers, default=None), measure, lower)
-    token = _ACTIVE.set(capture)
-    try:
-        output = model(**inputs, output_hidden_states=bool(states), **({"output_attentions": True} if tapped else {}))
-    except _Finished:
-        return capture.seen
-    finally:
-        _ACTIVE.reset(token)
-    if receive_state is not None:
+    options = {"output_attentions": True} if tapped else {}
+    output = None
+    with _capturing(capture):
+        output = model(**inputs, output_hidden_states=bool(states), **options)
+    if receive_state is not None and output is not None:
         for number in sorted(states):
             receive_state(number, output.hidden_states[number])
-    return capture.seen
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Attention of all layers in a forward pass, and its result.
+
+    Attributes:
+        modules: Attention module of each layer that passed its attention on.
+        weights: Weights of each of these layers, `[batch, heads, from, to]`.
+        state: Last hidden state, `[batch, pieces, size]`.
+        fused: Largest difference of the outputs of fused attention from those of the weights, relative to the largest
+            output, in any layer.
+    """
+
+    modules: Sequence[nn.Module]
+    weights: Sequence[Tensor]
+    state: Tensor
+    fused: float = 0.0
+
+
+@torch.inference_mode()
+def read(model: PreTrainedModel, inputs: Mapping[str, Tensor], *, tapped: bool = False) -> Reading:
+    """Run `model` once, and return the attention of all layers, for short inputs.
+
+    Args:
+        model: Model with `attn_implementation=NAME`, or one that was changed by `tap`.
+        inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
+        tapped: True for a model that was changed by `tap`.
+    """
+    weights, gaps = list[Tensor](), [0.0]
+
+    def keep(_: int, call: LayerCall) -> Tensor:
+        mixture = call.mixture
+        weights.append(mixture.weights)
+        if mixture.fused is not None and mixture.outputs.size(2) == inputs["attention_mask"].size(1):
+            gap = (mixture.fused() - mixture.outputs) * inputs["attention_mask"][:, None, :, None]
+            gaps.append(float(gap.abs().max() / mixture.outputs.abs().max()))
+        return mixture.weights
+
+    capture = _Capture(lambda *_: None, frozenset(), None, keep, lower=True)
+    with _capturing(capture):
+        state: Tensor = model(**inputs, **({"output_attentions": True} if tapped else {}))[0]
+    return Reading(capture.modules, weights, state, max(gaps))
 
 
 _ORDERS = ((0, 1, 2, 3), (2, 3, 0, 1))  # of batch, heads, from and to; modules of XLNet put the positions first
@@ -401,19 +494,19 @@ def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tens
     found: list[tuple[nn.Module, int, tuple[int, ...]]] = []
 
     def look(module: nn.Module, _: object, output: object) -> None:
-        for place, one in enumerate(output if isinstance(output, tuple) else ()):
+        for place, one in enumerate(output if isinstance(output, tuple | list) else ()):
             for order in _ORDERS if isinstance(one, Tensor) and one.dim() == len(_ORDERS[0]) else ():
                 if len(found) < len(own) and torch.equal(one.permute(order), own[len(found)]):
                     found.append((module, place, order))
 
-    def pass_on(place: int, order: tuple[int, ...], _: nn.Module, __: object, output: tuple[Any, ...]) -> object:
+    def pass_on(place: int, order: tuple[int, ...], module: nn.Module, _: object, output: Sequence[Any]) -> object:
         if (capture := _ACTIVE.get()) is None:
             return output
         weights = output[place].permute(order)
         mixture = Mixture(lambda rows: weights[:, :, rows], weights, 1, None, lambda dropped: dropped)
         mixture.weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-        capture.attention(mixture)
-        return (*output[:place], weights.new_empty((0,) * weights.dim()), *output[place + 1 :])
+        capture.attention(module, mixture)
+        return type(output)((*output[:place], weights.new_empty((0,) * weights.dim()), *output[place + 1 :]))  # type: ignore[call-arg]
 
     hooks = [module.register_forward_hook(look) for module in model.modules()]
     try:
@@ -439,33 +532,48 @@ def remember_arguments(layers: Iterable[nn.Module]) -> None:
 
 
 @torch.inference_mode()
-def allowed_by_layer(model: PreTrainedModel, pieces: int) -> tuple[Tensor, Tensor]:
+def allowed_by_layer(model: PreTrainedModel, pieces: int, tapped: bool = False) -> tuple[Tensor, Tensor]:
     """Return the distinct masks that are True where a position may attend to another, and the mask of each layer.
 
     The masks come from a forward pass over an input of `pieces` pieces, and are not inferred from the
-    architecture. They may differ by layer, for instance in the width of a window.
+    architecture. They may differ by layer, for instance in the width of a window. A model that was changed by `tap`
+    runs with parameters of zero: its scores are then equal, and every position that the mask allows has weight.
 
     Args:
-        model: Model that uses the attention function of this module.
+        model: Model that uses the attention function of this module, or was changed by `tap`.
         pieces: Number of pieces of the input.
+        tapped: True for a model that was changed by `tap`.
 
     Returns:
-        Bool `[masks, from, to]`, and the index of the mask of each layer, int64 `[layers]`.
+        Bool `[masks, from, to]`, and the index of the mask of each attention layer, int64 `[layers]`.
     """
     distinct, of_layers = list[Tensor](), list[int]()
     tokens = torch.arange(pieces, device=model.device)[None] % 6 + 1
     real = torch.ones_like(tokens, dtype=torch.bool)
+    inputs = {"input_ids": tokens, "attention_mask": real.long()}
 
-    def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
-        mask = mixture.allowed(real.to(mixture.value.device))[0, 0].to(model.device)
+    def add(mask: Tensor) -> None:
         place = next((place for place, one in enumerate(distinct) if torch.equal(one, mask)), len(distinct))
         distinct.extend([mask.clone()] if place == len(distinct) else [])
         of_layers.append(place)
+
+    def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
+        add(mixture.allowed(real.to(mixture.value.device))[0, 0].to(model.device))
         return mixture.values  # in place of the outputs, which no mask depends on
 
+    def weighted(_: int, call: LayerCall) -> Tensor:
+        add((call.mixture.weights[0] > 0).any(0).to(model.device))
+        return call.mixture.weights
+
     def run() -> None:
-        with replacing(read):
-            model(input_ids=tokens, attention_mask=real.long())
+        if not tapped:
+            with replacing(read):
+                model(**inputs)
+            return
+        blank = {name: one.new_zeros(()).expand_as(one) for name, one in model.named_parameters()}
+        every = {**inputs, "output_attentions": True}
+        with _capturing(_Capture(lambda *_: None, frozenset(), None, weighted, lower=True)):
+            functional_call(model, blank, (), every)
 
     Context().run(run)  # an empty context: the caller may be in the middle of a captured pass
     return torch.stack(distinct), torch.tensor(of_layers, device=model.device)

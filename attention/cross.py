@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention.alignment import named_positions, reduction, split_words
-from attention.capture import FLOAT32, NAME, capture_attention
-from attention.encoder import EncoderError, LoadedEncoder, load_config, load_whole, same_weights
+from attention.capture import FLOAT32, NAME, Reading, capture_attention, read
+from attention.checks import EncoderError, difference
+from attention.encoder import LoadedEncoder, load_config, load_whole
 from results.errors import UserError, counted
 
 DecoderPart = Literal["decoder", "cross"]
@@ -51,17 +52,13 @@ class DecoderAttention:
             own = self.model(**inputs, output_attentions=True, use_cache=False)
         self.layers, name = len(own.cross_attentions), f"{source.spec.name} ({type(self.model).__name__})"
         self.model.set_attn_implementation(NAME)
-        parts: tuple[tuple[DecoderPart, Sequence[Tensor]], ...] = (
-            ("decoder", own.decoder_attentions),
-            ("cross", own.cross_attentions),
-        )
-        for part, expected in parts:
-            found = self._capture(inputs, part)
-            if len(found) != len(expected) or not all(map(same_weights, found, expected)):
-                raise EncoderError(
-                    f"{name} computes the attention of its decoder outside transformers' attention interface, or in "
-                    "another order. Choose another architecture (T5, BART, …)."
-                )
+        by_layer = zip(own.decoder_attentions, own.cross_attentions, strict=True)
+        expected = Reading([], [*own.encoder_attentions, *(one for both in by_layer for one in both)], own[0])
+        if fault := difference([read(self.model, inputs)], [expected]):
+            raise EncoderError(
+                f"{name} computes the attention of its decoder outside transformers' attention interface, or in "
+                f"another order ({fault}). Choose another architecture (T5, BART, …)."
+            )
         if source.spec.scores == "float32":
             self.model.set_attn_implementation(FLOAT32)
 

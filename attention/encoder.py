@@ -1,7 +1,6 @@
 """Pretrained transformers: the files of an encoder found by its name, their hashes, and the loaded model."""
 
 import importlib.util
-import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
@@ -37,13 +35,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.models.auto import modeling_auto
-from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from attention import modeling_pruned
 from attention.alignment import split_words
 from attention.capture import (
-    FLOAT32,
-    NAME,
     AttentionMasks,
     Measure,
     Receive,
@@ -51,9 +46,9 @@ from attention.capture import (
     capture_attention,
     remember_arguments,
     state_size,
-    tap,
     weights_of,
 )
+from attention.checks import EncoderError, Scores, check, quiet
 from attention.quantities import LayerParts, find_parts
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted
@@ -68,7 +63,6 @@ EMBEDDINGS_VERSION = 1  # raise it when the embedding of a word changes
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
-_TOLERANCE = 1e-5
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
@@ -77,16 +71,10 @@ _OWN_CODE = (
 )
 
 
-class EncoderError(UserError):
-    """Error for an encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
-
-
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 """Types of parameters; see `EncoderSpec`."""
 DeviceMap = Literal["auto", "balanced", "sequential"]
 """Ways to divide the layers among devices; see `EncoderSpec`."""
-Scores = Literal["model", "float32"]
-"""How scores before softmax are computed; see `EncoderSpec`."""
 
 
 @dataclass(frozen=True)
@@ -308,12 +296,15 @@ class LoadedEncoder:
         model: The model, in eval mode, without gradients of parameters, with the attention function of
             `attention.capture`.
         tokenizer: Fast tokenizer.
-        layers: Number of layers.
-        heads: Number of heads in each layer.
+        layers: Number of layers, with and without attention.
+        attending: 0-based numbers of the layers with attention.
+        heads: Number of heads in each layer with attention.
         max_length: Largest number of pieces of one input, delimiters included.
         causal: True if no token attends to a later one.
         tapped: True if the model computes its attention outside transformers' attention interface, so that its
             weights can be read and not changed.
+        has_sinks: True if rows of attention sum to less than one, because the softmax has a score for no position.
+        is_hybrid: True if some layers have no attention.
         halved: Number of batches that were halved because they did not fit into memory.
 
     Raises:
@@ -339,13 +330,15 @@ class LoadedEncoder:
             self.model.to(usable_device(device, self.model.dtype))  # type: ignore[arg-type]
         else:
             self.device = self.model.device  # of the embeddings
-        self.layers, self.heads, self.tapped = check(self.model, source.spec.name, source.spec.scores)
+        found = check(self.model, source.spec.name, source.spec.scores)
+        self.layers, self.attending, self.heads = found.layers, found.attending, found.heads
+        self.tapped, self.has_sinks, self.is_hybrid = found.tapped, found.has_sinks, found.is_hybrid
         refuse_surplus(self.tokenizer, self.model, source)
-        self._mask_of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
         self.causal = not bool(self._find_masks(6)[0].triu(1).any())
         self.max_length = longest_input(self.model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # the mask hides padding
-        self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the distinct masks of the layers
+        # The distinct masks, and the index of that of each layer.
+        self._masks, self._mask_of_layers = torch.empty(0, 0, 0, dtype=torch.bool), torch.empty(0, dtype=torch.int64)
         self.halved = 0
 
     @classmethod
@@ -378,7 +371,7 @@ class LoadedEncoder:
             # The name may be the folder that the model was loaded from, which must not be written to.
             folder = Path(made) / (re.sub(r"[^\w.-]", "_", name).strip("._") or type(model).__name__)
             try:
-                with _quiet():
+                with quiet():
                     model.save_pretrained(folder)
                     tokenizer.save_pretrained(folder)
             except Exception as error:  # objects of another library may lack save_pretrained, or have another
@@ -452,14 +445,10 @@ class LoadedEncoder:
 
     def _find_masks(self, pieces: int) -> tuple[Tensor, Tensor]:
         """Return the masks of inputs of this length without padding; see `allowed_by_layer`."""
-        if not self.tapped:
-            return allowed_by_layer(self.model, pieces)
-        # Models that go round the interface have no windows: what holds for a short text holds for every length.
-        seen: list[Tensor] = []
-        tokens = {"input_ids": torch.arange(1, 7, device=self.device)[None]}
-        self.capture(tokens, lambda _, weights: seen.append((weights > 0).any(1)), frozenset(range(self.layers)))
-        every = torch.ones(1, pieces, pieces, dtype=torch.bool, device=self.device)
-        return every if torch.cat(seen).all() else every.tril(), torch.zeros_like(self._mask_of_layers)
+        masks, of_calls = allowed_by_layer(self.model, pieces, self.tapped)
+        of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
+        of_layers[list(self.attending)] = of_calls
+        return masks, of_layers
 
     def require_interface(self, what: str) -> None:
         """Raise EncoderError if the attention of the encoder can only be read, for something that changes it."""
@@ -468,6 +457,15 @@ class LoadedEncoder:
                 f"{self.source.spec.name} ({type(self.model).__name__}) computes its attention outside transformers' "
                 f"attention interface: it can be read, but {what} would have to change it. Choose another "
                 "architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
+            )
+        self.require_every_layer(what)
+
+    def require_every_layer(self, what: str) -> None:
+        """Raise EncoderError if some layers have no attention, for something that needs it in all."""
+        if self.is_hybrid:
+            raise EncoderError(
+                f"{self.source.spec.name} ({type(self.model).__name__}) has attention in {len(self.attending)} of its "
+                f"{self.layers} layers, but {what} needs it in all. Choose an encoder with attention in every layer."
             )
 
     @property
@@ -554,6 +552,8 @@ class LoadedEncoder:
     ) -> None:
         """Run the model once, and pass attention weights and hidden states of some layers to callbacks.
 
+        Layers have the model's own numbers. Of a wanted layer without attention, all numbers are nan.
+
         Args:
             inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
             receive: Called with each layer of `layers` and its attention weights before dropout,
@@ -568,19 +568,30 @@ class LoadedEncoder:
                 `attention.quantities`.
             lower: True if `measure` is also called for the other layers below the last wanted one.
         """
+        numbers, shape = self.attending, [0]
+        blank = sorted(layers - {*numbers})
 
-        def here(number: int, maps: Tensor) -> None:
-            receive(number, maps.to(self.device))  # with a device_map, a layer may be on another one
+        def pass_blank(until: int) -> None:
+            while blank and blank[0] < until:
+                receive(blank.pop(0), torch.full(shape, torch.nan, device=self.device))
+
+        def here(place: int, maps: Tensor) -> None:
+            shape[:] = maps.shape
+            pass_blank(numbers[place])
+            receive(numbers[place], maps.to(self.device))  # with a device_map, a layer may be on another one
 
         def state_here(number: int, state: Tensor) -> None:
             if receive_state is not None:
                 receive_state(number, state.to(self.device))
 
-        capture_attention(self.model, inputs, here, layers, state_here, states, measure, lower, self.tapped)
+        wanted = frozenset(place for place, number in enumerate(numbers) if number in layers)
+        own = lambda place, call: measure(numbers[place], call)  # noqa: E731
+        capture_attention(self.model, inputs, here, wanted, state_here, states, own, lower, self.tapped)
+        pass_blank(self.layers)
 
     @cached_property
-    def parts(self) -> tuple[LayerParts, ...]:
-        """Modules around the attention of each layer, which some quantities need.
+    def parts(self) -> dict[int, LayerParts]:
+        """Modules around the attention of each layer with attention, by its number, which some quantities need.
 
         Raises:
             EncoderError: The attention can be read only as weights.
@@ -593,7 +604,7 @@ class LoadedEncoder:
             )
         found = find_parts(self.model, f"{self.source.spec.name} ({type(self.model).__name__})")
         remember_arguments(part.block for part in found)
-        return found
+        return dict(zip(self.attending, found, strict=True))
 
 
 def quantisation(model: PreTrainedModel) -> dict[str, str]:
@@ -608,99 +619,6 @@ def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> 
     RoBERTa was not, even if its configuration has two segment embeddings.
     """
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
-
-
-def check(
-    model: PreTrainedModel, name: str, scores: Scores = "model", *, may_tap: bool = True
-) -> tuple[int, int, bool]:
-    """Make a model use this package's attention function; check that its attention stays the same.
-
-    Args:
-        model: Model with eager attention, changed in place.
-        name: Name of the model, for messages.
-        scores: How the scores are computed; see `EncoderSpec`.
-        may_tap: False to refuse a model whose attention cannot be changed.
-
-    Returns:
-        The number of layers, the number of heads in each layer, and True if the model was changed by `tap`.
-
-    Raises:
-        EncoderError: The attention cannot be captured, or differs from the attention that the eager
-            model returns.
-    """
-    name = f"{name} ({type(model).__name__})"
-    inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
-    try:
-        with torch.inference_mode():
-            own = getattr(model(**inputs, output_attentions=True), "attentions", None)
-    except Exception as error:  # of any kind, if the architecture does not take text
-        raise EncoderError(
-            f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; for a "
-            f"model of text and images, save its text model with save_pretrained, and give that folder."
-        ) from error
-    if not own:
-        raise EncoderError(f"{name} returns no attention weights. Choose an encoder or decoder with attention.")
-    pieces = inputs["input_ids"].size(1)
-    shapes = {tuple(weights.shape) for weights in own}
-    if len(shapes) > 1 or own[0].shape[-2:] != (pieces, pieces):
-        raise EncoderError(
-            f"{name}: attention has the shapes {', '.join(map(str, sorted(shapes)))}; every layer must give "
-            f"[1, heads, {pieces}, {pieces}] with the same number of heads. Choose an encoder with full self-attention."
-        )
-    captured, tapped = _captured(model, inputs, own, name, scores, may_tap)
-    # The model rounds its weights to its type.
-    gap = float(torch.stack([_gap(captured[layer], weights) for layer, weights in enumerate(own)]).max())
-    if isnan(gap):
-        raise EncoderError(f"{name}: the attention weights of a short text are nan. Choose another encoder.")
-    if scores == "float32":
-        model.set_attn_implementation(FLOAT32)
-    if not all(same_weights(captured[layer], weights) for layer, weights in enumerate(own)):
-        raise EncoderError(
-            f"{name}: captured attention differs from the model's own eager attention by {gap:.1e}. Choose "
-            f"another architecture (BERT, RoBERTa, GPT-2, Llama, …)."
-        )
-    return len(own), own[0].size(1), tapped
-
-
-def _gap(captured: Tensor, own: Tensor) -> Tensor:
-    """Return the largest difference between captured weights, rounded as the model does, and the model's own."""
-    return (captured.to(own.dtype) - own).abs().max().cpu()
-
-
-def same_weights(captured: Tensor, own: Tensor) -> bool:
-    """Return True if captured weights are those that the eager model returns, but for rounding."""
-    return captured.shape == own.shape and float(_gap(captured, own)) <= max(_TOLERANCE, torch.finfo(own.dtype).eps)
-
-
-def _captured(
-    model: PreTrainedModel,
-    inputs: Mapping[str, Tensor],
-    own: Sequence[Tensor],
-    name: str,
-    scores: Scores,
-    may_tap: bool,
-) -> tuple[dict[int, Tensor], bool]:
-    """Make a model pass its attention to captures, see `check`; return the weights of each layer and True if tapped."""
-    captured: dict[int, Tensor] = {}
-    every, reason = frozenset(range(len(own))), "its attention is computed elsewhere"
-    try:
-        with _quiet():
-            model.set_attn_implementation(NAME)
-        seen = capture_attention(model, inputs, captured.__setitem__, every)
-    except (ValueError, TypeError, KeyError) as error:
-        seen, reason = 0, _named(error)
-    if tapped := seen != len(own):
-        if model.config._attn_implementation == NAME:
-            with _quiet():
-                model.set_attn_implementation("eager")
-        if scores != "model" or not may_tap or not tap(model, inputs, own):
-            cannot = "changed" if not may_tap else "captured" if scores == "model" else f"captured with scores {scores}"
-            raise EncoderError(
-                f"{name} computes its attention outside transformers' attention interface ({reason}), so it cannot be "
-                f"{cannot}. Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
-            )
-        capture_attention(model, inputs, captured.__setitem__, every, tapped=True)
-    return captured, tapped
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
@@ -841,7 +759,12 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
 def _load(source: EncoderSource) -> PreTrainedModel:
     """Load an encoder or a decoder; of an encoder-decoder, the encoder."""
     model = load_whole(source, needs_decoder=False)
-    encoder: PreTrainedModel = model.get_encoder() if model.config.is_encoder_decoder else model
+    encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+    if not isinstance(encoder, PreTrainedModel):
+        raise EncoderError(
+            f"{source.spec.name}: the encoder of {type(model).__name__} is no model of its own in transformers, so its "
+            "attention cannot be read. Choose another architecture (BART, T5, …)."
+        )
     return encoder
 
 
@@ -879,7 +802,7 @@ def _pretrained(
     """Return the model in the files, and transformers' report of missing and mismatched weights."""
     try:
         # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             model, report = kind.from_pretrained(
                 source.folder, config=config, **_eager(source.spec), output_loading_info=True, **options
             )
@@ -1039,7 +962,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     refuse_existing(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made, _quiet():
+        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made, quiet():
             partial = Path(made) / "model"
             yield partial
             partial.rename(folder)
@@ -1047,18 +970,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise EncoderError(
             f"{folder} cannot be written ({error.strerror or error}). Check the path and the disk."
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' table of missing weights and its progress bar of weights."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the sentences
-    level = get_verbosity()
-    set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        set_verbosity(level)
 
 
 @dataclass(frozen=True, eq=False)

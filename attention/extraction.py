@@ -363,7 +363,7 @@ def read_layers(
     worst = torch.zeros((), device=encoder.device)
     inputs = pad(parts, encoder)
     real_pieces = inputs["attention_mask"].bool()
-    quantity = options.measured(encoder.parts if options.measured.needs_parts else (), real_pieces, columns)
+    quantity = options.measured(encoder.parts if options.measured.needs_parts else {}, real_pieces, columns)
 
     def receive(layer: int, maps: Tensor) -> None:
         nonlocal worst
@@ -389,6 +389,8 @@ def check_sums(worst: Tensor, encoder: LoadedEncoder, options: Options) -> None:
         encoder: The encoder.
         options: The quantity.
     """
+    if encoder.has_sinks and options.quantity == "attention":
+        worst = worst - worst  # sums are less than 1; this is not 0 if it is not finite
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
         kind = "attention weights" if options.quantity == "attention" else f"numbers of {options.quantity}"
         fault = f"the {kind} of a word must sum to 1, but one sum is off by {float(worst):.1e}"

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from attention.alignment import split_words
-from attention.encoder import EncoderError, EncoderSource, LoadedEncoder, architecture, load_tokenizer, longest_input
+from attention.checks import EncoderError
+from attention.encoder import EncoderSource, LoadedEncoder, architecture, load_tokenizer, longest_input
 from results.digests import digest
 
 PIECES_VERSION = 1  # raise it when the pieces of a text change

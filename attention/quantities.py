@@ -161,8 +161,10 @@ def _parts(
             "encoder without quantisation, or choose the quantity attention, rollout or flow."
         )
     with torch.inference_mode():
-        state = projection(outputs) + given
-    readers = [one for one, read in after[1:] if _close(read, state)]
+        state = projection(outputs)
+    # MobileBERT's attention works in a bottleneck, which is narrower than the input of the layer.
+    added = state + given if state.shape == given.shape else state
+    readers = [one for one, read in after[1:] if added is not state and _close(read, added)]
     # In a post-norm layer, queries and values are linear in the input of the layer, and not in its normalisation.
     direct = any(isinstance(one, nn.Linear | Conv1D) and read.data_ptr() == given.data_ptr() for one, read in before)
     norm = next((one for one in readers if isinstance(one, nn.LayerNorm)), None)
@@ -177,7 +179,7 @@ class Quantity(ABC):
     """Maps between tokens in one forward pass: numbers for each pair of a token (from) and another (to).
 
     Args:
-        parts: Modules of each layer; empty if `needs_parts` is False.
+        parts: Modules of each layer, by its 0-based number; empty if `needs_parts` is False.
         real: Bool `[batch, pieces]`, False in the padding.
         columns: Float `[batch, pieces, positions]`, 1 where a piece belongs to a position, from `reduction`.
 
@@ -201,7 +203,7 @@ class Quantity(ABC):
     needs_all: ClassVar[bool] = False
     is_slow: ClassVar[bool] = False
 
-    def __init__(self, parts: Sequence[LayerParts], real: Tensor, columns: Tensor) -> None:
+    def __init__(self, parts: Mapping[int, LayerParts], real: Tensor, columns: Tensor) -> None:
         self.parts, self.real, self.columns = parts, real, columns
         self._lower: list[Tensor] = []  # what a quantity keeps of lower layers
 

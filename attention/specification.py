@@ -179,8 +179,8 @@ class Extraction:
             return (), (), NO_HIDDEN
         if self.options.quantity != "attention":
             self._check_quantity(encoder)
-        layers = _chosen("layers", self.options.layers, encoder.layers)
-        heads = _chosen("heads", self.options.heads, encoder.heads if self.options.measured.has_heads else 1)
+        layers = _chosen("layers", self.options.layers, encoder.attending)
+        heads = _chosen("heads", self.options.heads, range(encoder.heads if self.options.measured.has_heads else 1))
         if not self.hidden:
             return layers, heads, NO_HIDDEN
         if list(self.hidden) != sorted(set(self.hidden)) or self.hidden[0] < 0 or self.hidden[-1] > encoder.layers:
@@ -196,7 +196,10 @@ class Extraction:
         if encoder.source.spec.device_map is not None and (measured.needs_parts or measured.needs_lower):
             why = "device_map may put its layers on several devices. Choose attention or attention_without_first"
         elif measured.needs_parts:
-            why = next(filter(None, map(measured.undefined, encoder.parts)), "")
+            why = next(filter(None, map(measured.undefined, encoder.parts.values())), "")
+        if measured.needs_lower and (encoder.is_hybrid or encoder.has_sinks):
+            why = "the layers between those with attention mix tokens too" if encoder.is_hybrid else ""
+            why = f"{why or 'rows of its attention sum to less than one (sinks)'}. Choose attention or norms"
         if measured.needs_all:
             every = torch.ones(1, min(encoder.max_length, _WINDOWS), dtype=torch.bool, device=encoder.device)
             if not encoder.allowed(every).masks.all():
@@ -208,12 +211,16 @@ class Extraction:
             )
 
 
-def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
-    wanted = wanted or tuple(range(1, available + 1))
-    if max(wanted) > available:
+def _chosen(name: str, wanted: tuple[int, ...] | None, available: Sequence[int]) -> tuple[int, ...]:
+    """Return the 0-based numbers of the wanted layers or heads; raise UserError if one of them is not available."""
+    if wanted is None:
+        return tuple(available)
+    if missing := [number for number in wanted if number - 1 not in available]:
+        there = [number + 1 for number in available]
+        some = f"numbers from 1 to {there[-1]}" if len(there) == there[-1] else f"some of {', '.join(map(str, there))}"
         raise UserError(
-            f"--data.init_args.options.{name} contains {max(wanted)}, but the encoder has {available} {name}. Give "
-            f"numbers from 1 to {available}."
+            f"--data.init_args.options.{name} contains {missing[-1]}, but the encoder has {len(there)} {name} with "
+            f"attention. Give {some}."
         )
     return tuple(number - 1 for number in wanted)
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention.alignment import AlignedPieces, AlignmentError, named_positions
+from attention.checks import EncoderError
 from attention.cross import DecoderAttention, DecoderPart
-from attention.encoder import EncoderError, LoadedEncoder
+from attention.encoder import LoadedEncoder
 from attention.extraction import extract
 from attention.quantities import QUANTITIES, QuantityName
 from attention.specification import Extraction, Items, Options, cut_sentences
@@ -413,12 +414,12 @@ class Encoder(LoadedEncoder):
         self.capture(
             {"input_ids": read, "attention_mask": torch.ones_like(read)},
             lambda _, weights: rows.append(weights[0].cpu().numpy().copy()),
-            frozenset(range(self.layers)),
+            frozenset(self.attending),
             measure=lambda _, call: call.mixture.rows(slice(len(first) - 1, None)),
         )
         names = self.tokenizer.convert_ids_to_tokens(whole[0].tolist())
         coords = {
-            "layer": range(1, self.layers + 1),
+            "layer": [layer + 1 for layer in self.attending],
             "head": range(1, self.heads + 1),
             "from": names[len(first) :],
             "to": names[:-1],

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attention.encoder import EncoderError
+from attention.checks import EncoderError
 from corpora.registry import locate
 from corpora.sample import write_sample_treebank
 from corpora.sentence import CorpusError

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, sync_playwright
 
-from attention.encoder import EncoderError
+from attention.checks import EncoderError
 from benchmarks.harness import Report, Settings, run
 from pages import View, view_page
 

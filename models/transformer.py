@@ -10,10 +10,9 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention.capture import Head, intervening, named_heads
+from attention.checks import EncoderError, check
 from attention.encoder import (
-    EncoderError,
     EncoderSource,
-    check,
     is_segmented,
     load_classifier,
     load_tokenizer,
@@ -87,7 +86,8 @@ class SequenceClassifier(nn.Module):
         self.names = (
             () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
         )
-        self.layers, self.heads, _ = check(self.model, source.spec.name, source.spec.scores, may_tap=False)
+        found = check(self.model, source.spec.name, source.spec.scores, changes=True)
+        self.layers, self.heads = found.layers, found.heads
         self._segmented = is_segmented(self.model, load_tokenizer(source))
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
         # from_pretrained leaves it in eval mode, and Lightning would keep that: fine-tuning without dropout.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention import Encoder
-from attention.capture import NAME, attend, capture_attention, intervening, replacing, state_size
+from attention.capture import NAME, attend, capture_attention, intervening, read, replacing, state_size
 from attention.encoder import EncoderSpec, resolve
 from results.errors import UserError
 from tests import tiny
@@ -184,13 +184,15 @@ def test_outputs_are_not_replaced_within_an_intervention_or_a_replacement(outer:
 
 
 @only_bert
-def test_a_model_that_goes_round_the_interface_is_counted(model: PreTrainedModel) -> None:
+def test_a_model_that_goes_round_the_interface_passes_nothing_on(model: PreTrainedModel) -> None:
     found: dict[int, Tensor] = {}
-    assert capture_attention(model, inputs((9,)), found.__setitem__, frozenset({0})) == 0  # it is eager still
+    capture_attention(model, inputs((9,)), found.__setitem__, frozenset({0}))  # it is eager still
     assert found == {}
+    assert read(model, inputs((9,))).modules == []
     model.set_attn_implementation(NAME)
-    assert capture_attention(model, inputs((9,)), found.__setitem__, frozenset({1})) == 2
+    capture_attention(model, inputs((9,)), found.__setitem__, frozenset({1}))
     assert found.keys() == {1}
+    assert [module.layer_idx for module in read(model, inputs((9,))).modules] == [*EVERY_LAYER]
 
 
 @each_architecture

@@ -5,11 +5,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.machinery import ModuleSpec
 from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -29,12 +31,12 @@ from transformers import (
 )
 
 from attention import Encoder
-from attention.capture import Receive, allowed_by_layer, capture_attention
+from attention.capture import Reading, allowed_by_layer, read
+from attention.checks import EncoderError
 from attention.encoder import (
     BUNDLE,
     BUNDLE_SHA256,
     DEFAULT,
-    EncoderError,
     EncoderSource,
     EncoderSpec,
     embed_words,
@@ -112,13 +114,12 @@ def test_attention_that_cannot_be_captured_is_refused_by_name(model_type: str, t
 def test_captured_attention_that_differs_from_the_models_own_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slightly_off(
-        model: PreTrainedModel, inputs: Mapping[str, Tensor], receive: Receive, layers: frozenset[int]
-    ) -> int:
-        return capture_attention(model, inputs, lambda layer, weights: receive(layer, weights * 1.001), layers)
+    def slightly_off(*args: Any, **options: Any) -> Reading:  # noqa: ANN401
+        found = read(*args, **options)
+        return replace(found, weights=[one * 1.001 for one in found.weights])
 
-    monkeypatch.setattr("attention.encoder.capture_attention", slightly_off)
-    with pytest.raises(EncoderError, match=r"BertModel.*differs from the model's own eager attention by \d"):
+    monkeypatch.setattr("attention.checks.read", slightly_off)
+    with pytest.raises(EncoderError, match=r"BertModel.*differs from the model's own.*weights by \d"):
         load(folder)
 
 

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from attention.encoder import EncoderError, EncoderSpec, resolve
+from attention.checks import EncoderError
+from attention.encoder import EncoderSpec, resolve
 from attention.inputs import TextTokenizer
 from tests.attention.reference import load
 

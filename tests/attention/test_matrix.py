@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention.capture import capture_attention
-from attention.encoder import check
+from attention.checks import check
 from tests import tiny
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
@@ -78,11 +78,11 @@ def gaps(name: str, kind: str) -> Iterator[float]:
     given = {padding: texts(model, padding) for padding in LENGTHS}
     with torch.inference_mode():
         own = {padding: model(**inputs, output_attentions=True).attentions for padding, inputs in given.items()}
-    layers, _, tapped = check(model, name)
-    assert layers == LAYERS
-    assert tapped == (name in TAPPED)
+    layers = check(model, name)
+    assert layers.attending == tuple(range(LAYERS))
+    assert layers.tapped == (name in TAPPED)
     for padding, inputs in given.items():
-        found = weights_of(model, inputs, tapped)
+        found = weights_of(model, inputs, layers.tapped)
         assert len(found) == LAYERS
         real = inputs["attention_mask"].bool()
         assert all(weights.dtype == torch.float32 for weights in found)
@@ -105,7 +105,7 @@ def test_captured_weights_are_the_models_own_under_any_padding(name: str) -> Non
 @pytest.mark.parametrize("name", sorted({*MODELS} - {"t5", "xlnet"}))
 def test_left_padded_batches_equal_single_texts(name: str) -> None:
     model = built(name)
-    *_, tapped = check(model, name)
+    tapped = check(model, name).tapped
     batch = texts(model, "left")
     together = weights_of(model, batch, tapped)
     for row, (ids, mask) in enumerate(zip(batch["input_ids"], batch["attention_mask"].bool(), strict=True)):

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention.ablation import AblatedModel, Ablation
 from attention.capture import Heads
-from attention.encoder import check, save_model
+from attention.checks import check
+from attention.encoder import save_model
 from attention.modeling_pruned import RemovedHeads, prune
 from tests import tiny
 from tests.attention.architectures import HEADS, LAYERS, build

@@ -342,7 +342,7 @@ def test_every_quantity_is_that_of_a_slow_loop_padded_or_not(name: str) -> None:
             kind.name in ("norms_residual", "effective") and not bidirectional
         ):
             continue
-        quantity, found = kind(parts, real, every), dict[int, Tensor]()
+        quantity, found = kind(dict(enumerate(parts)), real, every), dict[int, Tensor]()
         capture_attention(
             model, {"input_ids": ids, "attention_mask": real.long()}, found.__setitem__, frozenset(range(3)),
             measure=quantity.maps, lower=True,
@@ -394,7 +394,7 @@ def test_without_the_first_token_a_row_is_shared_by_the_others(name: str) -> Non
     inputs = {"input_ids": torch.arange(4, 11)[None]}
     raw, without = dict[int, Tensor](), dict[int, Tensor]()
     capture_attention(model, inputs, raw.__setitem__, frozenset(range(3)))
-    quantity = QUANTITIES["attention_without_first"]((), torch.empty(0), torch.empty(0))
+    quantity = QUANTITIES["attention_without_first"]({}, torch.empty(0), torch.empty(0))
     capture_attention(model, inputs, without.__setitem__, frozenset(range(3)), measure=quantity.maps)
     for layer, head, row in np.ndindex(3, 4, 7):
         weights = raw[layer][0, head, row].tolist()
@@ -516,7 +516,9 @@ def test_a_layer_that_runs_again_is_whole_and_leaves_the_cache_of_keys_as_it_is(
     remember_arguments(part.block for part in parts)
     assert all(sum(isinstance(one, nn.Linear | Conv1D) for one in part.block.modules()) > 3 for part in parts)
     inputs, caches = {"input_ids": torch.arange(4, 13)[None]}, list[Cache]()
-    quantity = QUANTITIES["value_zeroing"](parts, torch.ones(1, 9, dtype=torch.bool), torch.eye(9)[None])
+    quantity = QUANTITIES["value_zeroing"](
+        dict(enumerate(parts)), torch.ones(1, 9, dtype=torch.bool), torch.eye(9)[None]
+    )
 
     def measure(layer: int, call: LayerCall) -> Tensor:
         caches.extend(one for one in (*call.args, *call.kwargs.values()) if isinstance(one, Cache))

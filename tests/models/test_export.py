@@ -10,7 +10,8 @@ import torch
 from pytorch_lightning import seed_everything
 
 from attention import Encoder, EncoderSpec
-from attention.encoder import EncoderError, resolve
+from attention.checks import EncoderError
+from attention.encoder import resolve
 from datamodules import ClassificationDataModule
 from models import TransformerClassifier
 from models.export import export, main

@@ -21,7 +21,8 @@ from transformers import (
 
 from attention import EncoderSpec
 from attention.capture import Head
-from attention.encoder import EncoderError, resolve
+from attention.checks import EncoderError
+from attention.encoder import resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.text_model import TextSizes
 from models.transformer import SequenceClassifier, TransformerClassifier

@@ -1,0 +1,365 @@
+"""The check of a model when it is loaded: the attention that is read from it must be its own.
+
+Texts of two lengths, the longer one beyond all windows of the model, are read alone, padded on the right and padded on
+the left, by transformers' eager attention and by `attention.capture`. Weights and last hidden states must be equal.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
+
+from attention.capture import FLOAT32, NAME, Reading, UnknownArgumentError, read, tap
+from results.errors import UserError
+
+Scores = Literal["model", "float32"]
+"""How scores before softmax are computed; see `EncoderSpec`."""
+
+_TOLERANCE = 1e-5
+_LOOSE, _ROUNDINGS = 1e-4, 16
+"""Tolerance where sums run in another order, relative to the largest number; at least that many rounding errors."""
+_PADDED = 100
+"""Factor of this tolerance for a text with padding: differences grow from layer to layer (SmolLM2 in float32: 3e-4)."""
+_WINDOW = re.compile(r"(window(_size)?|(?<!feed_forward)chunk_size|index_topk|local_attention|block_size)$")
+_NARROW = 6
+"""Width to which windows, chunks and numbers of chosen positions are narrowed for the check."""
+_SHORT, _LONG = 4, 2 * _NARROW + 1
+_OTHER = "Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
+
+
+class EncoderError(UserError):
+    """Error for an encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
+
+
+@dataclass(frozen=True)
+class AttentionLayers:
+    """The attention layers of a model.
+
+    Attributes:
+        layers: Number of layers of the model, with and without attention.
+        attending: The model's own numbers of the layers with attention, 0-based, in the order of a forward pass.
+        heads: Number of heads of each layer with attention.
+        tapped: True if the model was changed by `attention.capture.tap`.
+        has_sinks: True if rows of attention sum to less than one, because the softmax has a score for no position.
+    """
+
+    layers: int
+    attending: tuple[int, ...]
+    heads: int
+    tapped: bool
+    has_sinks: bool
+
+    @property
+    def is_hybrid(self) -> bool:
+        """True if some layers have no attention."""
+        return len(self.attending) < self.layers
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' table of missing weights and its progress bar of weights."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the sentences
+    level = get_verbosity()
+    set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        set_verbosity(level)
+
+
+def check(model: PreTrainedModel, name: str, scores: Scores = "model", *, changes: bool = False) -> AttentionLayers:
+    """Make a model use this package's attention function; check that its attention stays the same.
+
+    Where the function does not give the model's own attention, the weights that its modules return are read instead,
+    see `attention.capture.tap`.
+
+    Args:
+        model: Model with eager attention, changed in place.
+        name: Name of the model, for messages.
+        scores: How the scores are computed; see `EncoderSpec`.
+        changes: True to refuse a model whose attention cannot be changed, or is not a distribution in every layer.
+
+    Returns:
+        The attention layers of the model.
+
+    Raises:
+        EncoderError: The attention cannot be captured, or differs from the attention of the eager model.
+    """
+    name = f"{name} ({type(model).__name__})"
+    body: PreTrainedModel = model.base_model if changes else model  # type: ignore[assignment] # without its classifier
+    texts = _Texts.of(body)
+    try:
+        with _narrow_windows(body):
+            own = _own(body, texts, name)
+            modules, tapped = _read(body, texts, own, name, scores, changes=changes)
+    except _CannotRunError:  # a window that cannot be narrowed once the model is built
+        own = _own(body, texts, name)
+        modules, tapped = _read(body, texts, own, name, scores, changes=changes)
+    if scores == "float32":
+        model.set_attn_implementation(FLOAT32)
+    attending = _numbers(body, modules)
+    whole, count = getattr(body.config, "num_hidden_layers", 0), max(attending) + 1
+    sums = torch.stack([weights[..., -1, :].sum(-1).min() for weights in own["alone"][1].weights])
+    found = AttentionLayers(
+        count if body.config.is_encoder_decoder else max(whole, count),
+        attending,
+        own["alone"][0].weights[0].size(1),
+        tapped,
+        bool((sums < 1 - 1e-2).any()),
+    )
+    if changes and (found.is_hybrid or found.has_sinks):
+        why = "some of its layers have no attention" if found.is_hybrid else "its rows sum to less than one (sinks)"
+        raise EncoderError(f"{name}: {why}, so its attention cannot be replaced by another distribution. {_OTHER}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Two texts for a model, alone and padded.
+
+    Attributes:
+        batches: Inputs of the model: the short and the long text alone, and both padded on the right and on the left.
+        lengths: Numbers of pieces.
+    """
+
+    batches: Mapping[str, Sequence[Mapping[str, Tensor]]]
+    lengths: tuple[int, int]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "_Texts":
+        pad = getattr(model.config, "pad_token_id", None)
+        pad = pad if isinstance(pad, int) and pad >= 0 else 0
+        # Two fewer than the positions, as those of RoBERTa begin with 2.
+        limit = (getattr(model.config, "max_position_embeddings", None) or _LONG + 2) - 2
+        long = max(min(_LONG, limit), 1) if limit > 0 else _LONG
+        short = min(_SHORT, long)
+        some = [one for one in range(1, 8) if one != pad][:6]
+        text = torch.tensor([some[place * (place + 1) // 2 % 6] for place in range(long)], device=model.device)
+
+        def batch(*rows: Tensor) -> dict[str, Tensor]:
+            return {
+                "input_ids": torch.stack(rows),
+                "attention_mask": torch.stack([(row != pad).long() for row in rows]),
+            }
+
+        padding = text.new_full((long - short,), pad)
+        alone = [batch(text[:short]), batch(text)]
+        right, left = (torch.cat(both) for both in ((text[:short], padding), (padding, text[:short])))
+        return cls({"alone": alone, "right": [batch(right, text)], "left": [batch(left, text)]}, (short, long))
+
+    def cut(self, readings: Sequence[Reading], padding: str) -> list[Reading]:
+        """Return the weights and states of each text without its padding."""
+        if padding == "alone":
+            return list(readings)
+        [reading], found = readings, []
+        for row, length in enumerate(self.lengths):
+            real = slice(0, length) if padding == "right" else slice(-length, None)
+            weights = [one[row : row + 1, :, real, real] for one in reading.weights]
+            state = reading.state[row : row + 1]  # of some models, only that of the whole text (DPR)
+            found.append(replace(reading, weights=weights, state=state[:, real] if state.dim() == 3 else state))
+        return found
+
+
+@contextmanager
+def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
+    """Narrow the windows, chunks and numbers of chosen positions of a model during a `with` block."""
+    modules = list(model.modules())
+    configs = {id(one): one for module in modules if (one := getattr(module, "config", None)) is not None}
+    found = [
+        (owner, name, value)
+        for owner in (*configs.values(), *modules)
+        for name, value in vars(owner).items()
+        if type(value) is int and value > _NARROW and _WINDOW.search(name)
+    ]
+    try:
+        for owner, name, _ in found:
+            setattr(owner, name, _NARROW)
+        yield
+    finally:
+        for owner, name, value in found:
+            setattr(owner, name, value)
+
+
+def _own(model: PreTrainedModel, texts: _Texts, name: str) -> dict[str, list[Reading]]:
+    """Return the weights and states of the eager model, by padding."""
+    before = [type(module).__name__ for module in model.modules()]
+    try:
+        own = {
+            padding: texts.cut([_eager(model, batch) for batch in batches], padding)
+            for padding, batches in texts.batches.items()
+        }
+    except _NoTensorError as error:
+        raise EncoderError(f"{name} {error}. Choose an encoder or decoder with full self-attention.") from error
+    except Exception as error:  # of any kind, if the architecture does not take text
+        raise _CannotRunError(
+            f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; for a "
+            f"model of text and images, save its text model with save_pretrained, and give that folder."
+        ) from error
+    after = [type(module).__name__ for module in model.modules()]
+    if became := [f"{one} → {other}" for one, other in zip(before, after, strict=False) if one != other]:
+        raise EncoderError(
+            f"{name} replaces its attention when it reads a short text ({became[0]}), and keeps the other for later "
+            "texts. Choose full attention in its config.json (of BigBird, attention_type original_full)."
+        )
+    for reading, pieces in zip(own["alone"], texts.lengths, strict=True):
+        _refuse_other_shapes(reading, pieces, name)
+    if fault := difference(own["right"], own["alone"], _PADDED * _loose(own["alone"][0].state)):
+        raise EncoderError(
+            f"{name} mixes padding into the text: beside a longer text in its batch, it gives a text other {fault}. "
+            f"{_OTHER}"
+        )
+    return own
+
+
+def _refuse_other_shapes(reading: Reading, pieces: int, name: str) -> None:
+    """Raise EncoderError if a model gives no weights between all positions of a text in each of its layers."""
+    if not reading.weights:
+        raise EncoderError(f"{name} returns no attention weights. Choose an encoder or decoder with attention.")
+    shapes = {tuple(weights.shape) for weights in reading.weights}
+    if len(shapes) > 1 or reading.weights[0].shape[-2:] != (pieces, pieces):
+        raise EncoderError(
+            f"{name}: attention has the shapes {', '.join(map(str, sorted(shapes)))} (pooled, windowed or linear "
+            f"attention); every layer must give [1, heads, {pieces}, {pieces}] with the same number of heads. "
+            "Choose an encoder with full self-attention."
+        )
+    if any(weights.isnan().any() for weights in reading.weights):
+        raise EncoderError(f"{name}: the attention weights of a short text are nan. Choose another encoder.")
+
+
+class _CannotRunError(EncoderError):
+    """Error for a model that cannot read a text."""
+
+
+class _NoTensorError(Exception):
+    """Error for a model whose attention weights are no tensors."""
+
+
+@torch.inference_mode()
+def _eager(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Reading:
+    found = model(**batch, output_attentions=True)
+    weights = [one for one in getattr(found, "attentions", None) or () if one is not None]
+    if strange := [type(one).__name__ for one in weights if not isinstance(one, Tensor) or one.dim() != 4]:
+        raise _NoTensorError(f"returns attention that is no [1, heads, from, to] ({strange[0]}: blocks or states)")
+    return Reading([], weights, found[0])
+
+
+def difference(ours: Sequence[Reading], own: Sequence[Reading], tolerance: float = _TOLERANCE) -> str:
+    """Return what differs between two readings of the same texts, and by how much; empty if nothing does.
+
+    Args:
+        ours: One reading.
+        own: The other; the first is rounded to its type.
+        tolerance: Largest difference relative to the largest number, and to 1; at least the rounding error.
+    """
+    for one, other in zip(ours, own, strict=True):
+        if len(one.weights) != len(other.weights):
+            return f"{len(one.weights)} layers, not {len(other.weights)}"
+        pairs = [("attention weights", a, b) for a, b in zip(one.weights, other.weights, strict=True)]
+        for kind, a, b in [*pairs, ("last hidden states", one.state, other.state)]:
+            if a.shape != b.shape:
+                return f"the shapes of the {kind}, {tuple(a.shape)} and {tuple(b.shape)}"
+            gap, size = (a.to(b.dtype) - b).abs().max(), b.abs().max().clamp_min(1)
+            if not float(gap) <= max(tolerance, torch.finfo(b.dtype).eps) * float(size):  # also if it is not a number
+                return f"{kind} by {float(gap):.1e}"
+    return ""
+
+
+def _loose(state: Tensor) -> float:
+    """Return the tolerance where sums run in another order."""
+    return float(max(_LOOSE, _ROUNDINGS * torch.finfo(state.dtype).eps))
+
+
+def _try(
+    model: PreTrainedModel, texts: _Texts, own: Mapping[str, Sequence[Reading]], *, tapped: bool
+) -> Sequence[nn.Module]:
+    """Read the texts as captures do, and return the attention module of each layer.
+
+    Raises:
+        _DifferenceError: A reading is not that of the eager model.
+    """
+    modules: Sequence[nn.Module] = []
+    for padding, batches in texts.batches.items():
+        readings = [read(model, batch, tapped=tapped) for batch in batches]
+        modules = readings[0].modules
+        if len(modules) != len(own["alone"][0].weights):
+            raise _DifferenceError("its attention is computed elsewhere")
+        if fault := difference(texts.cut(readings, padding), own[padding]):
+            raise _DifferenceError(f"captured attention differs from the model's own eager attention: {fault}")
+        if (gap := max(one.fused for one in readings)) > _loose(readings[0].state):
+            raise _DifferenceError(f"fused attention differs from its own by {gap:.1e}")
+    return modules
+
+
+class _DifferenceError(Exception):
+    """Error for a reading that is not that of the eager model."""
+
+
+def _read(
+    model: PreTrainedModel,
+    texts: _Texts,
+    own: Mapping[str, Sequence[Reading]],
+    name: str,
+    scores: Scores,
+    *,
+    changes: bool,
+) -> tuple[Sequence[nn.Module], bool]:
+    """Make a model pass its attention to captures; return the module of each layer, and True if it was tapped.
+
+    Args:
+        model: The model.
+        texts: The texts of the check.
+        own: Readings of the eager model.
+        name: Name of the model, for messages.
+        scores: How the scores are computed; see `EncoderSpec`.
+        changes: True to refuse a model whose attention cannot be changed.
+    """
+    try:
+        with quiet():
+            model.set_attn_implementation(NAME)
+        return _try(model, texts, own, tapped=False), False
+    except Exception as error:  # of any kind, from a model that wants another function
+        reason = _named(error)
+    if model.config._attn_implementation == NAME:
+        with quiet():
+            model.set_attn_implementation("eager")
+    outside = f"{name} computes its attention outside transformers' attention interface ({reason})"
+    if changes or scores != "model":
+        cannot = "changed" if changes else f"captured with scores {scores}"
+        raise EncoderError(f"{outside}, so it cannot be {cannot}. {_OTHER}")
+    try:
+        if not tap(model, texts.batches["alone"][1], own["alone"][1].weights):
+            raise _DifferenceError("no module returns its weights")
+        return _try(model, texts, own, tapped=True), True
+    except Exception as error:  # of any kind, from a model that needs its weights later
+        raise EncoderError(f"{outside}, and its own weights cannot be read ({_named(error)}). {_OTHER}") from error
+
+
+def _numbers(model: PreTrainedModel, modules: Sequence[nn.Module]) -> tuple[int, ...]:
+    """Return the model's own number of each attention layer, 0-based: its `layer_idx`, else its place among the layers.
+
+    A model that calls one module in several layers (ALBERT) has its layers numbered in the order of the pass.
+    """
+    paths = {module: path.split(".") for path, module in model.named_modules()}
+    own = [getattr(module, "layer_idx", None) for module in modules]
+    places = [next((int(part) for part in paths[module] if part.isdigit()), None) for module in modules]
+    for numbers in (own, places):
+        known = [one for one in numbers if isinstance(one, int) and one >= 0]
+        if len(known) == len(modules) and all(one < other for one, other in pairwise(known)):
+            return tuple(known)
+    return tuple(range(len(modules)))
+
+
+def _named(error: Exception) -> str:
+    """Return kind and message of an error; the message alone if the kind is one of this module."""
+    message = " ".join(str(error).split())
+    return (
+        message if isinstance(error, _DifferenceError | UnknownArgumentError) else f"{type(error).__name__}: {message}"
+    )
