@@ -132,7 +132,7 @@ def split_words(
         parts = [before, *(ids or [tokenizer.unk_token_id] for ids in own), behind]
         positions = np.repeat(np.arange(len(parts), dtype=np.int32), [len(ids) for ids in parts])
         with_unknown = sum(tokenizer.unk_token_id in ids for ids in parts[1:-1])
-        apart = sum(map(ne, own, in_text)) if encoding.ids != [*chain(*own)] else 0
+        apart = 0 if aligned or encoding.ids == [*chain(*own)] else sum(map(ne, own, in_text))
         found.append(
             AlignedPieces(
                 np.array([*chain(*parts)], np.int32), positions, len(words), 0, own.count([]), with_unknown, apart
