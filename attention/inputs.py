@@ -114,8 +114,9 @@ class TextTokenizer:
         encoded = self._tokenizer(texts, pairs, padding=False, truncation=False, verbose=False)
         for one in encoded.encodings or ():
             sources = np.array([-1 if source is None else source for source in one.sequence_ids], np.int64)
-            spans = np.array(one.offsets, np.int64).reshape(-1, 2)
-            yield TextPieces(np.array(one.ids, np.int64), sources, spans[:, 0])
+            yield TextPieces(
+                np.array(one.ids, np.int64), sources, np.array([start for start, _ in one.offsets], np.int64)
+            )
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from attention.alignment import (
     ALIGNMENT_VERSION,
-    UNKNOWN_WORDS,
-    WORDS_APART,
     AlignedPieces,
     AlignmentError,
     FromPieces,
@@ -385,8 +383,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
         return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
     kept: list[Sentence] = []
     inputs: list[tuple[AlignedPieces, ...]] = []
-    counts = ("words_without_piece", UNKNOWN_WORDS, WORDS_APART, "skipped_too_long", "windowed", "lost_arcs")
-    found = Counter(dict.fromkeys(counts, 0))
+    found = Counter(dict.fromkeys(("skipped_too_long", "windowed", "lost_arcs"), 0))
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])

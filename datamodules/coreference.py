@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from attention import AlignmentError, Encoder, Extraction, Items, Store
-from attention.alignment import UNKNOWN_WORDS, WORDS_APART, AlignedPieces, join_sentences, split_words
+from attention.alignment import AlignedPieces, join_sentences, split_words
 from attention.encoder import EncoderSource
 from attention.specification import Candidates, TooLong
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
@@ -37,7 +37,7 @@ from results.errors import UserError, check_numbers, check_values, counted
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
-    *("skipped_too_long", "skipped_mentions", "skipped_links", "words_without_piece", UNKNOWN_WORDS, WORDS_APART),
+    *("skipped_too_long", "skipped_mentions", "skipped_links"),
 )
 
 
