@@ -5,22 +5,36 @@ Attention TO a word is the sum over its pieces, attention FROM a word the mean o
 the words and position n+1 is the end delimiter.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from operator import ne
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from torch import Tensor
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from results.errors import UserError
 
 ALIGNMENT_VERSION = 1
 """Part of every store's key: raise it when alignment or reduction changes."""
+_AT_BLANKS = re.compile(rb'"type":\s*"(BertPreTokenizer|ByteLevel|WhitespaceSplit)"')
+
+_BARE: Mapping[str, Any] = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
+"""Options of a tokenizer for all pieces of a text, without delimiters and without a warning of long texts."""
 
 FromPieces = Literal["mean", "first"]
+
+UNKNOWN_WORDS = "words_with_unknown_token"
+"""Name in the audit: number of words whose pieces include the unknown token."""
+WORDS_APART = "words_cut_apart"
+"""Name in the audit: number of words with other pieces than in running text."""
 
 
 class AlignmentError(UserError):
@@ -39,6 +53,7 @@ class AlignedPieces:
         first: 0-based index of this part's first word in the sentence; 0 for a whole sentence.
         unknown: Number of words without pieces, which were replaced by the unknown token; 0 for a part.
         with_unknown: Number of words whose pieces include the unknown token; 0 for a part.
+        apart: Number of words with other pieces than in running text, see `split_words`; 0 for a part.
     """
 
     ids: NDArray[np.int32]
@@ -47,9 +62,15 @@ class AlignedPieces:
     first: int = 0
     unknown: int = 0
     with_unknown: int = 0
+    apart: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of words for the audit."""
+        return {"words_without_piece": self.unknown, UNKNOWN_WORDS: self.with_unknown, WORDS_APART: self.apart}
 
     @property
     def inside(self) -> NDArray[np.bool_]:
@@ -57,39 +78,102 @@ class AlignedPieces:
         return (self.positions > 0) & (self.positions <= self.words)
 
 
-def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[AlignedPieces]:
-    """Cut the words of each sentence into pieces aligned with the words, without truncation.
+def cuts_running_text(folder: Path) -> bool:
+    """Return True if words were cut on their own, and perhaps otherwise, before they were cut as in running text.
+
+    It is added to versions in keys, so that stores whose pieces are the same stay valid.
+
+    Args:
+        folder: Folder of the encoder.
+    """
+    return not any(_AT_BLANKS.search(file.read_bytes()) for file in folder.glob("tokenizer.json"))
+
+
+def split_words(
+    tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]], *, consecutive: bool = False
+) -> list[AlignedPieces]:
+    """Cut the words of each sentence into the pieces of running text, aligned with the words, without truncation.
+
+    The pieces are those of the words joined by single blanks; a blank belongs to the word after it. Where a piece
+    extends over several words, or a word has no piece, every word of the sentence is cut on its own. The attribute
+    `apart` of the result counts the words that then have other pieces than in the joined text.
 
     A word without pieces, for instance a lone zero-width joiner, becomes the tokenizer's unknown token;
     the attribute `unknown` of the result counts such words.
 
+    Args:
+        tokenizer: The tokenizer.
+        sentences: Words of each sentence.
+        consecutive: True for sentences that follow each other in one text: all but the first begin after a blank.
+
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.
     """
-    # Byte-level BPE marks the beginning of a word by the blank before it, which is_split_into_words omits.
-    blank = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
-    words = [[blank + word for word in sentence] for sentence in sentences]
-    encoded = _encode(tokenizer, words)
-    missing = [sorted(set(range(len(s))) - set(encoded.word_ids(index))) for index, s in enumerate(words)]
-    if any(missing):
-        for sentence, original, absent in zip(words, sentences, missing, strict=True):
-            for place in absent:
-                if tokenizer.unk_token is None:
-                    raise AlignmentError(
-                        f"The tokenizer gives no piece for the word {original[place]!r} (word {place + 1} of the text "
-                        f"that begins {' '.join(original[:6])!r}), and {type(tokenizer).__name__} has no unknown "
-                        "token. Remove the word from the corpus."
-                    )
-                sentence[place] = str(tokenizer.unk_token)
-        encoded = _encode(tokenizer, words)
+    # A tokenizer that cuts a word alone as it does after a blank gets no blank: it may write one of its own.
+    blank = "" if tokenizer.tokenize("a a") == tokenizer.tokenize("a") * 2 else " "
+    # Byte-level BPE reads the first word of a text as one after a blank too, as with its option add_prefix_space.
+    start = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
+    leads = [blank if consecutive and place else start for place in range(len(sentences))]
+    texts = [lead + " ".join(words) if words else "" for lead, words in zip(leads, sentences, strict=True)]
+    encodings = tokenizer(texts, **_BARE).encodings or ()
+    before, behind = (ids.tolist() for ids in delimiters(tokenizer, 1))
     found = []
-    for index, sentence in enumerate(words):
-        ids = np.asarray(encoded["input_ids"][index], np.int32)
-        positions = np.asarray(_positions(encoded.word_ids(index), len(sentence)), np.int32)
-        pieces = AlignedPieces(ids, positions, len(sentence), unknown=len(missing[index]))
-        with_unknown = len(np.unique(positions[pieces.inside & (ids == tokenizer.unk_token_id)]))
-        found.append(replace(pieces, with_unknown=with_unknown))
+    for encoding, lead, words in zip(encodings, leads, sentences, strict=True):
+        in_text, aligned = _in_text(encoding, words, len(lead))
+        own = in_text
+        if not aligned:
+            own = tokenizer([lead + words[0], *(blank + word for word in words[1:])], **_BARE)["input_ids"]
+        if [] in own and tokenizer.unk_token is None:
+            raise AlignmentError(
+                f"The tokenizer gives no piece for the word {words[own.index([])]!r} (word {own.index([]) + 1} of the "
+                f"text that begins {' '.join(words[:6])!r}), and {type(tokenizer).__name__} has no unknown token. "
+                "Remove the word from the corpus."
+            )
+        parts = [before, *(ids or [tokenizer.unk_token_id] for ids in own), behind]
+        positions = np.repeat(np.arange(len(parts), dtype=np.int32), [len(ids) for ids in parts])
+        with_unknown = sum(tokenizer.unk_token_id in ids for ids in parts[1:-1])
+        apart = 0 if aligned or encoding.ids == [*chain(*own)] else sum(map(ne, own, in_text))
+        found.append(
+            AlignedPieces(
+                np.array([*chain(*parts)], np.int32), positions, len(words), 0, own.count([]), with_unknown, apart
+            )
+        )
     return found
+
+
+def _in_text(encoding: Encoding, words: Sequence[str], lead: int) -> tuple[list[list[int]], bool]:
+    """Return the pieces of a text that begin in each word, and True if they begin and end with the word.
+
+    Offsets are wrong behind characters that a tokenizer drops, so each word is checked at both ends.
+
+    Args:
+        encoding: Pieces of the text, without delimiters.
+        words: Words of the text, joined by single blanks.
+        lead: Number of blanks before the first word.
+    """
+    found: list[list[tuple[int, int, int]]] = [[] for _ in words]
+    ends = [*accumulate((len(word) + 1 for word in words), initial=lead - 1)]  # before the first word, and of each
+    place = 0
+    for piece, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
+        while first >= ends[place + 1] and place < len(words) - 1:
+            place += 1
+        found[place].append((piece, first, last))
+    aligned = all(
+        own and own[0][1] - before in (0, 1) and own[-1][2] - end in (0, 1)  # without or with a blank
+        for own, before, end in zip(found, ends, ends[1:], strict=False)
+    )
+    return [[piece for piece, *_ in own] for own in found], aligned
+
+
+def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArray[np.int64]]:
+    """Return the ids of the delimiters before the first passage, and behind each passage."""
+    encoded = tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
+    ids = np.array(encoded["input_ids"], np.int64)
+    owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
+    places = [np.flatnonzero(owners == passage) for passage in range(passages)]
+    starts = [int(found[0]) for found in places] + [len(ids)]
+    stops = [int(found[-1]) + 1 for found in places]
+    return [ids[: starts[0]], *(ids[stop:start] for stop, start in zip(stops, starts[1:], strict=True))]
 
 
 def named_positions(
@@ -110,47 +194,20 @@ def named_positions(
     return names, list(range(low, low + len(names)))
 
 
-def _encode(tokenizer: PreTrainedTokenizerFast, words: list[list[str]]) -> BatchEncoding:
-    encoded: BatchEncoding = tokenizer(
-        words,
-        is_split_into_words=True,
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,  # no warning of sentences beyond the limit, which the caller handles
-    )
-    return encoded
-
-
-def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
-    """Return the position of every piece; pieces before the first and after the last word id are delimiters."""
-    positions, current = [], 0
-    last = max((place for place, word in enumerate(word_ids) if word is not None), default=-1)
-    for place, word in enumerate(word_ids):
-        # A piece without a word inside the sentence belongs to the word before it.
-        current = current if word is None else word + 1
-        positions.append(current if place <= last else words + 1)
-    return positions
-
-
 def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
     """Join the pieces of several sentences into one input, without the delimiters between the sentences.
 
     The start delimiter of the first sentence and the end delimiter of the last are kept.
     """
-    ids, positions, words = [], [], 0
-    for place, sentence in enumerate(sentences):
-        kept = sentence.inside
-        if place == 0:
-            kept |= sentence.positions == 0
-        if place == len(sentences) - 1:
-            kept |= sentence.positions == sentence.words + 1
-        ids.append(sentence.ids[kept])
-        positions.append(np.where(sentence.positions > 0, sentence.positions + words, 0)[kept])
-        words += sentence.words
-    counts = {name: sum(getattr(sentence, name) for sentence in sentences) for name in ("unknown", "with_unknown")}
-    return AlignedPieces(np.concatenate(ids), np.concatenate(positions).astype(np.int32), words, **counts)
+    first, last = sentences[0], sentences[-1]
+    before, behind = first.ids[first.positions == 0], last.ids[last.positions > last.words]
+    sizes = [np.bincount(each.positions, minlength=each.words + 2)[1:-1] for each in sentences]
+    positions = np.repeat(np.arange(sum(map(len, sizes)) + 2), [len(before), *np.concatenate(sizes), len(behind)])
+    ids = np.concatenate([before, *(each.ids[each.inside] for each in sentences), behind])
+    words, *counts = np.sum(
+        [(each.words, each.unknown, each.with_unknown, each.apart) for each in sentences], 0
+    ).tolist()
+    return AlignedPieces(ids, positions.astype(np.int32), words, 0, *counts)
 
 
 def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:

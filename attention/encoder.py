@@ -37,7 +37,7 @@ from transformers import (
 from transformers.models.auto import modeling_auto
 
 from attention import modeling_pruned
-from attention.alignment import split_words
+from attention.alignment import cuts_running_text, split_words
 from attention.capture import (
     AttentionMasks,
     Measure,
@@ -186,7 +186,7 @@ class EncoderSource:
             EncoderError: The folder has no weights, or the weights of the installed default encoder have
                 another hash than expected.
         """
-        return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
+        return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION + cuts_running_text(self.folder)}}
 
 
 def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
@@ -989,7 +989,7 @@ class WordEmbeddings:
 
 
 def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
-    """Return, for each word, the mean of the input embeddings of its pieces; each word is tokenized on its own.
+    """Return, for each word, the mean of the input embeddings of its pieces, which are those after another word.
 
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.
@@ -997,8 +997,8 @@ def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
     """
     unknown = encoder.tokenizer.unk_token_id
     # split_words replaces a word without pieces by the unknown token, and counts it in `unknown`.
-    aligned = split_words(encoder.tokenizer, [[word] for word in words])
-    ids = [part.ids[part.positions == 1] if not part.unknown else part.ids[:0] for part in aligned]
+    aligned = split_words(encoder.tokenizer, [[word, word] for word in words])
+    ids = [part.ids[part.positions == 2] if not part.unknown else part.ids[:0] for part in aligned]
     pieces = np.array([len(own) for own in ids], np.int64)
     flat = torch.from_numpy(np.concatenate([*ids, np.zeros(0, np.int32)]).astype(np.int64)).to(encoder.device)
     starts = torch.from_numpy(np.cumsum(pieces) - pieces).to(encoder.device)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from attention.alignment import split_words
+from attention.alignment import delimiters, split_words
 from attention.checks import EncoderError
 from attention.encoder import EncoderSource, LoadedEncoder, architecture, load_tokenizer, longest_input
 from results.digests import digest
@@ -36,7 +36,7 @@ class TextPieces:
     Attributes:
         ids: Ids of the pieces, int64 `[pieces]`.
         sources: Text of each piece, int64 `[pieces]`: 0 in the text, 1 in its pair, -1 for delimiters.
-        ends: 0-based index of the last character of each piece in its text, int64 `[pieces]`; 0 for
+        starts: 0-based index of the first character of each piece in its text, int64 `[pieces]`; 0 for
             delimiters.
         blank: True if neither the text nor its pair had any pieces, and the text became the unknown
             token.
@@ -44,19 +44,8 @@ class TextPieces:
 
     ids: NDArray[np.int64]
     sources: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    starts: NDArray[np.int64]
     blank: bool = False
-
-
-def _delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[Ids]:
-    """Return the ids of the delimiters before the first passage, and behind each passage."""
-    encoded = tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
-    ids = np.array(encoded["input_ids"], np.int64)
-    owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
-    places = [np.flatnonzero(owners == passage) for passage in range(passages)]
-    starts = [int(found[0]) for found in places] + [len(ids)]
-    stops = [int(found[-1]) + 1 for found in places]
-    return [ids[: starts[0]], *(ids[stop:start] for stop, start in zip(stops, starts[1:], strict=True))]
 
 
 class TextTokenizer:
@@ -85,7 +74,7 @@ class TextTokenizer:
         self.pad = next(int(filler) for filler in fillers if filler is not None)
         self.unknown: int | None = self._tokenizer.unk_token_id
         self.mask: int | None = self._tokenizer.mask_token_id
-        (before, behind), (_, between, _) = (_delimiters(self._tokenizer, passages) for passages in (1, 2))
+        (before, behind), (_, between, _) = (delimiters(self._tokenizer, passages) for passages in (1, 2))
         self.start, self.end = int(before[0]) if len(before) else None, int(behind[-1]) if len(behind) else None
         self.separator = int(between[0]) if len(between) else None
 
@@ -126,8 +115,9 @@ class TextTokenizer:
         encoded = self._tokenizer(texts, pairs, padding=False, truncation=False, verbose=False)
         for one in encoded.encodings or ():
             sources = np.array([-1 if source is None else source for source in one.sequence_ids], np.int64)
-            spans = np.array(one.offsets, np.int64).reshape(-1, 2)
-            yield TextPieces(np.array(one.ids, np.int64), sources, np.maximum(spans[:, 1] - 1, spans[:, 0]))
+            yield TextPieces(
+                np.array(one.ids, np.int64), sources, np.array([start for start, _ in one.offsets], np.int64)
+            )
 
 
 @dataclass(frozen=True)
@@ -138,10 +128,12 @@ class WordPieces:
         ids: Ids of the pieces, int64 `[pieces]`.
         ends: Boundaries of the words, int64 `[words + 1]`; word i has the pieces `ids[ends[i]:ends[i+1]]`, at least
             one.
+        apart: Number of words with other pieces than in running text; 0 for a part of a passage.
     """
 
     ids: Ids
     ends: Ids
+    apart: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -220,7 +212,7 @@ class Segmenter:
     def __init__(self, encoder: LoadedEncoder) -> None:
         self._name = encoder.source.spec.name
         self._tokenizer: PreTrainedTokenizerFast = encoder.tokenizer
-        self._single, self._double = (_delimiters(encoder.tokenizer, passages) for passages in (1, 2))
+        self._single, self._double = (delimiters(encoder.tokenizer, passages) for passages in (1, 2))
 
     def delimiters(self, passages: int) -> int:
         """Return the number of delimiter tokens that the tokenizer adds to a segment of one or two passages.
@@ -253,7 +245,7 @@ class Segmenter:
         for pieces in split_words(self._tokenizer, passages):
             inside = pieces.inside
             sizes = np.bincount(pieces.positions[inside] - 1, minlength=pieces.words)
-            found.append(WordPieces(pieces.ids[inside].astype(np.int64), np.append(0, sizes.cumsum())))
+            found.append(WordPieces(pieces.ids[inside].astype(np.int64), np.append(0, sizes.cumsum()), pieces.apart))
         return found
 
     def write(self, passages: Sequence[WordPieces]) -> Segment:

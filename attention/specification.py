@@ -19,6 +19,7 @@ from attention.alignment import (
     AlignedPieces,
     AlignmentError,
     FromPieces,
+    cuts_running_text,
     most_central,
     overlapping,
     split_words,
@@ -34,8 +35,6 @@ TooLong = Literal["error", "skip", "window"]
 Precision = Literal["float16", "float32"]
 Candidates = Literal["mentions", "words"]
 
-UNKNOWN_WORDS = "words_with_unknown_token"
-"""Name in the audit: number of words whose pieces include the unknown token."""
 SHARDS = 32
 """Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
 LEAST, MOST = 128, 15_000  # an efficient forward pass on a CPU; with padding about one pass on a GPU
@@ -150,7 +149,7 @@ class Extraction:
         if self.encoder is not None:
             identity |= {
                 "encoder": self.encoder.identity(digests),
-                "alignment": ALIGNMENT_VERSION,
+                "alignment": ALIGNMENT_VERSION + cuts_running_text(self.encoder.folder),
                 "options": {name: value for name, value in asdict(self.options).items() if name not in _APART},
                 "quantities": [quantity := self.options.quantity],
             }
@@ -391,8 +390,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
         return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
     kept: list[Sentence] = []
     inputs: list[tuple[AlignedPieces, ...]] = []
-    counts = ("words_without_piece", UNKNOWN_WORDS, "skipped_too_long", "windowed", "lost_arcs")
-    found = Counter(dict.fromkeys(counts, 0))
+    found = Counter(dict.fromkeys(("skipped_too_long", "windowed", "lost_arcs"), 0))
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])
@@ -401,8 +399,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
             if not parts:
                 found["skipped_too_long"] += 1
                 continue
-            found["words_without_piece"] += whole.unknown
-            found[UNKNOWN_WORDS] += whole.with_unknown
+            found.update(whole.counts)
             if len(parts) > 1:
                 found["windowed"] += 1
                 found["lost_arcs"] += _lost_arcs(sentence, parts)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from attention import AlignmentError, Encoder, Extraction, Items, Store
 from attention.alignment import AlignedPieces, join_sentences, split_words
 from attention.encoder import EncoderSource
-from attention.specification import UNKNOWN_WORDS, Candidates, TooLong
+from attention.specification import Candidates, TooLong
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION
 from corpora.document import (
@@ -37,7 +37,7 @@ from results.errors import UserError, check_numbers, check_values, counted
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
-    *("skipped_too_long", "skipped_mentions", "skipped_links", "words_without_piece", UNKNOWN_WORDS),
+    *("skipped_too_long", "skipped_mentions", "skipped_links"),
 )
 
 
@@ -55,6 +55,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
       the limit, and the mentions and links in these sentences.
     - `words_without_piece`: words of the kept windows that the tokenizer cuts into no piece.
     - `words_with_unknown_token`: words of the kept windows with the unknown token, or without a piece.
+    - `words_cut_apart`: words of the kept windows with other pieces than in running text.
 
     Args:
         extraction: Specification of the extraction, with the policy for sentences over the limit.
@@ -71,7 +72,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     inputs: list[tuple[AlignedPieces, ...]] = []
     for number, document in enumerate(documents.documents):
         found["links"] += sum(anaphoric(document.mentions))
-        pieces = split_words(encoder.tokenizer, document.sentences) if encoder is not None else None
+        pieces = split_words(encoder.tokenizer, document.sentences, consecutive=True) if encoder is not None else None
         limit = encoder.max_length if encoder is not None else 0
         for start, stop in _bounds(document, pieces, limit, extraction.options.too_long, found):
             window = cut(number, document, start, stop)
@@ -84,8 +85,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
             if pieces is not None:
                 whole = join_sentences(pieces[start:stop])
                 inputs.append((whole,))
-                found["words_without_piece"] += whole.unknown
-                found[UNKNOWN_WORDS] += whole.with_unknown
+                found.update(whole.counts)
     if not windows:
         if encoder is not None and found["skipped_mentions"]:
             raise UserError(

@@ -18,9 +18,9 @@ from pytorch_lightning import LightningDataModule, Trainer
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 
 from attention import Encoder, EncoderError, EncoderSpec, Extraction, Items, Options, Store, make_store, resolve
+from attention.alignment import UNKNOWN_WORDS
 from attention.encoder import EncoderSource
 from attention.extraction import open_store
-from attention.specification import UNKNOWN_WORDS
 from attention.stream import Stream, make_stream
 from corpora.document import Documents
 from corpora.registry import CORPORA, data_root, locate, no_file

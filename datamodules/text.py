@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
 from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolve
+from attention.alignment import WORDS_APART
 from attention.inputs import Segment, Segmenter, WordPieces
 from attention.quantities import QuantityName
 from corpora import registry, texts
@@ -218,6 +219,7 @@ class Segments:
     - `passages` of the corpus, and `segments` made of them.
     - `words` and `tokens` of the segments, and `words_with_unknown`: words whose pieces include the
       unknown token.
+    - `words_cut_apart`: words of the passages with other pieces than in running text.
     - `too_long`: texts left out because they are over the limit and must not be cut.
     - `too_short`: stretches left out because they have fewer than two words.
     - `words_cut`: words that alone exceed the limit.
@@ -267,11 +269,13 @@ class Segments:
             passages = [passage for text in chunk for passage in text]
             audit["passages"] += len(passages)
             try:
-                pieces = iter(self._segmenter.split([passage.words for passage in passages]))
+                cut = self._segmenter.split([passage.words for passage in passages])
             except AlignmentError as error:
                 raise AlignmentError(f"{self._corpus.path}: {error}") from error
+            audit[WORDS_APART] += sum(pieces.apart for pieces in cut)
+            stretches = zip(passages, cut, strict=True)
             for text in chunk:
-                yield tuple((passage, next(pieces)) for passage in text)
+                yield tuple(islice(stretches, len(text)))
 
     def _stretches(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
         """Yield one stretch for each segment or half segment, or the two stretches of a pair of texts."""

@@ -381,7 +381,8 @@ def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
 def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
     """Return the pieces into which a tokenizer cuts each text and its pair, with the tokenizer's delimiters.
 
-    The words are joined by single blanks before they are cut; a piece belongs to the word in which it ends.
+    The words are joined by single blanks before they are cut; a piece belongs to the word in which it begins, and
+    the blank before a word is part of the word.
     """
     spelled = [words.types[code] for code in words.codes]
     parts = [" ".join(spelled[start:stop]) for start, stop in zip(words.offsets, words.offsets[1:], strict=False)]
@@ -395,8 +396,8 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
             start, stop = words.offsets[2 * item + source : 2 * item + source + 2]
             inside = pieces.sources == source
             if start < stop:
-                firsts = np.cumsum(sizes[start:stop]) - sizes[start:stop]
-                own[inside] = start + np.searchsorted(firsts, pieces.ends[inside], side="right") - 1
+                firsts = np.cumsum(sizes[start:stop]) - sizes[start:stop] - 1  # of the blank
+                own[inside] = start + np.searchsorted(firsts, pieces.starts[inside], side="right") - 1
         places.append(own)
     return TokenizedTexts(
         codes=np.concatenate([pieces.ids for pieces in found]),

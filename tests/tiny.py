@@ -1,5 +1,6 @@
 """Tiny encoders and treebanks, made in code: tests need neither a network nor data."""
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -7,12 +8,17 @@ from string import ascii_lowercase, digits
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.trainers import BpeTrainer
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
     BertTokenizer,
+    GemmaTokenizer,
     GPT2Tokenizer,
     LlamaTokenizer,
     PreTrainedModel,
@@ -84,6 +90,20 @@ def llama_tokenizer() -> PreTrainedTokenizerFast:
     return _trained(LlamaTokenizer(add_bos_token=True), 160, words)
 
 
+@cache
+def gemma_tokenizer() -> PreTrainedTokenizerFast:
+    """BPE that turns the blank before a word into ▁, and writes none at the beginning of a text."""
+    made = Tokenizer(BPE(unk_token="<unk>"))
+    made.pre_tokenizer = Metaspace(prepend_scheme="always")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    alphabet = [*ascii_lowercase, *digits]
+    made.train_from_iterator(
+        TEXTS, BpeTrainer(vocab_size=260, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    )
+    merges = [tuple(merge) for merge in json.loads(made.to_str())["model"]["merges"]]
+    return GemmaTokenizer(vocab=made.get_vocab(), merges=merges)  # type: ignore[arg-type]
+
+
 def _trained(untrained: PreTrainedTokenizerFast, size: int, texts: Sequence[str] = TEXTS) -> PreTrainedTokenizerFast:
     trained: PreTrainedTokenizerFast = untrained.train_new_from_iterator(  # type: ignore[no-untyped-call]
         [texts], size, show_progress=False
@@ -138,6 +158,13 @@ def save_mistral(folder: Path, *, seed: int = 0) -> Path:
 def save_gemma2(folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny Gemma 2, whose first layer has the `WINDOW`; returns the folder."""
     return _save_windowed(folder, "gemma2", seed, head_dim=8)
+
+
+def save_gemma(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny Gemma with a tokenizer of its kind; returns the folder."""
+    tokenizer = gemma_tokenizer()
+    sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 8}
+    return save(folder, build("gemma", seed, vocab_size=len(tokenizer), **sizes), tokenizer)
 
 
 def save_gemma3(folder: Path, *, seed: int = 0) -> Path:

@@ -1,11 +1,12 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
@@ -15,6 +16,7 @@ from attention.alignment import (
     AlignedPieces,
     AlignmentError,
     FromPieces,
+    join_sentences,
     most_central,
     overlapping,
     reduce,
@@ -52,6 +54,99 @@ def test_words_are_cut_as_each_alone(name: str) -> None:
         assert pieces.ids.tolist() == ids
         assert pieces.positions.tolist() == positions
         assert (pieces.words, pieces.first, len(pieces)) == (len(sentence), 0, len(ids))
+
+
+def bpe(*words: str, **options: Any) -> PreTrainedTokenizerFast:  # noqa: ANN401
+    """BPE with all letters, and with these words as pieces; options are steps of the tokenizer."""
+    letters = dict.fromkeys("▁ abcdefghijklmnopqrstuvwxyz0123456789.")
+    vocabulary = dict.fromkeys(["<unk>", *letters, *(word[:end] for word in words for end in range(1, len(word) + 1))])
+    merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
+    backend = Tokenizer(
+        BPE(vocab={piece: place for place, piece in enumerate(vocabulary)}, merges=[*dict.fromkeys(merges)], **UNKNOWN)
+    )
+    for step, value in options.items():
+        setattr(backend, step, value)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")  # type: ignore[no-untyped-call]
+
+
+UNKNOWN: dict[str, Any] = {"unk_token": "<unk>"}
+BLANK = normalizers.Replace(" ", "▁")
+PIECES = ("▁the", "▁garden", "▁wa", "▁old", "the", "garden")
+
+KINDS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    "gemma": tiny.gemma_tokenizer,
+    "replaced": lambda: bpe(*PIECES, normalizer=BLANK),
+    "replaced and split": lambda: bpe(
+        *PIECES, normalizer=BLANK, pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous")
+    ),
+    "never prepended": lambda: bpe(*PIECES, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never")),
+    "first prepended": lambda: bpe(*PIECES, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first")),
+    "prepended": lambda: bpe(
+        *PIECES, normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    ),
+    "blank behind": lambda: bpe(
+        "the ", "garden ", "old", pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous")
+    ),
+    "bert": tiny.bert_tokenizer,
+}
+RUNNING = (
+    ("the", "gardener", "waters", "the", "old", "garden", "."),
+    ("garden",),
+    ("in", "1990", "the", "foxes", ".", "1"),
+    ("a", "1 000", "fox", "the old", "garden"),
+)
+
+
+def in_text(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Pieces of the joined words, each with the word of its first character that is no blank between words."""
+    text = " ".join(words)
+    owners = [word + 1 for word, form in enumerate(words) for _ in " " + form][1:]
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    positions, word = [], 0
+    for passage, (start, _) in zip(encoded.sequence_ids(), encoded["offset_mapping"], strict=True):
+        word = owners[start] if passage is not None else word and len(words) + 1
+        positions.append(word)
+    return encoded["input_ids"], positions
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_are_those_of_the_words_joined_by_blanks(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    for pieces, words in zip(split_words(tokenizer, RUNNING), RUNNING, strict=True):
+        assert (pieces.ids.tolist(), pieces.positions.tolist()) == in_text(tokenizer, words)
+        assert (pieces.words, pieces.unknown, pieces.apart) == (len(words), 0, 0)
+
+
+def test_the_blank_makes_other_pieces() -> None:
+    [pieces] = split_words(tiny.gemma_tokenizer(), [("the", "fox", "jumps")])
+    assert tiny.gemma_tokenizer().convert_ids_to_tokens(pieces.ids.tolist())[-2:] == ["▁fox", "▁jumps"]
+
+
+def test_sentences_of_one_text_begin_after_a_blank() -> None:
+    sentences = ("the", "garden"), ("the", "old", "garden"), ("garden",)
+    for kind, make in KINDS.items():
+        if kind != "blank behind":
+            joined = join_sentences(split_words(tokenizer := make(), sentences, consecutive=True))
+            expected = in_text(tokenizer, [word for sentence in sentences for word in sentence])
+            assert (joined.ids.tolist(), joined.positions.tolist()) == expected, kind
+
+
+def test_words_that_share_a_piece_are_cut_apart_and_counted() -> None:
+    tokenizer = bpe("the▁old", *PIECES, normalizer=BLANK)
+    assert tokenizer.tokenize("in the old garden") == ["i", "n", "▁", "the▁old", "▁garden"]
+    shared, other = split_words(tokenizer, [("in", "the", "old", "garden"), ("old", "the")])
+    assert tokenizer.convert_ids_to_tokens(shared.ids.tolist()) == ["i", "n", "▁", "the", "▁old", "▁garden"]
+    assert shared.positions.tolist() == [1, 1, 2, 2, 3, 4]
+    assert (shared.apart, other.apart) == (2, 0)
+
+
+def test_offsets_that_are_wrong_behind_dropped_characters_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(UNKNOWN, "unk_token")
+    tokenizer = bpe(*PIECES, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
+    assert tokenizer.backend_tokenizer.encode("éé the fox").offsets[1] == (0, 3)  # of "▁the", which is (2, 6)
+    [pieces] = split_words(tokenizer, [("éé", "the", "fox")])
+    assert tokenizer.convert_ids_to_tokens(pieces.ids.tolist()) == ["▁", "▁the", "▁", "f", "o", "x"]
+    assert (pieces.positions.tolist(), pieces.apart) == ([1, 2, 3, 3, 3, 3], 0)
 
 
 def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: Path) -> None:

@@ -588,6 +588,12 @@ def test_a_word_is_the_mean_of_its_pieces_rows_of_the_table(name: str, folders: 
     assert found.vectors.dtype == np.float32
 
 
+def test_a_word_is_embedded_as_after_another_word(tmp_path: Path) -> None:
+    encoder = load(tiny.save_gemma(tmp_path))
+    fox = encoder.tokenizer.convert_tokens_to_ids("▁fox")
+    np.testing.assert_array_equal(embed_words(encoder, ["fox"]).vectors[0], encoder.embeddings[fox].numpy())
+
+
 def test_words_that_the_tokenizer_does_not_know(bert: Path) -> None:
     bert_encoder = load(bert)
     found = embed_words(bert_encoder, ["fox", "\u200d", "漢", "fox漢"])

@@ -34,6 +34,20 @@ def test_arrays_hold_what_a_loop_over_words_finds(kind: str, folders: dict[str, 
         assert array.sel(layer=2, head=3).equals(array[1, 2])
 
 
+def test_words_are_read_as_in_running_text(tmp_path: Path) -> None:
+    """A tokenizer of Gemma's kind cuts a word without the blank before it otherwise."""
+    encoder = Encoder(str(folder := tiny.save_gemma(tmp_path)))
+    words = TEXTS[0].split()
+    found, pieces = encoder.attention([words]), encoder.attention([words], over="pieces")
+    encoded = encoder.tokenizer(" ".join(words))
+    assert pieces[0]["to"].to_numpy().tolist() == encoded.tokens()
+    firsts = [place for place, piece in enumerate(encoded.tokens()) if piece.startswith("▁")]
+    positions = [1 + sum(first <= place for first in firsts) for place in range(len(encoded.tokens()))]
+    expected = reference.reduced(reference.attention(folder, encoded["input_ids"]), positions, len(words))
+    np.testing.assert_allclose(found[0].to_numpy(), expected[..., 1:-1, 1:-1], atol=1e-6)
+    assert found.audit["words_cut_apart"] == 0
+
+
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_over_pieces_it_is_that_of_transformers(kind: str, folders: dict[str, Path]) -> None:
     encoder, blank = Encoder(str(folders[kind])), ENCODERS[kind][1]

@@ -25,7 +25,7 @@ from datamodules.tokenization import (
     read_words,
     word_tokens,
 )
-from tests.tiny import save_gpt2, save_llama, save_roberta
+from tests.tiny import save_gemma, save_gpt2, save_llama, save_roberta
 
 PAIRS = (
     ("The fox sleeps . The dogs drink coffee . and guests", "lazy dogs . overslept"),
@@ -227,6 +227,16 @@ def test_pieces_are_those_of_the_tokenizer_and_know_their_words(which: str, bert
         assert [number for number in sentences(tokens, words, item) if number >= 0] == [
             int(words.sentences[place] - words.sentences[words.offsets[2 * item]]) for place, _ in real
         ]
+
+
+def test_a_lone_blank_belongs_to_the_word_behind_it(tmp_path: Path) -> None:
+    words = read_words([text("fox 1990 the 1")])
+    tokenizer = TextTokenizer(resolve(EncoderSpec(str(save_gemma(tmp_path)))))
+    tokens = piece_tokens(words, tokenizer)
+    pieces = [tokenizer.pieces[code] for code in tokens.codes]
+    assert pieces[-3:] == ["▁the", "▁", "1"]
+    assert tokens.words[-3:].tolist() == [2, 3, 3]
+    assert [word for piece, word in zip(pieces, tokens.words, strict=True) if piece == "▁"] == [1, 3]
 
 
 def test_a_text_that_yields_no_piece_becomes_the_unknown_one(bert: Path) -> None:
