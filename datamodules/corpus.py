@@ -281,6 +281,19 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         """Advice for the error message if the corpus lacks a split that is needed."""
         return f"Name its file: {self._mapping}"
 
+    def warn_of_quotes(self, name: str, audit: Mapping[str, int]) -> None:
+        """Log a warning if texts of a TSV file are quoted as in CSV; those of the registry are read as GLUE reads them.
+
+        Args:
+            name: Name of a corpus of the registry, or the file.
+            audit: Counts of the corpus's reader; `quoted_texts` is the number of such texts.
+        """
+        if name not in CORPORA and (count := audit.get("quoted_texts", 0)):
+            rank_zero_only(log.warning)(
+                f"{name}: {counted(count, 'text')} in double quotes with all quotes inside doubled, as in CSV. TSV is "
+                "read without quoting: these quotes are words. Save it as CSV, in pandas to_csv('my.csv', index=False)."
+            )
+
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return the splits that a stage reads, and the splits that it only prepares for a later test.
 
