@@ -23,6 +23,7 @@ from attention.extraction import open_store
 from attention.specification import UNKNOWN_WORDS
 from attention.stream import Stream, make_stream
 from corpora.document import Documents
+from corpora.mentions import UNKNOWN
 from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import Batches, BatchLoader, BatchPer, EncoderOf, Item, LengthBatches, Split
@@ -161,6 +162,25 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
         )
 
 
+def warn_of_tags(path: Path, store: Store) -> None:
+    """Log a warning if heads or types of mentions depend on part-of-speech tags whose meaning is unknown.
+
+    Args:
+        path: The corpus file.
+        store: Store of the attention for this file.
+    """
+    audit = store.manifest.audit
+    heads, types = (audit.get(name, 0) for name in ("heads_by_unknown_tags", "types_unknown"))
+    if heads or types:
+        tags = Counter(tag[1:] for tag in store.labels["tags"].combine_chunks().values.to_pylist() if tag[0] == UNKNOWN)
+        rank_zero_only(log.warning)(
+            f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
+            f"neither Penn's nor UD's: {', '.join(tag for tag, _ in tags.most_common(12))}. The heads of {heads} of "
+            f"{counted(audit['mentions'], 'mention')} are uncertain, and scores by type leave out {types}. Say what "
+            "the tags mean: --data.init_args.tags '{PPER: PRON, NE: PROPN, NN: NOUN}'."
+        )
+
+
 def warn_of_words(path: Path, store: Store) -> None:
     """Log warnings if many words of a file have the tokenizer's unknown token, or if its trees have several roots.
 
@@ -177,6 +197,7 @@ def warn_of_words(path: Path, store: Store) -> None:
             f"was trained on this language: --data.init_args.encoder.name."
         )
     warn_of_roots(path, store.manifest.audit)
+    warn_of_tags(path, store)
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
