@@ -313,9 +313,12 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
                 "and test, with the sum 1, such as [0.5,0.25,0.25]."
             )
         check_numbers(self, least=0, split_seed=split_seed)
-        if strange := {*(tags or {}).values()} - KNOWN_TAGS:
-            known = "a tag of Universal Dependencies or of the Penn Treebank. Give tags such as PRON, PROPN, NOUN and X"
-            raise CorpusError(f"--data.init_args.tags: {min(strange)!r} is not {known}.")
+        # YAML reads ON, a tag of the Chinese Treebank, as true.
+        if odd := [pair for pair in (tags or {}).items() if not isinstance(pair[0], str) or pair[1] not in KNOWN_TAGS]:
+            wanted = (
+                "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, such as PRON"
+            )
+            raise CorpusError(f"--data.init_args.tags has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
         self.parses, self.candidates = parses, candidates
         self.shares, self.split_seed, self.tags = parts, split_seed, tags or {}
 

@@ -221,10 +221,11 @@ def test_without_known_tags_no_score_is_by_type(
     some = scored(AntecedentHeads(), CoreferenceDataModule(str(path), tags={"PPER": "PRP"}, **options))
     assert some.tables["antecedent"].frame["n"].tolist() == [links, links // 2, 0, 0]
     assert "The heads of 24 of 36 mentions are uncertain, and scores by type leave out 24" in caplog.text
-    with pytest.raises(
-        CorpusError, match=r"init_args\.tags: 'pronoun' is not a tag of .* such as PRON, PROPN, NOUN and X\."
-    ):
-        CoreferenceDataModule(str(path), tags={"PPER": "pronoun"})
+    for wrong in ({"PPER": "pronoun"}, {True: "X"}):
+        with pytest.raises(
+            CorpusError, match=r"init_args\.tags has ('PPER': 'pronoun'|True: 'X'), but must .* as PRON\."
+        ):
+            CoreferenceDataModule(str(path), tags=wrong)  # type: ignore[arg-type]
 
 
 def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, corpus: str) -> None:
