@@ -93,7 +93,8 @@ class Linguistic(Analysis):
 
     Raises:
         UserError: The texts have no part-of-speech tags; one of the given `classes` has no word in the
-            texts; or, without `classes`, none of the default classes has a word in the texts.
+            texts; or, without `classes`, there is neither noun, verb nor pronoun, as with tags that are not those of
+            Universal Dependencies.
     """
 
     name = "linguistic"
@@ -133,7 +134,8 @@ class Linguistic(Analysis):
             tags |= set(passage.sentence.upos)
             relations |= set(passage.sentence.relations)
             absent -= {name for name in absent if any(_holds(self._classes[name], passage))}
-        if (absent and self._named) or absent == set(self._classes):
+        of_tags = {name for name, one in self._classes.items() if one.upos}
+        if absent and (self._named or absent >= of_tags):
             raise UserError(
                 f"{type(self).__name__}: no word of the texts belongs to the class {' or '.join(sorted(absent))}. The "
                 f"texts have the tags {', '.join(sorted(tags))} and the relations {', '.join(sorted(relations))}: "

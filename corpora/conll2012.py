@@ -8,19 +8,19 @@ each predicate of the sentence, are ignored.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from corpora.conllu import Block, blocks
 from corpora.document import Document, Documents, Mention
-from corpora.mentions import ParseBitError, TaggedSentence, attach_parses, find_head, find_type
+from corpora.mentions import UNKNOWN, ParseBitError, TaggedSentence, attach_parses, find_head, find_meanings, find_type
 from corpora.sentence import CorpusError
 
 # Part of the key under which attention over documents is stored. Raise it with every change that makes the same files
 # give other documents, heads or types; else stores made before the change would be taken for current ones.
-DOCUMENTS_VERSION: int = 1
+DOCUMENTS_VERSION: int = 2
 
 _COLUMNS = 12  # eleven and the coreference; more with every predicate
 _NOTHING = {"", "-", "_"}
@@ -31,7 +31,7 @@ _BLANKS = re.compile(" +")
 _GENRES = (re.compile(r"(?:AMAL)?GUM_([^_]+)_"), re.compile(r"([a-z]{2})/"))  # GUM_academic_art, bc/cctv/00/cctv_0001
 _COUNTS = """documents sentences words mentions clusters singletons crossing spans_in_two_clusters repeated_mentions
 documents_without_mentions heads_by_parse heads_by_constituents heads_by_last_noun heads_by_last_word heads_by_heuristic
-several_heads types_by_heuristic"""
+several_heads types_by_heuristic unknown_tags heads_by_unknown_tags types_unknown"""
 
 
 class _Span(NamedTuple):
@@ -50,7 +50,7 @@ class _Text:
     spans: list[_Span]
 
 
-def read_documents(path: Path, parses: Path | None = None) -> Documents:
+def read_documents(path: Path, parses: Path | None = None, tags: Mapping[str, str] | None = None) -> Documents:
     """Read the documents of a CoNLL-2011 or CoNLL-2012 file; find head and type of every mention.
 
     Columns are separated by one tab each or by blanks. There are at least 12, and the same number in all
@@ -69,13 +69,18 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     - `heads_by_<method>`: mentions whose head was found by this method of `corpora.mentions.find_head`.
     - `several_heads`: mentions with several candidates for the head in the dependency tree.
     - `types_by_heuristic`: mentions whose type comes from a heuristic.
+    - `unknown_tags`: words with a tag whose meaning is unknown, see `corpora.mentions.find_meanings`.
+    - `heads_by_unknown_tags`: mentions whose head was found without a dependency tree, and has an unknown tag or stands
+      before a word of the mention that has one.
+    - `types_unknown`: mentions whose head has an unknown tag.
 
     Args:
         path: The file, in UTF-8.
         parses: CoNLL-U treebank of the same sentences, word for word, from which the heads are read.
             None for a `.conllu` file of the same name in the same folder, if there is one. Without a
             treebank, heads come from the parse column, the parts of speech, or a heuristic (see
-            `corpora.mentions`).
+            `corpora.mentions`). A word without a known tag takes its UPOS.
+        tags: Tag of Universal Dependencies or of the Penn Treebank that a tag of the file stands for.
 
     Raises:
         CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank
@@ -88,8 +93,10 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     beside = path.with_suffix(".conllu")
     if parses is None and beside != path and beside.is_file():
         parses = beside
+    sentences = [sentence for text in texts for sentence in text.sentences]
     if parses is not None:
-        attach_parses(path, [sentence for text in texts for sentence in text.sentences], Path(parses))
+        attach_parses(path, sentences, Path(parses))
+    find_meanings(sentences, tags or {})
     audit = dict.fromkeys(_COUNTS.split(), 0)
     parts = Counter(text.name for text in texts)
     ids: dict[str, int] = {}
@@ -124,10 +131,13 @@ def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Docu
         audit[f"heads_by_{way}"] += 1
         audit["several_heads"] += candidates > 1
         audit["types_by_heuristic"] += heuristic
+        audit["types_unknown"] += kind == "unknown"
+        audit["heads_by_unknown_tags"] += way != "parse" and any(tag[0] == UNKNOWN for tag in sentence.tags[head:end])
     mentions.sort(key=lambda mention: (mention.sentence, mention.start, -mention.end, mention.cluster))
     audit["documents"] += 1
     audit["sentences"] += len(text.sentences)
     audit["words"] += sum(len(sentence.words) for sentence in text.sentences)
+    audit["unknown_tags"] += sum(tag[0] == UNKNOWN for sentence in text.sentences for tag in sentence.tags)
     audit["mentions"] += len(mentions)
     audit["repeated_mentions"] += len(text.spans) - len(mentions)
     audit["clusters"] += len(numbers)

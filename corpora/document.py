@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-MentionType = Literal["pronoun", "proper", "nominal"]
-MENTION_TYPES: tuple[MentionType, ...] = ("pronoun", "proper", "nominal")
+MentionType = Literal["pronoun", "proper", "nominal", "unknown"]
+MENTION_TYPES: tuple[MentionType, ...] = ("pronoun", "proper", "nominal", "unknown")
 
 WINDOWS_VERSION = 1
 """Part of the key of every store of windows: raise it when windows are cut or written differently."""
@@ -40,7 +40,7 @@ class Mention:
         start: 0-based index of the first word in the sentence.
         end: Index of the last word + 1.
         head: 0-based index of the head word in the sentence, `start <= head < end`.
-        type: Pronoun, proper or nominal, according to the head word.
+        type: Pronoun, proper or nominal, according to the head word; unknown if the meaning of its tag is unknown.
         cluster: 0-based number of the cluster in the document.
     """
 
@@ -60,7 +60,8 @@ class Document:
         id: Name of the document, with the number of its part if there are several; unique within the corpus.
         genre: Genre, taken from the name; empty if the name has none.
         sentences: Words of each sentence; at least one sentence, and one word in each.
-        tags: Part-of-speech tag of every word as in the corpus, shaped like `sentences`; `_` for none.
+        tags: Part-of-speech tag of every word, shaped like `sentences`: as in the corpus, or what `read_documents` was
+            told that it means; `_` for none. A tag whose meaning is unknown begins with `?`.
         mentions: Mentions in the order of `(sentence, start, -end, cluster)`; singletons are clusters of one
             mention.
     """

@@ -56,7 +56,7 @@ class EraserFile(LabelledFile):
 
     joined = 0
 
-    def texts(self, left_out: object = None) -> Iterator[LabelledText]:
+    def _texts(self, left_out: object) -> Iterator[LabelledText]:
         """Yield the annotations as labelled texts; `left_out` is not used, for every line must be sound."""
         self.joined = 0
         for line, annotation in numbered_objects(self.path):

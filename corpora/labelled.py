@@ -31,6 +31,7 @@ _SEPARATED = {
     "tsv": "Separate fields by exactly one tab; replace tabs and line breaks inside a text by spaces",
     "csv": "Enclose a text with commas, quotes or line breaks in double quotes, and double the quotes inside",
 }
+_QUOTED = re.compile(r'"(?:[^"]|(""))*"')  # a field of CSV that had to be quoted; the group is a quote inside
 _PLACE = re.compile("[0-9]{1,9}")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # JSON can escape them
 _KINDS: Mapping[type, str] = {
@@ -71,6 +72,10 @@ class LabelledTexts:
     - `duplicates`: texts kept that repeat the text and pair of an earlier record.
     - `conflicting`: duplicates whose label differs from that of the first record with this text and pair.
     - `empty`: records skipped because the text or pair is empty.
+    - `labels_left_out`: records skipped because of their label, see `Columns.leave_out`; this entry exists only if
+      there are any.
+    - `quoted_texts`: records of a TSV file that are quoted as in CSV, see `is_quoted`; this entry exists only if there
+      are any.
     - `malformed`: records skipped because the number of fields is wrong; this entry exists
       only if `read_labelled` was called with `malformed="skip"`.
 
@@ -99,6 +104,10 @@ class Columns:
         id: Column of the id.
         rationale: Column with the 0-based positions of the rationale words, separated by white space.
         split: Column that says `train`, `dev` or `test`, in a file that holds all splits.
+        leave_out: Labels whose records are skipped, such as `-` of SNLI, for texts without an agreed label.
+
+    Raises:
+        CorpusError: `leave_out` names labels, but `label` is None.
     """
 
     text: str = "text"
@@ -107,9 +116,14 @@ class Columns:
     id: str | None = None
     rationale: str | None = None
     split: str | None = None
+    leave_out: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
+        if self.leave_out and self.label is None:
+            raise CorpusError(
+                f"columns.leave_out is {list(self.leave_out)}, but columns.label is null. Name its column."
+            )
 
 
 def read_labelled(
@@ -185,8 +199,17 @@ def collect(file: "LabelledFile", *, empty: Policy, malformed: Policy = "error")
     if not texts:
         of_split = f" of {file.split}" if file.split else ""
         raise CorpusError.at(path, None, f"the file holds no text{of_split}", "Check that it is the file you meant")
-    audit |= {"texts": len(texts), "duplicates": len(texts) - len(labels), **(left_out or {})}
+    audit |= {"texts": len(texts), "duplicates": len(texts) - len(labels), **file.audit, **(left_out or {})}
     return LabelledTexts(tuple(texts), audit)
+
+
+def is_quoted(*fields: str | None) -> bool:
+    """Return True if a TSV record is quoted as in CSV: a field with quotes inside, all doubled, or all of several.
+
+    TSV is read without quoting, so these quotes are read as text.
+    """
+    found = [_QUOTED.fullmatch(field) for field in fields if field]
+    return any(field and field[1] for field in found) or (len(found) > 1 and all(found))
 
 
 def separated_rows(
@@ -281,6 +304,9 @@ class LabelledFile:
         header: True if the first record of a TSV or CSV file names the columns; else `columns` has their numbers.
         option: Command-line option that holds `columns`, `format` and `header`, for error messages.
         split: Split to read of a file with a column `split`; None reads all records.
+
+    Attributes:
+        audit: Receives the counts `labels_left_out` and `quoted_texts`; see `LabelledTexts`.
     """
 
     def __init__(
@@ -294,7 +320,9 @@ class LabelledFile:
     ) -> None:
         self.path, self.header, self.option, self.split = path, header, option, split
         self.format = format or format_of(path, _SUFFIXES, f"`{option}.format`")
-        self._columns = {field: name for field, name in asdict(columns).items() if name is not None}
+        given = asdict(columns)
+        self._leave_out, self.audit = set(map(str, given.pop("leave_out"))), Counter[str]()
+        self._columns = {field: name for field, name in given.items() if name is not None}
 
     def texts(self, left_out: Counter[str] | None = None) -> Iterator[LabelledText]:
         """Yield the labelled texts of the file one by one, without storing them.
@@ -309,6 +337,15 @@ class LabelledFile:
             CorpusError: The file is missing, in another encoding, malformed, lacks a column, or has an empty label
                 or a rationale outside its text.
         """
+        for found in self._texts(left_out):
+            skipped = found.label in self._leave_out
+            quoted = self.format == "tsv" and is_quoted(found.text, found.pair, found.label)
+            self.audit.update(["labels_left_out"] * skipped + ["quoted_texts"] * quoted)
+            if not skipped:
+                yield found
+
+    def _texts(self, left_out: Counter[str] | None) -> Iterator[LabelledText]:
+        """Yield the texts with labels that are left out, too."""
         records = self._objects() if self.format == "jsonl" else self._records(self.format, left_out)
         return (self._text(line, values) for line, values in records if self._is_of_split(line, values))
 

@@ -5,7 +5,8 @@ and its tag: `(TOP(S(NP*`, `*)`, `(VP*)))`.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, zip_longest
@@ -18,12 +19,24 @@ from corpora.sentence import CorpusError, Sentence
 
 Way = Literal["parse", "constituents", "last_noun", "last_word", "heuristic"]
 
+# Of Universal Dependencies 1 and 2, then of the Penn Treebank with the additions of OntoNotes and EWT (ADD, HYPH, …).
+_KNOWN = """ADJ ADP ADV AUX CCONJ CONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X
+ADD AFX CC CD DT EX FW GW HYPH IN JJ JJR JJS LS MD NFP NN NNP NNPS NNS PDT POS PRP PRP$ RB RBR RBS RP SYM TO UH VB VBD
+VBG VBN VBP VBZ WDT WP WP$ WRB XX # $ . , : ( ) " ' ` `` '' -LRB- -RRB- -LSB- -RSB- -LCB- -RCB-"""
+KNOWN_TAGS = frozenset(_KNOWN.split())
+"""Tags of Universal Dependencies and of the Penn Treebank."""
+FOREIGN = 0.2
+"""If a larger share of a file's tags is unknown, its tag set is another one, in which NN may mean something else."""
+UNKNOWN = "?"
+"""First character of a tag whose meaning is unknown."""
+
 _BIT = re.compile(r"((?:\([^()*\s]*)*)\*(\)*)")
 _NP_LIKE = {"NP", "WHNP"}
 _NOUN_LIKE = {"NX", "NML"}  # nouns within a noun phrase, grouped
 _CLAUSES = {"S", "SBAR", "SBARQ", "SINV", "SQ"}
 _POSTMODIFIERS = _CLAUSES | {"PP", "WHPP", "VP", "RRC", "PRN"}
-_NOUNS = {"NOUN", "PROPN", "PRP", "WP", "PRON"}  # beside NN*; a pronoun heads its phrase as a noun does
+_NOUN_TAGS = {"NN", "NNS", "NNP", "NNPS", "NOUN", "PROPN"}
+_NOUNS = {*_NOUN_TAGS, "PRP", "WP", "PRON"}  # a pronoun heads its phrase as a noun does
 _PUNCTUATION = {",", ":", ".", "``", "''", "-LRB-", "-RRB-", "HYPH", "POS", "PUNCT"}
 _PRONOUN_TAGS = {"PRP", "PRP$", "WP", "WP$", "PRON"}
 _PROPER_TAGS = {"NNP", "NNPS", "PROPN"}
@@ -115,6 +128,29 @@ class Head(NamedTuple):
     candidates: int = 1
 
 
+def find_meanings(sentences: Sequence[TaggedSentence], mapping: Mapping[str, str]) -> None:
+    """Replace the tags of a file's sentences by what they mean: tags of `KNOWN_TAGS`, `_`, or `?` and the unknown tag.
+
+    If more than the share `FOREIGN` of the tags is not in `KNOWN_TAGS`, only tags of the mapping are known. A sentence
+    with a dependency tree and without a known tag for every word takes its UPOS.
+
+    Args:
+        sentences: All sentences of the file; they are changed in place.
+        mapping: Tag of `KNOWN_TAGS` that a tag of the file stands for.
+    """
+    known = KNOWN_TAGS.union(mapping)
+    for sentence in sentences:
+        if sentence.parse is not None and not known.issuperset(sentence.tags):
+            both = zip(sentence.parse.upos, sentence.tags, strict=True)
+            sentence.tags = tuple(tag if upos == "_" else upos for upos, tag in both)
+    counts = Counter(tag for sentence in sentences for tag in sentence.tags if tag != "_")
+    if sum(counts[tag] for tag in counts.keys() - KNOWN_TAGS) > FOREIGN * counts.total():
+        known = frozenset(mapping)
+    meanings = {"_": "_", **{tag: mapping.get(tag, tag) if tag in known else UNKNOWN + tag for tag in counts}}
+    for sentence in sentences:
+        sentence.tags = tuple(meanings[tag] for tag in sentence.tags)
+
+
 def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
     """Return the head of the words `start` to `end - 1` of a sentence, by the first method that is possible.
 
@@ -141,8 +177,8 @@ def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
     tags = sentence.tags[start:end]
     if "_" in tags:
         return Head(start + _head_by_heuristic(sentence.words[start:end]), "heuristic")
-    for wanted in (_is_noun, _PRONOUN_TAGS.__contains__):
-        if places := [place for place, tag in enumerate(tags, start) if wanted(tag)]:
+    for wanted in (_NOUN_TAGS, _PRONOUN_TAGS):
+        if places := [place for place, tag in enumerate(tags, start) if tag in wanted]:
             return Head(places[-1], "last_noun")
     return Head(end - 1, "last_word")
 
@@ -150,9 +186,9 @@ def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
 def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tuple[MentionType, bool]:
     """Return the type of a mention, and True if it was found without a part of speech, by a heuristic.
 
-    The part of speech is the tag of the head word or, without a tag, its UPOS in the dependency tree. A
-    mention is a pronoun if its head word is a personal, possessive or wh-pronoun, or if its only word is
-    a demonstrative. It is proper if its head word is a proper noun, and otherwise nominal.
+    The part of speech is the tag of the head word. A mention is a pronoun if its head word is a
+    personal, possessive or wh-pronoun, or if its only word is a demonstrative. It is proper if its head
+    word is a proper noun, of unknown type if its head word has an unknown tag, and otherwise nominal.
 
     The heuristic calls a mention a pronoun if its head word is in a closed list of pronouns, or if its
     only word is a demonstrative. It calls it proper if its head word is capitalised and does not begin
@@ -166,19 +202,15 @@ def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tupl
     """
     word = sentence.words[head]
     tag = sentence.tags[head]
-    if tag == "_" and sentence.parse is not None:
-        tag = sentence.parse.upos[head]
     if end - start == 1 and word.lower() in _DEMONSTRATIVES:
         return "pronoun", tag == "_"
+    if tag.startswith(UNKNOWN):
+        return "unknown", False
     if tag != "_":
         return ("pronoun" if tag in _PRONOUN_TAGS else "proper" if tag in _PROPER_TAGS else "nominal"), False
     if word.lower() in _PRONOUNS.split():
         return "pronoun", True
     return ("proper" if head > 0 and word[0].isupper() else "nominal"), True
-
-
-def _is_noun(tag: str) -> bool:
-    return tag.startswith("NN") or tag in {"NOUN", "PROPN"}
 
 
 def _head_by_heuristic(words: Sequence[str]) -> int:
@@ -316,7 +348,7 @@ def _head_places(label: str, names: list[str]) -> Iterator[int | None]:
 
 def _last_noun(names: list[str]) -> int | None:
     """Return the place of the last noun; if it ends a list of nouns, the place of the first noun of the list."""
-    nouns = [name.startswith("NN") or name in _NOUNS or name[1:-1] in _NOUN_LIKE for name in names]
+    nouns = [name in _NOUNS or name[1:-1] in _NOUN_LIKE for name in names]
     place = next((i for i in reversed(range(len(names))) if nouns[i]), None)
     while place is not None:
         before = place - 1

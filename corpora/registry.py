@@ -95,7 +95,7 @@ class Corpus:
     beside: tuple[RemoteFile, ...] = ()
     recipe: str = ""
     archive: RemoteFile | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
     header: bool = True
     labels: tuple[str, ...] = ()
     positive: str | None = None

@@ -17,7 +17,7 @@ from conllu.parser import parse_paired_list_value
 
 from corpora.conllu import Format as TreebankFormat
 from corpora.conllu import sentences_with_rows
-from corpora.labelled import Columns, LabelledFile, separated_rows
+from corpora.labelled import Columns, LabelledFile, is_quoted, separated_rows
 from corpora.labelled import Format as LabelledFormat
 from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError, Sentence
@@ -112,8 +112,9 @@ def read_texts(
 
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts of omitted records: `malformed`, with a wrong number of fields, and
-            `empty_texts`, where the text or its pair has no word.
+        audit: Receives the counts of omitted records: `malformed`, with a wrong number of fields,
+            `empty_texts`, where the text or its pair has no word, and `labels_left_out`; and the count
+            `quoted_texts`, see `corpora.labelled.is_quoted`.
         columns: Columns to read.
         format: Format of the file; None takes it from the suffix.
         header: True if the first record of a TSV or CSV file names the columns.
@@ -124,6 +125,7 @@ def read_texts(
             label.
     """
     file = LabelledFile(path, columns, format, header, OPTION)
+    file.audit = audit
     for text in file.texts(audit if malformed == "skip" else None):
         both = [text.text] if text.pair is None else [text.text, text.pair]
         found = tuple(Passage(text.id, tuple(one.split()), text.line, text.label or None) for one in both)
@@ -149,12 +151,16 @@ def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> I
         yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)
 
 
-def read_links(path: Path) -> Iterator[Text]:
+def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield the sentences of a TSV file of links, with the columns `sentence`, `label`, `from` and `to`.
 
     Each row is one link in a sentence, whose words are separated by white space; other columns are ignored. `from`
     and `to` name words by their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form
     occurs once in the sentence. Consecutive rows with the same sentence make one passage.
+
+    Args:
+        path: The file, in UTF-8.
+        audit: Receives the count `quoted_texts` of sentences; see `corpora.labelled.is_quoted`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not in
@@ -162,6 +168,7 @@ def read_links(path: Path) -> Iterator[Text]:
     """
     for sentence, rows in groupby(_link_rows(path), key=lambda row: row[1]["sentence"]):
         words, links, first = tuple(sentence.split()), list[Link](), 0
+        audit.update(["quoted_texts"] * is_quoted(sentence))
         for line, row in rows:
             first = first or line
             start, end = (_places(path, line, name, row[name], words) for name in ("from", "to"))

@@ -119,7 +119,8 @@ class AntecedentBatch(Batch):
         document: int64 `[1]`, index of its document in the split.
         head_words: int64 `[m]`, 0-based position in the window of each mention's head word.
         clusters: int64 `[m]`, cluster of each mention, as numbered in the document.
-        types: int64 `[m]`, type of each mention, an index into `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
+        types: int64 `[m]`, type of each mention, an index into `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal,
+            3 unknown.
         weights: float32 `[layers, heads, U, U]`, attention between the distinct head words in ascending order, axes
             from and to. If antecedents are sought among all n words of the window, `[2, layers, heads, U, n]`:
             first the attention from the head words to all words, then to the head words from all words.

@@ -54,6 +54,8 @@ _SHOWN = 20  # labels in a message
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
     """Return the labels of the train split and, if there are two, the index of the positive one.
 
+    Log a warning if `-` or `-1`, with which SNLI marks texts without an agreed label, stands beside two other labels.
+
     Args:
         path: File of the texts, for error messages.
         texts: Texts of train.
@@ -79,6 +81,11 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
         )
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > 2:
+        if marks := [label for label in labels if label in ("-", "-1")]:
+            rank_zero_only(log.warning)(
+                f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave such "
+                f'texts out: --data.init_args.columns.leave_out "{marks}".'
+            )
         return labels, None
     if positive not in labels:
         wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but --data.init_args.positive is {positive!r}"
@@ -102,7 +109,8 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
         if text.label not in places:
             more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
             wrong = f"no text of train has the label {text.label!r}; train has {', '.join(labels[:_SHOWN])}{more}"
-            raise CorpusError.at(path, text.line, wrong, "Correct or remove the row, or add such texts to train")
+            remedy = "Correct the row, add such texts to train, or name the label in --data.init_args.columns.leave_out"
+            raise CorpusError.at(path, text.line, wrong, remedy)
     return np.array([places[text.label] for text in texts], np.int64)
 
 
@@ -617,6 +625,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         # Two splits of one file are the same by intention.
         same = [] if self.columns.split else [one for one in self._contents if files[one] == files[split]]
         others = {one: texts for one, texts in self._contents.items() if one == split or one not in same}
+        self.warn_of_quotes(str(self.corpus if self._known_labels else files[split]), read.audit)
         shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))

@@ -27,6 +27,7 @@ from corpora.document import (
     windows_from_table,
     windows_to_table,
 )
+from corpora.mentions import KNOWN_TAGS
 from corpora.registry import CORPORA, locate
 from corpora.sample import SAMPLE_VERSION, write_sample_documents
 from corpora.sentence import CorpusError
@@ -276,9 +277,13 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         parts: If the corpus is one file, the fractions of its documents for dev and test, or for train,
             dev and test.
         split_seed: Seed of this division into splits.
+        tags: Tag of Universal Dependencies or of the Penn Treebank that a tag of the corpus stands for, such as
+            `{PPER: PRON, NE: PROPN}`. In a corpus of another tag set, only these tags tell the head and the
+            type of a mention.
 
     Raises:
-        CorpusError: The fractions do not add up to 1; on `setup`, a corpus is absent or malformed.
+        CorpusError: The fractions do not add up to 1, or a value of `tags` is no such tag; on `setup`, a corpus is
+            absent or malformed.
         UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
     """
 
@@ -297,6 +302,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         candidates: Candidates = "mentions",
         parts: tuple[float, ...] = (0.5, 0.5),
         split_seed: int = 0,
+        tags: dict[str, str] | None = None,
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
         super().__init__(corpus, **shared)
@@ -307,8 +313,14 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
                 "and test, with the sum 1, such as [0.5,0.25,0.25]."
             )
         check_numbers(self, least=0, split_seed=split_seed)
+        # YAML reads ON, a tag of the Chinese Treebank, as true.
+        if odd := [pair for pair in (tags or {}).items() if not isinstance(pair[0], str) or pair[1] not in KNOWN_TAGS]:
+            wanted = (
+                "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, such as PRON"
+            )
+            raise CorpusError(f"--data.init_args.tags has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
         self.parses, self.candidates = parses, candidates
-        self.shares, self.split_seed = parts, split_seed
+        self.shares, self.split_seed, self.tags = parts, split_seed, tags or {}
 
     def files(self) -> Mapping[str, Path]:
         """Return the corpus file of every split; if the corpus is one file, all splits have the same path."""
@@ -338,11 +350,11 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         versions = {"version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION, "parses": READER_VERSION}
-        reader = {"name": "documents", **versions}
+        reader = {"name": "documents", **versions, **({"tags": self.tags} if self.tags else {})}
         return Extraction(path, reader, source, self.options, candidates=self.candidates, companion=self._parses(path))
 
     def read(self, path: Path) -> Documents:
-        return read_documents(path, self._parses(path))
+        return read_documents(path, self._parses(path), self.tags)
 
     def items(self, extraction: Extraction, corpus: Documents, encoder: Encoder | None) -> Items:
         return cut_documents(extraction, corpus, encoder)

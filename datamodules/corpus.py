@@ -23,6 +23,7 @@ from attention.encoder import EncoderSource
 from attention.extraction import open_store
 from attention.stream import Stream, make_stream
 from corpora.document import Documents
+from corpora.mentions import UNKNOWN
 from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import Batches, BatchLoader, BatchPer, EncoderOf, Item, LengthBatches, Split
@@ -161,6 +162,25 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
         )
 
 
+def warn_of_tags(path: Path, store: Store) -> None:
+    """Log a warning if heads or types of mentions depend on part-of-speech tags whose meaning is unknown.
+
+    Args:
+        path: The corpus file.
+        store: Store of the attention for this file.
+    """
+    audit = store.manifest.audit
+    heads, types = (audit.get(name, 0) for name in ("heads_by_unknown_tags", "types_unknown"))
+    if heads or types:
+        tags = Counter(tag[1:] for tag in store.labels["tags"].combine_chunks().values.to_pylist() if tag[0] == UNKNOWN)
+        rank_zero_only(log.warning)(
+            f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
+            f"neither Penn's nor UD's: {', '.join(tag for tag, _ in tags.most_common(12))}. The heads of {heads} of "
+            f"{counted(audit['mentions'], 'mention')} are uncertain, and scores by type leave out {types}. Say what "
+            "the tags mean: --data.init_args.tags '{PPER: PRON, NE: PROPN, NN: NOUN}'."
+        )
+
+
 def warn_of_words(path: Path, store: Store) -> None:
     """Log warnings if many words of a file have the tokenizer's unknown token, or if its trees have several roots.
 
@@ -177,6 +197,7 @@ def warn_of_words(path: Path, store: Store) -> None:
             f"was trained on this language: --data.init_args.encoder.name."
         )
     warn_of_roots(path, store.manifest.audit)
+    warn_of_tags(path, store)
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -280,6 +301,19 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     def missing_remedy(self) -> str:
         """Advice for the error message if the corpus lacks a split that is needed."""
         return f"Name its file: {self._mapping}"
+
+    def warn_of_quotes(self, name: str, audit: Mapping[str, int]) -> None:
+        """Log a warning if texts of a TSV file are quoted as in CSV; those of the registry are read as GLUE reads them.
+
+        Args:
+            name: Name of a corpus of the registry, or the file.
+            audit: Counts of the corpus's reader; `quoted_texts` is the number of such texts.
+        """
+        if name not in CORPORA and (count := audit.get("quoted_texts", 0)):
+            rank_zero_only(log.warning)(
+                f"{name}: {counted(count, 'text')} in double quotes with all quotes inside doubled, as in CSV. TSV is "
+                "read without quoting: these quotes are words. Save it as CSV, in pandas to_csv('my.csv', index=False)."
+            )
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return the splits that a stage reads, and the splits that it only prepares for a later test.

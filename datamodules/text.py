@@ -174,7 +174,7 @@ class _Corpus:
             case "conllu" | "conllx":
                 return texts.read_sentences(self.path, audit, form)
             case "links":
-                return texts.read_links(self.path)
+                return texts.read_links(self.path, audit)
             case "enhanced":
                 return texts.read_enhanced(self.path, audit)
             case "framenet":
@@ -587,12 +587,13 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self.audits.items()})
 
     def warn_of_left_out(self) -> None:
-        """Log a warning if many texts of a corpus were left out as too long, or if trees have several roots.
+        """Log a warning if many texts were left out as too long, if trees have several roots, or if TSV is quoted.
 
         Only rank 0 logs.
         """
         for name, audit in self.audits.items():
             warn_of_roots(name, audit)
+            self.warn_of_quotes(name, audit)
             left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
             if left_out > LEFT_OUT * read:
                 rank_zero_only(log.warning)(

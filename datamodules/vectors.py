@@ -25,7 +25,7 @@ from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values
 from results.files import keep, kept, remove_leftovers
 
-VECTORS_VERSION = 2  # part of every key: raise it when what is kept of a file would come out differently
+VECTORS_VERSION = 3  # part of every key: raise it when what is kept of a file would come out differently
 ENCODER = "encoder"  # the name that stands for the encoder's own input embeddings
 SUBSET = ".subset.txt.gz"  # suffix of a file that holds some rows of a larger one
 
@@ -35,6 +35,7 @@ _ACCEPTED = (
     "data root"
 )
 _HEADER = re.compile(rb"([0-9]+)\s+([0-9]+)\s*")  # number of rows, and of values of each
+_ROW_END = re.compile(rb"[ \t][-+.0-9eE]+\s*$")  # the last value of a row of text
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
@@ -280,7 +281,10 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     )
     try:
         with _opened(path) as file:
-            is_binary = bool(_HEADER.fullmatch(file.readline(1 << 12)) and _CONTROL.search(file.read(1 << 12)))
+            header, start = _HEADER.fullmatch(file.readline(1 << 12)), file.read(1 << 20)
+        # A word of text may hold a control character, but nearly every line of text ends in a number.
+        lines = start.split(b"\n")
+        is_binary = header and _CONTROL.search(start) and 2 * sum(map(bool, map(_ROW_END.search, lines))) < len(lines)
         if path.suffix == ".kv":
             loaded = KeyedVectors.load(str(path), mmap="r")
         elif is_binary:
@@ -310,7 +314,7 @@ def _read_text(path: Path, wanted: Collection[str]) -> WordVectors:
     vectors: dict[str, NDArray[np.float32]] = {}
     repeated = number = 0
     with _opened(path) as file, np.errstate(over="ignore"):
-        first = file.readline()
+        first = file.readline().removeprefix(b"\xef\xbb\xbf")  # the byte-order mark of some editors
         header = _HEADER.fullmatch(first)
         size = int(header[2]) if header else first.rstrip().count(b" ")
         for number, line in enumerate(map(bytes.rstrip, file if header else chain((first,), file)), 1):

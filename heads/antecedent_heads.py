@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from corpora.document import MENTION_TYPES, Window
+from corpora.document import Window
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.batches import EncoderOf, Split
 from datamodules.corpus import STAGES
@@ -35,7 +35,7 @@ BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
 TRAINED = "antecedent_trained"
 """Prefix of the scores of a trained probe; its column in the tables is `trained`."""
 
-_SUFFIXES = (("all", ""), *((group, f"_{group}") for group in MENTION_TYPES))
+_SUFFIXES = (("all", ""), *((group, f"_{group}") for group in ANTECEDENT_GROUPS[1:]))
 """Groups of links, and the ends of their columns after the name of the predictor."""
 
 
@@ -237,8 +237,8 @@ class AntecedentEvaluation(nn.Module):
 
 
 def _totals(links: Tensor) -> list[int]:
-    """Return the number of links of each group, of links `[documents, 3]`."""
-    return [int(links.sum()), *links.sum(0).tolist()]
+    """Return the number of links of each group, of links `[documents, 4]`."""
+    return [int(links.sum()), *links.sum(0).tolist()[:-1]]
 
 
 def _column(name: str) -> str:
@@ -300,10 +300,10 @@ class AntecedentHeads(Experiment[CoreferenceDataModule]):
 def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor]) -> pd.DataFrame:
     """Make a row of counts per document: `document, links`, right choices of every predictor, then the same by type.
 
-    `links` and `right` are `[documents, 3]`.
+    `links` and `right` are `[documents, 4]`.
     """
     counts = {"links": links, **right}
     columns: dict[str, object] = {"document": documents}
-    for types, (_, suffix) in zip(([0, 1, 2], [0], [1], [2]), _SUFFIXES, strict=True):
+    for types, (_, suffix) in zip(([0, 1, 2, 3], [0], [1], [2]), _SUFFIXES, strict=True):
         columns |= {f"{name}{suffix}": of_type[:, types].sum(1).tolist() for name, of_type in counts.items()}
     return pd.DataFrame(columns)

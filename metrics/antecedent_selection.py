@@ -23,7 +23,8 @@ ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
 ANTECEDENT_GROUPS = ("all", "pronoun", "proper", "nominal")
 """Groups of links that an accuracy is reported for; the three types have the codes 0, 1 and 2."""
 
-TYPES = len(ANTECEDENT_GROUPS) - 1
+TYPES = len(ANTECEDENT_GROUPS)
+"""Number of mention types; links of the last, the unknown type with code 3, count in the group `all` alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Links:
         heads: Positions of the head words in the window, `[U]`, 0-based, ascending.
         mention: Index of each link's mention in the window, `[links]`, ascending.
         source: Index, in `heads`, of the head word of each link's mention, `[links]`.
-        type: Mention type of each link, `[links]`: 0 pronoun, 1 proper, 2 nominal.
+        type: Mention type of each link, `[links]`: 0 pronoun, 1 proper, 2 nominal, 3 unknown.
         candidates: Bool `[links, U]`, True for head words of earlier mentions, except the link's own head word.
         gold: Bool `[links, U]`, True for the candidates that are head words of earlier mentions of the link's
             cluster.
@@ -61,7 +62,7 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
     Args:
         head_words: 0-based position of the head word of each mention, `[mentions]`.
         clusters: Cluster of each mention, `[mentions]`.
-        types: Type of each mention, `[mentions]`: 0 pronoun, 1 proper, 2 nominal.
+        types: Type of each mention, `[mentions]`: 0 pronoun, 1 proper, 2 nominal, 3 unknown.
     """
     order = np.arange(head_words.size)[:, None]
     heads, first, own = np.unique(head_words, return_index=True, return_inverse=True)
@@ -170,9 +171,9 @@ class AntecedentCounts(ExactMetric):
         documents: Number of documents.
 
     Attributes:
-        right: Right choices, int64 `[documents, predictors, 3]`; the predictors of all kinds follow
+        right: Right choices, int64 `[documents, predictors, 4]`; the predictors of all kinds follow
             one another, and the last axis is the mention type.
-        links: Links, int64 `[documents, 3]`, by mention type.
+        links: Links, int64 `[documents, 4]`, by mention type.
     """
 
     right: Tensor
@@ -202,7 +203,7 @@ class AntecedentCounts(ExactMetric):
         """Return the counts of right choices and of links.
 
         Returns:
-            Right choices by kind of predictor, int64 `[documents, predictors, 3]`, and links, int64 `[documents, 3]`;
+            Right choices by kind of predictor, int64 `[documents, predictors, 4]`, and links, int64 `[documents, 4]`;
             the last axis is the mention type.
         """
         parts = torch.split(self.right.clone(), list(self.predictors.values()), dim=1)
@@ -216,9 +217,9 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     independent.
 
     Args:
-        hits: Number of right choices of each predictor in each document, `[documents, ..., 3]`. The
-            axes `...` are of predictors, the last axis is the mention type: pronoun, proper, nominal.
-        links: Number of links in each document by mention type, `[documents, 3]`.
+        hits: Number of right choices of each predictor in each document, `[documents, ..., 4]`. The
+            axes `...` are of predictors, the last axis is the mention type: pronoun, proper, nominal, unknown.
+        links: Number of links in each document by mention type, `[documents, 4]`.
         draws: Number of resamples.
         seed: Seed of the resampling.
 
@@ -233,5 +234,5 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
 
 
 def _with_all(counts: NDArray[Any]) -> NDArray[Any]:
-    """Put the sum over the types before them: `[..., 3]` to `[..., 4]`."""
-    return np.concatenate([counts.sum(axis=-1, keepdims=True), counts], axis=-1)
+    """Put the sum over the types before them, and leave out the unknown type."""
+    return np.concatenate([counts.sum(axis=-1, keepdims=True), counts], axis=-1)[..., : len(ANTECEDENT_GROUPS)]

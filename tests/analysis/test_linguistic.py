@@ -138,6 +138,11 @@ def test_texts_without_the_tags_are_refused(tmp_path: Path) -> None:
         begun(one, classes=named)
     with pytest.raises(UserError, match="no word of the texts belongs to the class negation or nouns or objects"):
         begun(one, [passage("x/NN/SBJ/2 y/VB/ROOT/0")])
+    # Relations alone are known: with other tags there is neither noun, verb nor pronoun.
+    with pytest.raises(
+        UserError, match=r"to the class negation or nouns or pronouns or verbs\. .*tags NE, NN, VVFIN and"
+    ):
+        begun(one, [passage("Mara/NE/nsubj/2 mag/VVFIN/root/0 Boot/NN/obj/2")])
     result = begun(one, [passage("fox/NOUN/x/2 dogs/NOUN/root/0")])
     show(one, batch_of(one, passage("fox/NOUN/x/2 dogs/NOUN/root/0")), result)
     assert set(result.result({}).tables["linguistic"].frame["class"]) == {"nouns", "start", "end"}

@@ -66,7 +66,36 @@ def test_documents_sentences_tags_and_mentions_are_read(tmp_path: Path) -> None:
     counted = {"documents": 2, "sentences": 3, "words": 11, "mentions": 3, "clusters": 2, "singletons": 1}
     counted |= {"documents_without_mentions": 1, "heads_by_last_noun": 3}
     assert {name: n for name, n in found.audit.items() if n} == counted
-    assert len(found.audit) == 17
+    assert len(found.audit) == 20
+
+
+def test_unknown_tags_are_counted_and_a_mapping_gives_their_meaning(tmp_path: Path) -> None:
+    # A name behind the known noun may be the head; the article before it is not.
+    body = "Mara/NE/(1) mag/VVFIN das/ART/(2 Boot/NN/2) Kapitän/NN/(3 Otto/NE/3) ./$."
+    path = write(tmp_path, BEGIN + sentence(body) + END)
+    found = read_documents(path)
+    assert [mention.type for mention in found.documents[0].mentions] == ["unknown"] * 3
+    names = ("unknown_tags", "types_unknown", "heads_by_unknown_tags", "heads_by_last_noun", "heads_by_last_word")
+    assert [found.audit[name] for name in names] == [7, 3, 3, 0, 3]
+    assert found.documents[0].tags[0][:2] == ("?NE", "?VVFIN")
+    some = read_documents(path, tags={"NN": "NOUN"})
+    assert [mention.type for mention in some.documents[0].mentions] == ["unknown", "nominal", "nominal"]
+    assert [some.audit[name] for name in names] == [5, 1, 2, 2, 1]
+    every = read_documents(path, tags={"NN": "NOUN", "NE": "PROPN"})
+    assert [(mention.type, mention.head) for mention in every.documents[0].mentions] == [
+        ("proper", 0),
+        ("nominal", 3),
+        ("proper", 5),
+    ]
+    assert [every.audit[name] for name in names] == [3, 0, 0, 3, 0]
+    # A tree gives the head, and the type of a word without a known tag.
+    rows = [f"{place}\t{word}\t_\t{upos}\t_\t_\t{head}\tdep\t_\t_\n" for place, (word, upos, head) in enumerate(
+        (("Mara", "PROPN", 2), ("mag", "VERB", 0), ("das", "DET", 4), ("Boot", "NOUN", 2), ("Kapitän", "NOUN", 2),
+         ("Otto", "PROPN", 5), (".", "PUNCT", 2)), 1)]  # fmt: skip
+    path.with_suffix(".conllu").write_text("".join(rows) + "\n", encoding="utf-8")
+    parsed = read_documents(path)
+    assert [mention.type for mention in parsed.documents[0].mentions] == ["proper", "nominal", "nominal"]
+    assert [parsed.audit[name] for name in names] == [0] * 5
 
 
 LAYOUTS = {

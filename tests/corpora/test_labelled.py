@@ -2,7 +2,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -30,6 +30,47 @@ def test_texts_and_labels_of_a_tsv_are_read_and_double_quotes_are_text(tmp_path:
     # A reader with quoting would join these two lines.
     lone = read_labelled(write(tmp_path, 'label\ttext\n1\t"So\n0\tsaid" he\n'))
     assert [text.text for text in lone.texts] == ['"So', 'said" he']
+
+
+def quoted(
+    rows: list[tuple[str, str]], path: Path, quoting: Literal[0, 1] = csv.QUOTE_MINIMAL, end: str = "\n"
+) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t", quoting=quoting, lineterminator=end).writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_texts_that_are_quoted_as_in_csv_are_counted(tmp_path: Path, end: str) -> None:
+    path, texts = tmp_path / "corpus.tsv", ['"Hm" , she said .', "plain", 'a "fine" film', '"']
+    found = read_labelled(quoted([("text", "label"), *((text, "1") for text in texts)], path, end=end))
+    assert found.audit["quoted_texts"] == 3
+    assert [text.text for text in found.texts] == ['"""Hm"" , she said ."', "plain", '"a ""fine"" film"', '""""']
+    # Every field of a row, with a header that is not quoted.
+    path = quoted([(text, "1") for text in texts], path, csv.QUOTE_ALL, end)
+    assert read_labelled(path, columns=Columns("1", "2"), header=False).audit["quoted_texts"] == 4
+    # A text that is itself in quotes, a title and a lone quote are none.
+    path = write(tmp_path, 'text\tlabel\n"So it is ."\t1\n"A" and "B"\t0\n"\t0\n""A""\t0\n')
+    assert "quoted_texts" not in read_labelled(path).audit
+    path = tmp_path / "corpus.csv"
+    path.write_text('text,label\n"""Hm"" , she",1\n', encoding="utf-8")
+    assert "quoted_texts" not in read_labelled(path).audit
+
+
+def test_labels_are_left_out_and_counted(tmp_path: Path) -> None:
+    content = "text\tlabel\na\t-\nb\tyes\n\t-\nc\tno majority\nd\t-1 \na\tno\n"
+    found = read_labelled(write(tmp_path, content), columns=Columns(leave_out=("-", -1, "no majority")))
+    assert [(text.text, text.label) for text in found.texts] == [("b", "yes"), ("a", "no")]
+    assert found.audit == {"texts": 2, "duplicates": 0, "conflicting": 0, "empty": 0, "labels_left_out": 4}
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "a", "label": -1}\n{"text": "b", "label": 1}\n', encoding="utf-8")
+    found = read_labelled(path, columns=Columns(leave_out=("-1",)))
+    assert [text.label for text in found.texts] == ["1"]
+    assert found.audit["labels_left_out"] == 1
+    with pytest.raises(
+        CorpusError, match=r"columns\.leave_out is \['-'\], but columns\.label is null\. Name its column\."
+    ):
+        Columns(label=None, leave_out=("-",))
 
 
 def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:

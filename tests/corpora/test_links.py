@@ -20,10 +20,17 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
     content = (
         f"note\t{HEADER.strip()}\nx\t{FOX}\tAgent\tsaw\t1,2\n\nx\t{FOX}\tTheme\t3\t5, 4\nx\tIt slept .\tAgent\t2\tIt\n"
     )
-    assert list(read_links(write(tmp_path, content))) == [
+    assert list(read_links(write(tmp_path, content), Counter())) == [
         (Passage("2", tuple(FOX.split()), 2, links=(Link("Agent", (2,), (0, 1)), Link("Theme", (2,), (3, 4)))),),
         (Passage("5", ("It", "slept", "."), 5, links=(Link("Agent", (1,), (0,)),)),),
     ]
+
+
+def test_quoted_sentences_are_counted(tmp_path: Path) -> None:
+    audit, quoted = Counter[str](), '"He said ""no"" ."'
+    path = write(tmp_path, f"{HEADER}{FOX}\tA\t1\t2\n{quoted}\tA\t1\t2\n{quoted}\tB\t2\t1\n")
+    assert len(list(read_links(path, audit))) == 2
+    assert audit == {"quoted_texts": 1}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,7 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
 )
 def test_a_faulty_row_is_named_by_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
     with pytest.raises(CorpusError, match=rf"links\.tsv{message}"):
-        list(read_links(write(tmp_path, content)))
+        list(read_links(write(tmp_path, content), Counter()))
 
 
 def row(word: str, form: str, head: int | str, deps: str) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from corpora.conll2012 import read_documents
-from corpora.document import Documents, Mention
+from corpora.document import Documents, Mention, MentionType
 from corpora.mentions import (
     Head,
     TaggedSentence,
     constituent_head,
     find_head,
+    find_meanings,
     find_type,
     read_constituents,
 )
@@ -109,10 +110,49 @@ def test_types(text: str, head: int, expected: tuple[str, bool]) -> None:
 
 def test_the_tree_tells_the_type_where_the_corpus_has_no_tag() -> None:
     sentence = tokens("er Anna Haus x", (0, 1, 1, 1), ("PRON", "PROPN", "NOUN", "_"))
+    tagged = tokens("somebody/NN", (0,), ("PRON",))
+    strange = tokens("er/PPER Anna/NE", (0, 1), ("PRON", "_"))
+    find_meanings([sentence, tagged, strange], {})
     found = [find_type(sentence, word, word + 1, word) for word in range(4)]
     assert found == [("pronoun", False), ("proper", False), ("nominal", False), ("nominal", True)]
-    tagged = tokens("somebody/NN", (0,), ("PRON",))
     assert find_type(tagged, 0, 1, 0) == ("nominal", False)  # the corpus's own tag first
+    assert [find_type(strange, word, word + 1, word)[0] for word in range(2)] == ["pronoun", "unknown"]
+
+
+# Sentences of four tag sets, beside a mapping; the types that their heads have, without the mapping and with it.
+STTS = "Mara/NE verkaufte/VVFIN das/ART alte/ADJA Boot/NN ,/$, sie/PPER mag/VVFIN Kapitän/NN Otto/NE"
+CHINESE = "玛丽/NR 卖/VV 了/AS 那/DT 条/M 旧/JJ 船/NN ，/PU 她/PN 想念/VV 船长/NN 王/NR"
+SETS = [
+    (STTS, {"NE": "PROPN", "PPER": "PRON", "NN": "NOUN"}, [(0, 1), (2, 5), (6, 7), (8, 10)], 0),
+    (CHINESE, {"NR": "PROPN", "PN": "PRP", "NN": "NN"}, [(0, 1), (3, 7), (8, 9), (10, 12)], 0),
+    # One tag of eight is not Penn's: the others are.
+    (
+        "Anna/NNP sold/VBD the/DT old/JJ boat/NN ,/, hers/PPX Otto/NNP",
+        {"PPX": "PRP"},
+        [(0, 1), (2, 5), (6, 7), (7, 8)],
+        7,
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "mapping", "spans", "known"), SETS, ids=["STTS", "Chinese", "Penn and one other"])
+def test_tags_of_another_set_are_unknown_unless_a_mapping_says_what_they_mean(
+    text: str, mapping: dict[str, str], spans: list[tuple[int, int]], known: int
+) -> None:
+    def found(meanings: dict[str, str]) -> tuple[list[str], list[MentionType], TaggedSentence]:
+        sentence = tokens(text)
+        find_meanings([sentence], meanings)
+        heads = [find_head(sentence, *span).word for span in spans]
+        types = [find_type(sentence, *span, head)[0] for span, head in zip(spans, heads, strict=True)]
+        return [sentence.words[head] for head in heads], types, sentence
+
+    _, types, sentence = found({})
+    assert sum(not tag.startswith("?") for tag in sentence.tags) == known
+    assert types == ["unknown"] * 4 if not known else ["proper", "nominal", "unknown", "proper"]
+    heads, types, sentence = found(mapping)
+    words = sentence.words
+    assert heads == [words[0], words[4] if known or words[2] == "das" else words[6], words[spans[2][0]], words[-1]]
+    assert types == ["proper", "nominal", "pronoun", "proper"]
 
 
 def taken_apart(bracketed: str) -> tuple[list[str], list[str], list[str]]:

@@ -233,6 +233,40 @@ def test_a_training_reads_test_as_the_test_will(tmp_path: Path) -> None:
         module.setup("fit")
 
 
+def test_texts_that_a_program_has_quoted_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    quoted: dict[Split, tuple[Row, ...]] = {**ROWS, "train": (*TRAIN, ("1", '"He said ""good"" twice"', "2"))}
+    module = opened(tmp_path, quoted)
+    [message] = [message for message in caplog.messages if "quotes" in message]
+    assert message.startswith(
+        f"{tmp_path / 'train.tsv'}: 1 text in double quotes with all quotes inside doubled, as in CSV."
+    )
+    assert message.endswith("Save it as CSV, in pandas to_csv('my.csv', index=False).")
+    assert (audit(module, "train")["quoted_texts"], "quoted_texts" in audit(module, "dev")) == (1, False)
+
+
+@pytest.mark.parametrize("mark", ["-", "-1"])
+def test_labels_of_texts_without_a_label_are_told_and_left_out(
+    mark: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = {"train": f"{mark} a b c {mark} a b", "dev": f"{mark} a b", "test": f"c {mark}"}
+    records = {split: tuple((label, "a bad fox", "") for label in of.split()) for split, of in labels.items()}
+    module = opened(tmp_path, cast(Any, records))
+    assert module.labels == (mark, "a", "b", "c")
+    [message] = [message for message in caplog.messages if "class like any other" in message]
+    assert message.startswith(f"{tmp_path / 'train.tsv'}: the label {mark} is")
+    assert message.endswith(f"leave such texts out: --data.init_args.columns.leave_out \"['{mark}']\".")
+    caplog.clear()
+    columns = Columns(leave_out=(mark,))
+    module = ClassificationDataModule(str(tmp_path / "{split}.tsv"), columns=columns, cache=str(tmp_path / "cache"))
+    module.setup("fit")
+    assert module.labels == ("a", "b", "c")
+    assert not [message for message in caplog.messages if "class like any other" in message]
+    counts = [(len(data), audit(module, split)["labels_left_out"]) for split, data in module.splits.items()]
+    assert counts == [(5, 2), (2, 1)]
+    find_labels(Path("some.tsv"), labelled("1 -1"), "1")  # of two classes neither can be missing
+    assert not [message for message in caplog.messages if "class like any other" in message]
+
+
 def labelled(labels: str) -> list[LabelledText]:
     return [LabelledText(str(line), "a", label, line) for line, label in enumerate(labels.split(), start=2)]
 

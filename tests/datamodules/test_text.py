@@ -172,6 +172,20 @@ def test_a_pair_of_texts_is_one_segment_with_its_label(make: Make, tmp_path: Pat
     assert data.provenance.audit["pairs"]["too_long"] == 1  # type: ignore[index]
 
 
+def test_quoted_texts_and_labels_left_out_are_counted(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text('text\tlabel\n"the ""fox"" sleeps"\ta\nthe dogs\t-\nthe fox\tb\n', encoding="utf-8")
+    data = make(TextSource(str(path), columns=Columns(leave_out=("-",))))
+    assert {batch.passages[row][0].label for batch, row in rows(data)} == {"a", "b"}
+    audit = data.audits["table"]
+    assert (audit["segments"], audit["labels_left_out"], audit["quoted_texts"]) == (2, 1, 1)
+    data.warn_of_left_out()
+    [message] = [message for message in caplog.messages if "quotes" in message]
+    assert message.startswith("table: 1 text in double quotes with all quotes inside doubled")
+
+
 def test_several_ranks_together_have_the_batches_of_one(make: Make, tmp_path: Path) -> None:
     corpora = [str(write(tmp_path / "a.txt")), TextSource(str(write(tmp_path / "b.txt", seed=1)), limit=20)]
     options = {"max_length": 40, "max_cells": 4000}

@@ -100,6 +100,30 @@ def test_the_binary_format_of_word2vec(tmp_path: Path, native: KeyedVectors, suf
     assert refusal(tmp_path / "v.bin").startswith(f"{UNREADABLE} (EOFError: unexpected end of input")
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte-order mark"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["unix", "dos"])
+@pytest.mark.parametrize("header", [b"", b"4 3\n"], ids=["without a header", "header"])
+def test_words_with_control_characters_are_text(
+    tmp_path: Path, header: bytes, end: bytes, start: bytes, packed: bool
+) -> None:
+    rows = b"the 1 2 3\n\x7fx\x13 4 5 6\n\x00\x01\xc2\x85 7 8 9\nfox 1 0 1\n"
+    path = write(tmp_path / "v.vec", start + (header + rows).replace(b"\n", end), packed=packed)
+    found, _ = read(path, {"the", "\x7fx\x13", "\x00\x01\x85", "fox"})
+    assert found == {"the": [1, 2, 3], "\x7fx\x13": [4, 5, 6], "\x00\x01\x85": [7, 8, 9], "fox": [1, 0, 1]}
+
+
+@pytest.mark.parametrize("size", [1, 2, 50, 300])
+@pytest.mark.parametrize("line_ends", [False, True], ids=["gensim", "word2vec"])
+def test_binary_vectors_of_any_size_are_read_as_binary(tmp_path: Path, size: int, line_ends: bool) -> None:
+    random = np.random.default_rng(size)
+    matrix = random.normal(size=(400, size)).astype(np.float32)
+    names = [f"w{place}" for place in range(398)] + ["\x13", "7"]
+    rows = (name.encode() + b" " + row.tobytes() + b"\n" * line_ends for name, row in zip(names, matrix, strict=True))
+    found, _ = read(write(tmp_path / "v.bin", b"400 %d\n" % size + b"".join(rows)), set(names))
+    assert found == dict(zip(names, matrix.tolist(), strict=True))
+
+
 def test_fasttext_makes_up_no_vectors_of_words_that_it_has_not_seen(tmp_path: Path) -> None:
     model = FastText([["the", "fox"]] * 3, vector_size=4, min_count=1, bucket=50, epochs=1, seed=0)
     model.wv.save(str(tmp_path / "v.kv"))

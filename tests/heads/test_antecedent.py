@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ import pytest
 from attention import Options
 from attention.encoder import EncoderSpec
 from corpora.document import MENTION_TYPES
+from corpora.sentence import CorpusError
 from datamodules import CoreferenceDataModule, DependencyDataModule
 from datamodules.coreference import CoreferenceSplit
 from heads import AntecedentHeads
@@ -168,6 +169,63 @@ def test_paper_mode_chooses_and_scores_on_dev(files: dict[str, str], bert: Path,
     assert result.tables["antecedent"].interval == "dev"
     held_out = scored(AntecedentHeads(), data).tables["antecedent"].frame
     assert result.numbers["antecedent.all"] == table["dev"][0] == held_out["dev"][0]
+
+
+TAGGED = (("Mara/NE/(1)", "mag/VVFIN/-", "das/ART/(2", "alte/ADJA/-", "Boot/NN/2)"), ("Sie/PPER/(1)", "hat/VAFIN/-",
+          "es/PPER/(2)"), ("Boot/NN/(2)", "und/KON/-", "Mara/NE/(1)", "!/$./-"))  # fmt: skip
+MEANINGS = {"NE": "PROPN", "NN": "NOUN", "PPER": "PRON"}
+
+
+def tagged(path: Path, documents: int = 6) -> Path:
+    """Write documents with tags of the German STTS; each has two links of pronouns, one of a noun and one of a name."""
+    lines = []
+    for number in range(documents):
+        lines.append(f"#begin document (nw/d{number}); part 000")
+        for sentence in TAGGED:
+            for place, word in enumerate(sentence):
+                form, tag, mention = word.split("/")
+                lines.append("\t".join([f"nw/d{number}", "0", str(place), form, tag, *"-" * 6, mention]))
+            lines.append("")
+        lines.append("#end document")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_without_known_tags_no_score_is_by_type(
+    bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tagged(tmp_path / "stts.conll")
+    options: dict[str, Any] = {"encoder": EncoderSpec(str(bert)), "cache": cache}
+    result = scored(AntecedentHeads(), CoreferenceDataModule(str(path), **options))
+    [message] = [message for message in caplog.messages if "part-of-speech" in message]
+    assert message.startswith(
+        f"{path}: 100% of the part-of-speech tags are unknown, as they are neither Penn's nor UD's: "
+    )
+    assert {"NE", "NN", "PPER", "VVFIN"} <= {*message.partition("UD's: ")[2].partition(". The heads")[0].split(", ")}
+    assert "The heads of 36 of 36 mentions are uncertain, and scores by type leave out 36. Say what" in message
+    assert "--data.init_args.tags '{PPER: PRON, NE: PROPN, NN: NOUN}'" in message
+    values, links = result.numbers, 3 * 4
+    assert not np.isnan(values["antecedent.all"])
+    for name, group in product(("antecedent", "nearest", "sieve"), ANTECEDENT_GROUPS[1:]):
+        assert np.isnan(values[f"{name}.{group}"])
+    assert result.tables["antecedent"].frame["n"].tolist() == [links, 0, 0, 0]
+    items = result.items
+    assert items is not None
+    assert items[["links", "links_pronoun", "links_proper", "links_nominal"]].sum().tolist() == [links, 0, 0, 0]
+    assert items["antecedent"].sum() / links == values["antecedent.all"]
+    caplog.clear()
+    known = scored(AntecedentHeads(), CoreferenceDataModule(str(path), tags=MEANINGS, **options))
+    assert not [message for message in caplog.messages if "part-of-speech" in message]
+    assert known.tables["antecedent"].frame["n"].tolist() == [links, links // 2, links // 4, links // 4]
+    # Of one type alone: the others count in `all`.
+    some = scored(AntecedentHeads(), CoreferenceDataModule(str(path), tags={"PPER": "PRP"}, **options))
+    assert some.tables["antecedent"].frame["n"].tolist() == [links, links // 2, 0, 0]
+    assert "The heads of 24 of 36 mentions are uncertain, and scores by type leave out 24" in caplog.text
+    for wrong in ({"PPER": "pronoun"}, {True: "X"}):
+        with pytest.raises(
+            CorpusError, match=r"init_args\.tags has ('PPER': 'pronoun'|True: 'X'), but must .* as PRON\."
+        ):
+            CoreferenceDataModule(str(path), tags=wrong)  # type: ignore[arg-type]
 
 
 def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, corpus: str) -> None:

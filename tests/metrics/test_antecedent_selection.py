@@ -152,7 +152,7 @@ def random_counts(windows: int) -> list[tuple[int, Tensor, Tensor, Tensor]]:
         rng = np.random.default_rng(seed)
         links = seed % 10
         heads, others = (torch.tensor(rng.random((number, links)) < 0.4) for number in (HEADS, OTHERS))
-        made.append((int(rng.integers(3)), torch.tensor(rng.integers(3, size=links)), heads, others))
+        made.append((int(rng.integers(3)), torch.tensor(rng.integers(4, size=links)), heads, others))
     return made
 
 
@@ -165,14 +165,14 @@ class TestAntecedentCounts:
         assert not before.any()  # not the state itself
         right, links = metric.compute()
         assert {name: tuple(found.shape) for name, found in right.items()} == {
-            "heads": (DOCUMENTS, HEADS, 3),
-            "others": (DOCUMENTS, OTHERS, 3),
+            "heads": (DOCUMENTS, HEADS, 4),
+            "others": (DOCUMENTS, OTHERS, 4),
         }
-        assert links.shape == (DOCUMENTS, 3)
+        assert links.shape == (DOCUMENTS, 4)
         assert {right["heads"].dtype, right["others"].dtype, links.dtype} == {torch.int64}
         for document in range(DOCUMENTS):
             own = [window for window in windows if window[0] == document]
-            for code in range(3):
+            for code in range(4):
                 assert links[document, code] == sum(types.tolist().count(code) for _, types, _, _ in own)
                 kinds = {"heads": [(types, heads) for _, types, heads, _ in own]}
                 kinds["others"] = [(types, others) for _, types, _, others in own]
