@@ -16,6 +16,7 @@ from analysis.attention_analyses import Analysis
 from attention import Encoder
 from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
+from metrics.bootstrap import p_units
 from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
 from processes.ranks import run_seed
 from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
@@ -120,7 +121,7 @@ class Clusters(Analysis):
         scores = {
             "within_layer": Estimate(within, unit="nats"),
             "between_layer": Estimate(between, unit="nats"),
-            "p": Estimate(p, unit="p"),
+            "p": Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0]),
         }
         tables = {
             "head_distances": Table(pairs, {"distance": "nats"}),

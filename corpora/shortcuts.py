@@ -69,7 +69,9 @@ class Planting:
         of_labels = ("".join(_DIGITS[int(digit)] for digit in str(number)) + "a" for number in range(count))
         return (*of_labels, CONTEXT) if self.kind == "context" else tuple(of_labels)
 
-    def plant(self, path: Path, read: LabelledTexts, split: str, labels: Sequence[str]) -> LabelledTexts:
+    def plant(
+        self, path: Path, read: LabelledTexts, split: str, labels: Sequence[str], within: Sequence[int] | None = None
+    ) -> LabelledTexts:
         """Return the texts of a split with planted words, labels and rationales.
 
         New entries of the audit: `planted`, the number of planted texts; `labels_changed`, the number of those whose
@@ -81,6 +83,8 @@ class Planting:
             read: The texts.
             split: Name of the split; all texts of `test` are planted.
             labels: Labels of train.
+            within: Number of words of each text, from the first, among which words are planted; 0 puts them before the
+                text. None for all words.
 
         Raises:
             CorpusError: A text contains a word that is spelled like a planted one.
@@ -93,7 +97,8 @@ class Planting:
                 wrong = f"the word {found[0]!r} is spelled like a planted word"
                 raise CorpusError.at(path, text.line, wrong, "Replace it, or leave out --data.init_args.shortcut")
             rng = np.random.default_rng((self.seed, crc32(split.encode()), index))
-            made = self._planted(text, rng, 1.0 if split == "test" else self.share, labels)
+            most = len(text.text.split()) if within is None else within[index]
+            made = self._planted(text, rng, 1.0 if split == "test" else self.share, labels, most)
             texts.append(made)
             audit["planted"] += made.rationale is not None
             audit["labels_changed"] += made.label != text.label
@@ -102,7 +107,7 @@ class Planting:
         return LabelledTexts(tuple(texts), {**read.audit, **audit})
 
     def _planted(
-        self, text: LabelledText, rng: np.random.Generator, share: float, labels: Sequence[str]
+        self, text: LabelledText, rng: np.random.Generator, share: float, labels: Sequence[str], within: int
     ) -> LabelledText:
         words, drawn = self.words(labels), rng.random()
         number = int(rng.integers(2 if self.kind == "pair" else len(labels)))
@@ -115,7 +120,7 @@ class Planting:
         elif planted and self.kind == "context":
             chosen = rng.permutation([*chosen, CONTEXT]).tolist()
         own = text.text.split()
-        places = sorted(rng.choice(len(own) + len(chosen), len(chosen), replace=False).tolist())
+        places = sorted(rng.choice(within + len(chosen), len(chosen), replace=False).tolist())
         for place, word in zip(places, chosen, strict=True):
             own.insert(place, word)
         label, rationale = (labels[number], tuple(places)) if planted else (text.label, None)

@@ -434,9 +434,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             regression.
         batch_size: Largest number of texts in a training batch.
         eval_tokens: Largest number of tokens in an evaluation batch, padding included.
-        shortcut: Rule by which words that decide the label are planted in the texts; None plants nothing. A
-            planted text keeps its new label if `max_length` cuts these words; the audit counts them as
-            `rationale_words_cut`.
+        shortcut: Rule by which words that decide the label are planted in the texts; None plants nothing. They are
+            planted among the words that `max_length` leaves.
 
     Attributes:
         labels: Sorted labels of train, with `columns.split` of all splits; empty for a regression.
@@ -608,11 +607,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         # A text of train that differs in case alone has been seen, too.
         self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
         if self.shortcut is not None:
-            read = self.shortcut.plant(files[split], read, split, self.labels)
+            read = self._planted(split, files[split], read, self.shortcut)
             labels = label_numbers(files[split], read.texts, self.labels)
-        words, tokens, lost = tokenization.tokenize(
-            files[split], read.texts, self._pieces, self.token_options, self.too_long
-        )
+        words, tokens, lost = self._tokenized(files[split], read)
         if split == "train" and self._pieces is not None:
             self.vocabulary = tokenization.piece_vocabulary(self._pieces)
         elif split == "train":
@@ -637,6 +634,31 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         else:
             described = dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
         self._audit[split] = {**read.audit, **data.counts, **shared, "labels": described}
+
+    def _tokenized(self, path: Path, read: LabelledTexts) -> tuple[Words, TokenizedTexts, Numbers]:
+        return tokenization.tokenize(path, read.texts, self._pieces, self.token_options, self.too_long)
+
+    def _planted(self, split: Split, path: Path, read: LabelledTexts, shortcut: Planting) -> LabelledTexts:
+        """Plant shortcuts among the words that are read, so that `max_length` cuts no planted word.
+
+        First they are planted before each text: whatever is still read of the text is then read with them anywhere in
+        it. A tokenizer that depends on the neighbours of a word may need more pieces there, and the words of such a
+        text stay before it.
+        """
+        within = np.zeros(len(read.texts), np.int64)
+        for attempt in range(3):
+            planted = shortcut.plant(path, read, split, self.labels, within.tolist())
+            tokens = self._tokenized(path, planted)
+            unread = tokenization.unread_words(planted.texts, self._pieces, self.token_options, tokens)
+            after = [len(text.text.split()) - max(text.rationale or (-1,)) for text in planted.texts]
+            cut = after <= unread
+            if cut.any() and not attempt:
+                wrong, remedy = "--data.init_args.max_length leaves no room for the planted words", "Raise it"
+                raise CorpusError.at(path, planted.texts[int(cut.argmax())].line, wrong, remedy)
+            within = np.where(cut, 0, within)
+            if not attempt:
+                within = np.maximum([len(text.text.split()) for text in read.texts] - unread, 0)
+        return planted
 
     def _check_planted(self, path: Path, words: Sequence[str]) -> None:
         """Raise a CorpusError if a classifier cannot tell the planted words apart from each other or from others."""

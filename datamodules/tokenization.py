@@ -258,12 +258,8 @@ def tokenize(
     Raises:
         CorpusError: A text is too long and the policy is `error`, or the limit leaves room for delimiters alone.
     """
-    if tokenizer is not None:
-        words = read_words(texts, sentence_separator=options.sentence_separator)
-        tokens = piece_tokens(words, tokenizer)
-    else:
-        words = read_words(texts, options.lowercase, options.punctuation, options.sentence_separator)
-        tokens = word_tokens(words, delimiters=options.delimiters)
+    words = _words_of(texts, tokenizer, options)
+    tokens = word_tokens(words, delimiters=options.delimiters) if tokenizer is None else piece_tokens(words, tokenizer)
     limits = (options.max_length, None if tokenizer is None else tokenizer.max_length)
     limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
@@ -278,6 +274,39 @@ def tokenize(
         other = "choose an encoder that takes longer inputs" if of_encoder else "raise --data.init_args.max_length"
         raise CorpusError.at(path, texts[place].line, wrong, f"Set --data.init_args.too_long truncate, or {other}")
     return words, short, lost
+
+
+def _words_of(texts: Sequence[LabelledText], tokenizer: TextTokenizer | None, options: TokenOptions) -> Words:
+    if tokenizer is not None:
+        return read_words(texts, sentence_separator=options.sentence_separator)
+    return read_words(texts, options.lowercase, options.punctuation, options.sentence_separator)
+
+
+def unread_words(
+    texts: Sequence[LabelledText],
+    tokenizer: TextTokenizer | None,
+    options: TokenOptions,
+    tokenized: tuple[Words, TokenizedTexts, Numbers],
+) -> Numbers:
+    """Return how many words at the end of each text are not read whole, int64 `[texts]`; pairs are not counted.
+
+    Words are separated by white space. If tokens are pieces, the last word of a cut text counts: it may lack some.
+
+    Args:
+        texts: The texts.
+        tokenizer: See `tokenize`.
+        options: See `tokenize`.
+        tokenized: What `tokenize` returned for them.
+    """
+    words, tokens, lost = tokenized
+    found = np.zeros(len(texts), np.int64)
+    for item in np.flatnonzero(lost).tolist():
+        own, first = slice(*tokens.offsets[item : item + 2]), words.offsets[2 * item]
+        last = tokens.words[own][tokens.sources[own] == 0].max(initial=first - 1)
+        alone = [replace(texts[item], text=word, pair=None, rationale=None) for word in texts[item].text.split()]
+        ends = _words_of(alone, tokenizer, options).offsets[2::2]
+        found[item] = np.count_nonzero(ends > last - first + (tokenizer is None))
+    return found
 
 
 def read_words(

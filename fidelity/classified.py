@@ -103,7 +103,7 @@ class ClassifiedBatch:
     @cached_property
     def probabilities(self) -> Tensor:
         """Probabilities of the classes for the unchanged texts, `[batch, classes]`."""
-        return self.output.logits.softmax(-1)
+        return self.output.logits.softmax(-1, dtype=torch.float64)
 
     @cached_property
     def predicted(self) -> Tensor:
@@ -216,7 +216,7 @@ class ClassifiedBatch:
             if removal == "mask":
                 gone = batch.mask & ~stays[chosen, : batch.tokens.size(1)]
                 batch = replace(batch, tokens=batch.tokens.masked_fill(gone, mask_token))  # type: ignore[arg-type]
-            found[chosen] = self.checkpoint.model(batch).logits.softmax(-1)
+            found[chosen] = self.checkpoint.model(batch).logits.softmax(-1, dtype=torch.float64)
         return found
 
     def noise(self, purpose: str, draws: int) -> Tensor:

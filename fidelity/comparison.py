@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from metrics.bootstrap import difference, holm, pooled
+from metrics.bootstrap import difference, holm, p_units, pooled
 from results import Estimate, Table, Unit, numbers
 
 
@@ -111,7 +111,13 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
             units.append(nothing.unit)
     short = {"mean.low": "low", "mean.high": "high", "mean.sd": "sd", "difference.p": "p"}
     frame = pd.DataFrame(rows).rename(columns=short)
-    return Table(frame, {"mean": units, "difference": units, "p": "p", "p_holm": "p"}, interval="mean")
+    of_p = p_units(frame["p"], least_p(results))
+    return Table(frame, {"mean": units, "difference": units, "p": of_p, "p_holm": of_p}, interval="mean")
+
+
+def least_p(results: Sequence[CheckpointResult]) -> float:
+    """Return the smallest p-value of the differences between the scores, by the number of their bootstrap draws."""
+    return 2 / (1 + max(len(score.draws) for result in results for score in result.scores.values()))
 
 
 def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()) -> Table:

@@ -147,7 +147,7 @@ class ConsistentAdversary(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         tvds, jsds = ([f"{what}_{name}" for name in self.strengths] for what in ("tvd", "jsd"))
-        return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
+        return {"area": Score((*tvds, *jsds), _area, "nats"), "max_jsd": Score(jsds, _highest, "nats")}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return a table with one row for each checkpoint and each model that it is compared with.
@@ -249,9 +249,9 @@ def _axes(pairs: Floats) -> tuple[list[float], list[float]]:
 def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[str, Tensor]:
     """Return columns of a batch: distances of another model's decisions and attention from the checkpoint's."""
     ours, theirs = (attention_of(one).double() for one in (classified.output, output))
-    probabilities = output.logits.softmax(-1)
+    probabilities = output.logits.softmax(-1, dtype=torch.float64)
     return {
-        f"tvd_{name}": tvd(probabilities.double(), classified.probabilities.double()),
+        f"tvd_{name}": tvd(probabilities, classified.probabilities),
         # Weights in single precision may sum to a little more than one.
         f"jsd_{name}": jsd(theirs, ours).mean(0).clamp(max=math.log(2)),
         f"predicted_{name}": probabilities.argmax(-1).double(),

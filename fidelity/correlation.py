@@ -185,8 +185,9 @@ def agreements(one: Floats, other: Floats) -> Agreement:
 def without_rounding(values: Floats, tolerance: Floats) -> Floats:
     """Remove differences due to rounding: make values equal that differ by no more than rounding.
 
-    The values of a text are sorted and divided into groups. A value is in the group of the next lower
-    value if it exceeds that value by at most its own tolerance.
+    The values of a text are divided into groups, from the lowest value upwards. A group has all values that exceed its
+    lowest value by at most the tolerance of that value, so no group is wider than rounding. Numbers in single precision
+    are compared in double precision.
 
     Args:
         values: Values of the words, `[..., words]`.
@@ -195,12 +196,14 @@ def without_rounding(values: Floats, tolerance: Floats) -> Floats:
     Returns:
         The lowest value of each word's group, `[..., words]`.
     """
-    order = values.argsort(axis=-1)
-    ascending = np.take_along_axis(values, order, axis=-1)
-    begins = np.diff(ascending, axis=-1, prepend=-np.inf) > np.take_along_axis(tolerance, order, axis=-1)
-    lowest = np.maximum.accumulate(np.where(begins, np.arange(values.shape[-1]), 0), axis=-1)
-    found = np.empty_like(values)
-    np.put_along_axis(found, order, np.take_along_axis(ascending, lowest, axis=-1), axis=-1)
+    found = values.copy()
+    for text in np.ndindex(values.shape[:-1]):
+        lowest, most = np.nan, np.nan
+        for word in values[text].argsort().tolist():
+            value = float(values[text][word])
+            if not value - lowest <= most:
+                lowest, most = value, float(tolerance[text][word])
+            found[text][word] = lowest
     return found
 
 

@@ -29,7 +29,7 @@ from fidelity.comparison import (
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.judge import Judged, judge_tables
 from fidelity.saliency import PLANTED, Explainer, Saliency, is_ranking, name_of
-from metrics.bootstrap import Statistic, mean, resample
+from metrics.bootstrap import Statistic, draws_for, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
 from processes.progress import Progress
@@ -460,14 +460,18 @@ class Fidelity(Experiment[ClassificationDataModule]):
         texts = columns.pop("index")
         frame = pd.DataFrame(columns, index=texts)
         classes, positive = len(self.data.labels), self.data.positive
+        # Variants are compared with the first one, and rankings with random ones; Holm's method corrects for both.
+        rankings = {name_of(ranking) for test in self.tests for ranking in test.rankings}
+        tests = max(len({one.variant for one in self.checkpoints}), len(rankings)) - 1
+        draws = draws_for(tests, len(frame), 1000)
         scores = {
-            "f1": resample(f1_score(positive, classes), frame[["gold", "predicted"]], "fraction"),
-            "accuracy": resample(mean, frame[["correct"]], "fraction"),
+            "f1": resample(f1_score(positive, classes), frame[["gold", "predicted"]], "fraction", draws=draws),
+            "accuracy": resample(mean, frame[["correct"]], "fraction", draws=draws),
         }
         for test in self.tests:
             for name, (used, statistic, unit) in test.scores(classes, positive).items():
                 own = frame[[f"{test.name}.{column}" for column in used]]
-                scores[f"{test.name}.{name}"] = resample(statistic, own, unit)
+                scores[f"{test.name}.{name}"] = resample(statistic, own, unit, draws=draws)
         return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, classes, positive, frame, scores)
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fidelity.comparison import CheckpointResult, by_score, by_variant
-from metrics.bootstrap import difference, holm, pooled
+from fidelity.comparison import CheckpointResult, by_score, by_variant, least_p
+from metrics.bootstrap import difference, holm, p_units, pooled
 from results import Estimate, Table, Unit
 
 BASELINE = "random"
@@ -106,7 +106,7 @@ def judge_tables(
     answer = [*several, "ranking", *last.values()][: PRINTED + 1] + list(SIDES)
     kept = {column: unit for column, unit in of_columns.items() if column in frame}
     tables = {"judge": Table(frame, kept, answer=[column for column in answer if column in frame])}
-    return tables | _random_table(found, apart, heads, bool(several))
+    return tables | _random_table(found, apart, heads, bool(several), least_p(results))
 
 
 def _score(measure: str, ranking: str) -> str:
@@ -139,7 +139,11 @@ def _counts(apart: Mapping[str, Difference | None], directions: Mapping[str, str
 
 
 def _random_table(
-    found: Mapping[Key, Estimate], apart: Mapping[Key, Difference], heads: Mapping[str, str], several: bool
+    found: Mapping[Key, Estimate],
+    apart: Mapping[Key, Difference],
+    heads: Mapping[str, str],
+    several: bool,
+    least: float,
 ) -> dict[str, Table]:
     rows = []
     for key, (one, p) in apart.items():
@@ -151,4 +155,5 @@ def _random_table(
         return {}
     units = [found[key].unit for key in apart]
     frame = pd.DataFrame(rows).rename(columns={"difference.p": "p"})
-    return {"judge_random": Table(frame, {"value": units, "difference": units, "p": "p", "p_holm": "p"})}
+    of_p = p_units(frame["p"], least)
+    return {"judge_random": Table(frame, {"value": units, "difference": units, "p": of_p, "p_holm": of_p})}

@@ -1,7 +1,7 @@
 """Evaluation of predicted syntactic heads against gold arcs, beside baselines without attention."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -329,7 +329,7 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
     order = [ALL, PLAIN, *relations]
     shown = table.frame[table.frame["relation"].isin(order)]
     place = shown["relation"].map(order.index)
-    return replace(table, frame=shown.loc[place.sort_values(kind="stable").index].reset_index(drop=True))
+    return table.rows(place.sort_values(kind="stable").index.tolist())
 
 
 def relation_bars(table: Table) -> Bars:
@@ -337,7 +337,7 @@ def relation_bars(table: Table) -> Bars:
 
     The bars are the accuracy of the probe, if there is one, and of the best fixed offset.
     """
-    shown = replace(table, frame=table.frame.head(SHOWN))
+    shown = table.rows(range(min(SHOWN, len(table.frame))))
     probe = {"probe": "probe"} if shown.frame["probe"].notna().any() else {}
     series = {**probe, "best fixed offset": "offset"}
     return Bars.from_table("Words with the right head, per relation", shown, "relation", series, "accuracy (%)")

@@ -42,7 +42,7 @@ from metrics.attachment import (
     ratio_scores,
     sentence_scores,
 )
-from metrics.bootstrap import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio, p_units
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -284,7 +284,8 @@ class ChosenHeads:
                 ),
             }
         )
-        units: dict[str, Unit] = {"p": "p", **dict.fromkeys(("dev", "test", "offset", "random_init"), "fraction")}
+        units: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(("dev", "test", "offset", "random_init"), "fraction")
+        units["p"] = p_units(frame["p"], 1 / (1 + permutations))
         answer = ["relation", "head", "direction", self.split, "offset", *(["random_init"] if control else []), "p"]
         return Table(frame, units, interval=self.split, answer=answer)
 
@@ -691,7 +692,8 @@ def best_bars(best: Table) -> Bars:
     Args:
         best: Table that `ChosenHeads.best_heads` returns.
     """
-    shown = _found(best.frame).head(SHOWN)
+    best = best.rows(_found(best.frame).index[:SHOWN].tolist())
+    shown = best.frame
     series = {"best head": str(best.interval), "best fixed offset": "offset"}
     if shown["random_init"].notna().any():
         series["best head, random weights"] = "random_init"

@@ -19,7 +19,7 @@ from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
 from heads.single_heads import head_map
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import difference, holm, pooled
+from metrics.bootstrap import difference, draws_for, holm, p_units, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from processes.progress import Progress
@@ -32,8 +32,6 @@ from training.experiment import check_names
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
-_DRAWS_A_TEST = 100  # so that a p-value that was multiplied by the number of tests can still be small
-_MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
 
 
 class TaskExperiment(Experiment[CorpusDataModule[Any]]):
@@ -323,7 +321,7 @@ class HeadAblation(TaskExperiment):
 
     def summary(self, outputs: TaskOutputs) -> Result:
         task, tests = self.task, self.task.layers * self.task.heads
-        draws = draws_for(tests, len(outputs))
+        draws = draws_for(tests, len(outputs), DRAWS)
         least = min(1.0, 2 / (1 + draws) * tests)
         if self.each_head and least >= LEVEL:
             rank_zero_warn(
@@ -370,21 +368,20 @@ class HeadAblation(TaskExperiment):
             rows.setdefault(one.table, []).append(row)
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")
-        of_p = ("p", "p_holm", "beyond_random_p", "beyond_random_p_holm")
-        units: dict[str, Unit] = {**dict.fromkeys(of_scores, self.task.unit), **dict.fromkeys(of_p, "p")}
-        units["other_heads"] = "count"
+        units: dict[str, Unit] = {**dict.fromkeys(of_scores, self.task.unit), "other_heads": "count"}
         tables = dict[str, Table]()
         for name, own in rows.items():
             frame = pd.DataFrame(own).rename(columns={"beyond_random.p": "beyond_random_p"})
+            known: dict[str, Unit | Sequence[Unit]] = {name: unit for name, unit in units.items() if name in frame}
             for p in (column for column in ("p", "beyond_random_p") if column in frame):
                 adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
                 frame[f"{p}_holm"] = adjusted.to_numpy()
+                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + draws)))
             if name == "sets":
                 asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
                 answer = ["kind", "set", "difference", *asked]
             else:
                 answer = ["kind", "layer", *(["head"] if name == "ablation" else []), "difference", "p_holm"]
-            known = {column: unit for column, unit in units.items() if column in frame}
             printed = answer if len(tables) == len(rows) - 1 else ()
             tables[name] = Table(frame, known, interval="score", answer=printed)
         return tables
@@ -427,7 +424,7 @@ class HeadAblation(TaskExperiment):
             )
         if "layers" in frames:
             title = f"All heads of a layer off ({kind}, {self.split})"
-            shown = replace(tables["layers"], frame=frames["layers"])
+            shown = tables["layers"].rows(frames["layers"].index.tolist())
             found[f"layers_{kind}"] = Bars.from_table(title, shown, "layer", {kind: "difference"}, label, "layer")
         return found
 
@@ -449,19 +446,6 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
     apart = difference(score, whole).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
-
-
-def draws_for(tests: int, texts: int) -> int:
-    """Return the number of bootstrap draws for p-values that Holm's method corrects for their number.
-
-    Each p-value takes 100 draws, so that it can still be small after the correction, but there are at
-    least `DRAWS`. With many texts the draws are fewer, so that they fit into memory, but at least 1000.
-
-    Args:
-        tests: Number of p-values.
-        texts: Number of texts that are resampled.
-    """
-    return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
 
 
 def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:

@@ -37,7 +37,7 @@ from interventions.task import (
     lacks_language_modelling,
     make_ablation,
 )
-from metrics.bootstrap import Statistic, difference, holm, pooled
+from metrics.bootstrap import Statistic, difference, holm, p_units, pooled
 from metrics.heads import most_attended
 from metrics.rows import ArcRows, ItemRows
 from probes.frozen import DependencyProbe
@@ -487,7 +487,8 @@ class CausalCheck(NestedExperiment):
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
         columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
         answer = ("measure", "relation", "heads", "beyond", "p_holm")
-        return Table(frame, {**columns, "p": "p", "p_holm": "p"}, answer=answer), scores
+        columns |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
+        return Table(frame, columns, answer=answer), scores
 
     def _chosen(self) -> list[RelationHeads]:
         """Rank heads on dev in the better of both directions; return the best of each relation, and random sets."""

@@ -20,9 +20,9 @@ from attention.capture import Head, Heads, Mixture, intervening, replacing
 from attention.encoder import refuse_existing, save_model
 from attention.modeling_pruned import LAYOUTS, RemovedHeads, is_prunable, prune
 from heads.single_heads import head_map
-from interventions.ablation import TaskExperiment, compared, draws_for
+from interventions.ablation import DRAWS, TaskExperiment, compared
 from interventions.task import Classification, TaskOutputs
-from metrics.bootstrap import holm
+from metrics.bootstrap import draws_for, holm, p_units
 from metrics.moments import Moments
 from models.transformer import SequenceClassifier
 from processes.progress import Progress
@@ -247,7 +247,7 @@ class Pruning(TaskExperiment):
         removed = self.trainer.strategy.broadcast(removed)  # every process has the same result
         if self.folder is not None and self.trainer.is_global_zero:
             self._save(self.folder)
-        task, draws = self.task, draws_for(len(self._orders) * len(SHARES), len(outputs))
+        task, draws = self.task, draws_for(len(self._orders) * len(SHARES), len(outputs), DRAWS)
         found = {heads: outputs.score("zero", heads, draws) for heads in self._sets}
         outputs.warn_of_one_label("zero")
         whole = found[frozenset()]
@@ -280,7 +280,7 @@ class Pruning(TaskExperiment):
             "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
             "seconds": timed,
         }
-        tables, figures = self._tables(frame), self._figures(frame, whole)
+        tables, figures = self._tables(frame, p_units(frame["p"], 2 / (1 + draws))), self._figures(frame, whole)
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
 
     def _remove(self) -> dict[Heads, dict[str, float]]:
@@ -328,9 +328,10 @@ class Pruning(TaskExperiment):
             f"AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, trust_remote_code=True)."
         )
 
-    def _tables(self, frame: pd.DataFrame) -> dict[str, Table]:
+    def _tables(self, frame: pd.DataFrame, of_p: Sequence[Unit]) -> dict[str, Table]:
         unit = self.task.unit
-        units: dict[str, Unit] = {"pruned": "fraction", "score": unit, "difference": unit, "p": "p", "p_holm": "p"}
+        units: dict[str, Unit | Sequence[Unit]] = {"pruned": "fraction", "score": unit, "difference": unit}
+        units |= {"p": of_p, "p_holm": of_p}
         order = np.empty((self.task.layers, self.task.heads), np.int64)
         order[tuple(np.transpose(self._order))] = range(1, order.size + 1)
         columns: dict[str, Estimate[Floats] | NDArray[Any]] = {

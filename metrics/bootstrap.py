@@ -24,6 +24,8 @@ _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
+_MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
+SWAPS = 10_000  # random swaps of a permutation test, unless another number is given
 TIE = 1e-12  # ratios that differ by less count as equal: the order of summation changes the last digit
 
 
@@ -300,7 +302,7 @@ def paired_permutation(
     b_numerator: ArrayLike,
     b_denominator: ArrayLike,
     *,
-    draws: int = 10_000,
+    draws: int = SWAPS,
     seed: int = 0,
 ) -> float:
     """Return the p-value of the difference between two ratios of counts on the same units, by random swaps.
@@ -353,6 +355,33 @@ def holm(p_values: Sequence[float]) -> Floats:
     factors = np.arange(order.size, 0, -1)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
     return adjusted
+
+
+def draws_for(tests: int, units: int, least: int) -> int:
+    """Return the number of bootstrap draws for p-values that Holm's method corrects for their number.
+
+    Each p-value takes 100 draws, so that it can still be small after the correction. With many units the draws are
+    fewer, so that they fit into memory, but at least 1000.
+
+    Args:
+        tests: Number of p-values.
+        units: Number of units that are resampled.
+        least: Number of draws if there are few tests.
+    """
+    return min(max(least, 100 * tests), max(_MOST_CELLS // max(units, 1), 1000))
+
+
+def p_units(p_values: ArrayLike, least: float) -> list[Unit]:
+    """Return the unit of each p-value: `least_p` for the smallest possible one, which is printed with ≤.
+
+    It is the unit after Holm's correction, too, which multiplies the smallest possible p-value like the others.
+
+    Args:
+        p_values: P-values before correction.
+        least: The smallest possible p-value: 1 / (1 + draws) of a permutation test, twice that of the bootstrap.
+    """
+    # Draws without a defined statistic are left out, so the smallest value may be somewhat larger.
+    return ["least_p" if p < 1.5 * least else "p" for p in np.asarray(p_values, np.float64).tolist()]
 
 
 def _paired_counts(*columns: ArrayLike) -> Floats:

@@ -70,7 +70,7 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
         jsd: Change of attention at each point, `[..., points]`, in nats.
 
     Returns:
-        Areas `[...]`, nan if a point is nan.
+        Areas `[...]` in nats, nan if a point is nan.
     """
     x, y = np.asarray(tvd, np.float64), np.asarray(jsd, np.float64)
     order = np.lexsort((y, x), axis=-1)  # of points with equal TVD the lowest JSD first, in any input order

@@ -23,7 +23,7 @@ from metrics.bootstrap import paired_bootstrap
 from processes.jobs import results_of
 from reports.reader import Record, RecordError, first_of, over_seeds, read_record
 from reports.tables import DASH, number, score_cell
-from results import Estimate, UserError, command
+from results import Estimate, Unit, UserError, command
 from results.digests import digest
 from results.errors import counted, near
 from results.files import write_atomically
@@ -40,7 +40,9 @@ _BESIDE = ("judged", "not seen", "reason")  # columns for the counts and for the
 SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
 _NUMBER = r"-?\d*\.?\d+"
 _MINUS = " − "
-_RULE = re.compile(rf"± {_NUMBER}|[<>] .+")
+_FIXED = re.compile(rf"±|[<>] {_NUMBER}|{_NUMBER} to {_NUMBER}")
+_RULE = re.compile(rf"{_FIXED.pattern}|[<>] .+")
+CLOSE, MOST = 0.1, 5.0  # farthest from a published number: this share of it, and in points of the page at most this
 _PLACE = re.compile(r"[^@]+@[^\[\]@]+(\[[^\[\]]+\])?")
 _SIDES = {">": "above", "<": "below"}
 
@@ -61,8 +63,8 @@ class Finding:
         ours: Place of our number.
         minus: Place of a number that is subtracted from ours; both need counts for each item.
         seen: When the finding is seen: `> X` or `< X`, our interval lies above or below X, which is a
-            number (fractions are in 0–1) or a place with its interval; `± X`, ours differs from
-            `published` by at most X, as printed.
+            number (fractions are in 0–1) or a place with its interval; `X to Y`, our interval lies between
+            two numbers; `±`, our number lies within a tenth of `published`, and within five as printed.
         why: Most likely reason if the finding is not seen with the default encoder.
         cannot: Reason why the finding cannot be seen here; then there is no `ours`.
     """
@@ -80,9 +82,18 @@ class Finding:
 
     def places(self) -> list[str]:
         """Return the places of our number, of a number that is subtracted, and of a bound that is no number."""
-        bound = "" if re.fullmatch(_NUMBER, self.seen[2:]) else self.seen[2:]
+        bound = "" if _FIXED.fullmatch(self.seen) else self.seen[2:]
         texts = (text for text in (self.ours, self.minus, bound) if text)
         return [text if "@" in text else f"{row_of(self.ours)}@{text}" for text in texts]
+
+    def bound(self, unit: Unit) -> Estimate:
+        """Return the fixed number that ours, of this unit, is compared with, or the interval in which it must lie."""
+        if self.seen == "±":
+            middle, scale = float(self.published), 100 if unit == "fraction" else 1
+            reach = min(CLOSE * abs(middle), MOST)
+            return Estimate(middle / scale, (middle - reach) / scale, (middle + reach) / scale, unit=unit)
+        first, *ends = map(float, re.findall(_NUMBER, self.seen))
+        return Estimate(first, *((first, *ends) if ends else ()), unit="p" if unit == "least_p" else unit)
 
 
 @dataclass(frozen=True)
@@ -118,11 +129,11 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
     for position, entry in enumerate(content.findings, 1):
         where = f"{path}: finding {position} ({entry.get('paper')}: {entry.get('item')})"
         one = typed(Finding, entry, where)
-        judged = _RULE.fullmatch(one.seen) and not (one.seen[0] == "±" and isinstance(one.published, str))
+        judged = _RULE.fullmatch(one.seen) and not (one.seen == "±" and isinstance(one.published, str))
         if bool(one.cannot) == bool(one.ours) or (one.ours and not judged):
             raise UserError(
-                f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', or '± X' for a number "
-                "as `published`"
+                f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', 'X to Y', or '±' for a "
+                "number as `published`"
             )
         for row, place in ((row_of(place), place) for place in one.places()):
             if not _PLACE.fullmatch(place):
@@ -273,17 +284,17 @@ def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate
     """
     places, own = finding.places(), 2 if finding.minus else 1
     ours = numbers.at(*places[:own])
-    fixed = None if places[own:] else Estimate(float(finding.seen[2:]), unit=ours.unit if ours else "ratio")
-    limit = fixed or numbers.at(*places[own:])
+    limit = numbers.at(*places[own:]) if places[own:] else finding.bound(ours.unit if ours else "ratio")
     if ours is None or limit is None:
         return ours, limit, MISSING
     if math.isnan(ours.value) or math.isnan(limit.value):
         return ours, limit, CANNOT
     (low, high), (least, most) = map(_interval, (ours, limit))
-    if finding.seen[0] == "±":
-        seen = abs(ours.value * (100 if ours.unit == "fraction" else 1) - float(finding.published)) <= limit.value
-    else:
+    if finding.seen[0] in _SIDES:
         seen = low > most if finding.seen[0] == ">" else high < least
+    else:
+        low, high = (ours.value, ours.value) if finding.seen == "±" else (low, high)
+        seen = least <= low and high <= most
     return ours, limit, SEEN if seen else NOT_SEEN
 
 
@@ -393,8 +404,10 @@ def _line(one: Finding, numbers: Numbers, asked: str, notes: list[str]) -> list[
     ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
     cells = [number(end, ours.unit, missing=DASH) for end in ends]
     bound = ""
-    if limit and verdict in (SEEN, NOT_SEEN) and one.seen[0] in _SIDES:
-        bound = f"; seen if {_SIDES[one.seen[0]]} {score_cell(limit)}"
+    if limit and verdict in (SEEN, NOT_SEEN):
+        side = _SIDES.get(one.seen[0])
+        reach = " to ".join(number(end, limit.unit, missing=DASH) for end in _interval(limit))
+        bound = f"; seen if {f'{side} {score_cell(limit)}' if side else reach}"
     published = one.published if isinstance(one.published, str) else f"{one.published:g}"
     names = [f"[{one.paper}]({one.paper}.md)", one.item + bound, f"{published} ({one.of}; {one.source})"]
     shown = f"{verdict} ({why})" if verdict == CANNOT else verdict

@@ -49,6 +49,7 @@ def number(value: float, unit: Unit, *, missing: str) -> str:
     """Format a number by its unit.
 
     Fractions are multiplied by 100 and have one decimal. Other units have four significant digits.
+    A `least_p` begins with ≤.
 
     Args:
         value: The number.
@@ -57,7 +58,7 @@ def number(value: float, unit: Unit, *, missing: str) -> str:
     """
     if math.isnan(value):
         return missing
-    return f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}"
+    return f"{100 * value:.1f}" if unit == "fraction" else f"{'≤ ' if unit == 'least_p' else ''}{value:.4g}"
 
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
@@ -387,7 +388,7 @@ def escape(text: str) -> str:
 
 def _signed(text: str) -> str:
     """Format negative numbers and powers of ten as formulas."""
-    return re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
+    return re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text).replace("≤", r"$\leq$")
 
 
 def _formula(digits: str) -> str:

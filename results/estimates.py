@@ -21,8 +21,9 @@ else:
 
     Number = TypeVar("Number", float, Floats)
 
-Unit = Literal["fraction", "nats", "bits", "count", "ratio", "p"]
-"""Unit of a number. Fractions, including correlations, are printed ×100; `ratio` is any other plain number."""
+Unit = Literal["fraction", "nats", "bits", "count", "ratio", "p", "least_p"]
+"""Unit of a number. Fractions, including correlations, are printed ×100; `ratio` is any other plain number. A p-value
+that no draw could have made smaller is a `least_p`, and printed with ≤."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 ENDS = ("low", "high", "sd", "p")
@@ -132,6 +133,13 @@ class Table:
             of_rows = [unit] if isinstance(unit, str) else list(unit)
             if not set(of_rows) <= set(UNITS) or not (isinstance(unit, str) or len(of_rows) == len(self.frame)):
                 raise ValueError(f"{name!r} has units {of_rows}: give one of {', '.join(UNITS)}, or one for each row")
+
+    def rows(self, places: Sequence[int]) -> "Table":
+        """Return the table of the rows at some places from 0, in the order of these places."""
+        found = {
+            name: unit if isinstance(unit, str) else [unit[row] for row in places] for name, unit in self.units.items()
+        }
+        return replace(self, frame=self.frame.iloc[list(places)].reset_index(drop=True), units=found)
 
     def _owned(self) -> dict[str, dict[str, str]]:
         """Return the columns of interval ends and standard deviation for each column that has them."""

@@ -17,7 +17,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstrap, paired_permutation
+from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
 from reports.reader import Record, RecordError, find_record, first_of, rows_of
 from reports.tables import LEGEND, data_table
 from reports.writer import plain
@@ -209,12 +209,13 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
             line["bootstrap.p"] = found.p
         lines.append(line)
     frame = pd.DataFrame(lines)
-    units: dict[str, Unit] = {score: unit}
+    units: dict[str, Unit | Sequence[Unit]] = {score: unit}
     if len(groups) > 1:
-        units |= {"difference": unit, "permutation.p": "p", "bootstrap.p": "p"}
+        units |= {"difference": unit, "permutation.p": p_units(frame["permutation.p"], 1 / (1 + DRAWS))}
+        units["bootstrap.p"] = p_units(frame["bootstrap.p"], 2 / (1 + DRAWS))
     if len(groups) > 2:
         frame["holm.p"] = holm(frame["permutation.p"].tolist())
-        units["holm.p"] = "p"
+        units["holm.p"] = units["permutation.p"]
     return Table(frame, units, interval=score, answer=("run", *units))
 
 

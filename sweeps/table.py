@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metrics.bootstrap import holm, mean_and_sd, paired_bootstrap, paired_permutation
+from metrics.bootstrap import SWAPS, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
 from reports.reader import NAN, Record, RecordError, averaged, first_of, over_seeds
 from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
@@ -114,7 +114,8 @@ def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], fault
     columns = [*sweep.labels, "score", "difference", "low", "high", "p", "p_holm", "items", "left_out"]
     frame = pd.DataFrame(lines, columns=columns)
     frame["p_holm"] = holm(frame["p"].tolist())
-    return Table(frame, {"difference": of_lines, "p": "p", "p_holm": "p"}, "difference", columns[:-2])
+    of_p = p_units(frame["p"], 1 / (1 + SWAPS))
+    return Table(frame, {"difference": of_lines, "p": of_p, "p_holm": of_p}, "difference", columns[:-2])
 
 
 def _mean_counts(row: Row, column: str, seeds: Collection[int], records: Records) -> pd.DataFrame:

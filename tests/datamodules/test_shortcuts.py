@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from attention import EncoderSpec
+from corpora.labelled import Columns
 from corpora.sentence import CorpusError
 from corpora.shortcuts import Planting
 from datamodules import ClassificationDataModule
 from datamodules.batches import Split
 from tests.models.corpora import write_texts
+from tests.tiny import save_gpt2
 
 
 def planted(folder: Path, kind: Any = "token", corpus: str = "", **options: Any) -> ClassificationDataModule:  # noqa: ANN401
@@ -72,14 +74,56 @@ def test_what_is_planted_identifies_the_data(tmp_path: Path) -> None:
     assert "shortcut" not in files[-1]
 
 
-def test_words_that_are_cut_are_counted(tmp_path: Path) -> None:
-    data = planted(tmp_path, "pair", max_length=4)
+def test_words_are_planted_where_nothing_is_cut_as_before(tmp_path: Path) -> None:
+    data, plain = planted(tmp_path, "context"), ClassificationDataModule(str(tmp_path / "{split}.tsv"), positive="good")
     data.setup("test")
-    left = sum(len(marked(data, "test", item)) for item in range(29))
+    path = tmp_path / "test.tsv"
+    for item, text in enumerate(Planting("context").plant(path, plain.read(path), "test", data.labels).texts):
+        assert data.splits["test"].forms(item) == text.text.lower().split()
+
+
+@pytest.mark.parametrize("kind", ["token", "pair", "context"])
+@pytest.mark.parametrize("way", ["words", "apart", "sentences", "pieces", "byte pieces", "pairs"])
+def test_no_text_keeps_a_label_that_no_word_explains(kind: str, way: str, tmp_path: Path, bert: Path) -> None:
+    """Words are planted in what `max_length` leaves of a text, anywhere in it."""
+    text = "It wasn't (at all) the dullest-looking film / of the well-known director's unforgettable year. " * 3
+    paired = "\tand a second text of nine words or so" if way == "pairs" else ""
+    for split, count in (("train", 200), ("dev", 10), ("test", 200)):
+        rows = [f"{('good', 'bad')[row % 2]}\t{text[row:]}{paired}\n" for row in range(count)]
+        head = "label\ttext" + ("\tsecond" if paired else "") + "\n"
+        (tmp_path / f"{split}.tsv").write_text(head + "".join(rows), "utf-8")
+    options: dict[str, Any] = {"corpus": str(tmp_path / "{split}.tsv"), "max_length": 12, "share": 0.9}
+    if paired:
+        options["columns"] = Columns(text="text", label="label", pair="second")
+    if "pieces" in way:
+        options["tokenizer"] = EncoderSpec(str(bert) if way == "pieces" else str(save_gpt2(tmp_path / "gpt2")))
+        options["max_length"] = 40
+    options |= {"apart": {"punctuation": "apart"}, "sentences": {"sentence_separator": "/"}}.get(way, {})
+    data = planted(tmp_path, kind, **options)
+    data.setup("test")
     audit: Any = data.provenance.audit["test"]
-    assert 0 < left < 58
-    assert audit["rationale_words_cut"] == 58 - left
-    assert audit["planted"] == 29
+    assert audit["truncated_texts"] > 100
+    assert audit["rationale_words_cut"] == 0
+    size, places = 1 if kind == "token" else 2, set[int]()
+    for item in range(200):
+        words = marked(data, "test", item)
+        assert len(words) == size
+        (decisive,) = [word for word in words if word != "contexta"][:1]
+        assert data.splits["test"].labels[item] == ("zeroa", "onea").index(decisive)
+        flags = data.splits["test"][[item]].rationale[0].tolist()
+        places |= {place for place, flag in zip(data.splits["test"].places(item), flags, strict=True) if flag}
+    assert places >= set(range(4))
+    if way == "words":
+        assert places == set(range(12))  # the last word that is read, too
+
+
+def test_a_limit_without_room_for_the_planted_words_is_refused(tmp_path: Path) -> None:
+    planted(tmp_path, "pair", max_length=2).setup("test")
+    with pytest.raises(
+        CorpusError,
+        match=r"train\.tsv:\d+: --data\.init_args\.max_length leaves no room for the planted words\. Raise",
+    ):
+        planted(tmp_path, "pair", max_length=1).setup("test")
 
 
 @pytest.mark.parametrize(

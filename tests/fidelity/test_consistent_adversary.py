@@ -119,6 +119,7 @@ def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: Res
         for name, expected in (("area", float(area(tvds, jsds))), ("max_jsd", max(jsds))):
             found = result.scores[f"consistent_adversary.{name}"].named(name)
             assert found[name] == pytest.approx(expected)
+            assert result.scores[f"consistent_adversary.{name}"].unit == "nats"  # TVD, the other axis, has no unit
             assert found[f"{name}.low"] < found[name] < found[f"{name}.high"] <= LN2
     # Uniform attention cannot be changed: it has no adversary.
     assert math.isnan(results[2].scores["consistent_adversary.area"].value)

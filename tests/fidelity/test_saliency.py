@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -360,6 +361,43 @@ def test_values_no_further_apart_than_the_tolerance_become_one() -> None:
     weights = np.random.default_rng(0).lognormal(0, 3, (1, 500))
     weights /= weights.sum()
     assert len(np.unique(without_rounding(weights, 1e-6 * weights))) == 500
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_group_is_what_lies_within_the_tolerance_of_its_lowest_value(kind: type[np.floating[Any]]) -> None:
+    """Sixty words that are each .4 tolerances from the next are twenty groups of three, not one."""
+    random, steps = np.random.default_rng(0), np.cumsum(np.full(60, 0.4e-6))
+    scattered = np.sort(random.uniform(0, 2e-5, (4, 60)))
+    values = random.permuted(np.concatenate([steps[None], scattered]), axis=1).astype(kind)
+    tolerance = np.full(values.shape, 1e-6, kind)
+    found = without_rounding(values, tolerance)
+    for row, merged in zip(values.astype(float), found, strict=True):
+        left, expected = dict(enumerate(row)), np.empty(60)
+        while left:
+            lowest = min(left.values())
+            group = [word for word, value in left.items() if value - lowest <= 1e-6]
+            expected[group] = lowest
+            for word in group:
+                del left[word]
+        np.testing.assert_array_equal(merged, expected)
+    assert len(np.unique(found[0])) == 20
+    np.testing.assert_array_equal(found, without_rounding(values.astype(float), tolerance.astype(float)))
+
+
+def test_leave_one_out_of_a_sure_classifier_has_no_rounding_of_probabilities_near_one() -> None:
+    torch.manual_seed(2)
+    model = AttentionClassifier(AverageEncoder(32), AdditiveAttention(), EmbeddingSpec(size=32))
+    model.build(TextSizes(3, VOCABULARY))
+    for parameter in model.eval().requires_grad_(False).parameters():
+        parameter.normal_(0, 1)
+    batch, distances = batch_of([torch.randint(7, 16, (30,)).tolist() for _ in range(40)]), []
+    for own in (model, deepcopy(model).double()):
+        checkpoint = replace(tiny.checkpoint("flat"), model=own)
+        classified = classify(checkpoint, batch, None, seed=0, vocabulary=VOCABULARY)[1]
+        assert classified is not None
+        distances.append(saliency_of(classified).leave_one_out_tvd)
+    assert distances[1].max(1).values.median() < 1e-3
+    close(distances[0], distances[1], 1e-8)  # single precision has steps of 6e-8 below 1
 
 
 def result(variant: str, seed: int, taus: list[float], p: list[float], words: list[float]) -> CheckpointResult:

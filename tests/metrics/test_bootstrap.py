@@ -9,9 +9,11 @@ from metrics.bootstrap import (
     Statistic,
     bootstrap_ratio,
     difference,
+    draws_for,
     holm,
     mean,
     median,
+    p_units,
     paired_bootstrap,
     paired_permutation,
     pooled,
@@ -291,3 +293,15 @@ def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
     np.testing.assert_allclose(ends(found), np.quantile(expected, [0.025, 0.975]))
     alone = resample(median, seeds[0], "ratio", draws=300)
     np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone), np.nan))
+
+
+@pytest.mark.parametrize("tests", [1, 10, 26, 50, 300])
+def test_the_smallest_p_of_any_family_can_reach_the_level(tests: int) -> None:
+    draws = draws_for(tests, 100, 1000)
+    ones = np.ones(100)
+    found = paired_bootstrap(ones, ones, 0 * ones, ones, draws=draws)
+    assert found.p == 2 / (1 + draws)
+    assert holm([found.p] * tests).max() < 0.05
+    assert p_units([found.p, 4 / (1 + draws), np.nan], 2 / (1 + draws)) == ["least_p", "p", "p"]
+    assert draws == (1000 if tests <= 10 else 100 * tests)
+    assert draws_for(tests, 1 << 28, 1000) == 1000  # what memory holds

@@ -309,3 +309,17 @@ def test_a_wide_table_has_stacked_headings_and_intervals_below_their_numbers() -
     assert shown[-3].startswith(r"a & \shortstack[r]{$-50.0$\\{\scriptsize [$-75.0$, 25.0]}} & ")
     few = latex(frame.iloc[:, :10], **{name: units[name] for name in names[:3]})
     assert few[-3] == "a" + r" & $-50.0$ [$-75.0$, 25.0]" * 3 + r" \\"
+
+
+def test_a_p_that_could_not_be_smaller_is_an_upper_bound() -> None:
+    units: dict[str, Sequence[Unit]] = {name: ["least_p", "least_p", "p", "p"] for name in ("p", "p_holm")}
+    frame = pd.DataFrame({"p": [2 / 1001, 2 / 100001, 0.01, NAN], "p_holm": [6 / 1001, 6 / 100001, 0.02, NAN]})
+    known = Table(frame, units, answer=("p", "p_holm"))
+    shown = cells(data_table("t", known, "t.csv"))[1:]
+    assert shown == [["≤ 0.001998", "≤ 0.005994"], ["≤ 2e-05", "≤ 6e-05"], ["0.01", "0.02"], ["–", "–"]]
+    printed = (latex_table(known, "probe", "t") or "").splitlines()
+    assert r"$\leq$ 0.001998 & $\leq$ 0.005994 \\" in printed
+    assert r"$\leq$ $2 \times 10^{-5}$ & $\leq$ $6 \times 10^{-5}$ \\" in printed
+    last = known.rows([3, 0])
+    assert last.unit_rows()["p"] == ["p", "least_p"]
+    assert last.frame["p"].tolist()[1] == 2 / 1001

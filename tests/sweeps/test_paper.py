@@ -1,6 +1,7 @@
 """The table of published findings, from sweeps of a stand-in for train.py."""
 
 import json
+import math
 import os
 import shutil
 from dataclasses import replace
@@ -10,8 +11,23 @@ import pandas as pd
 import pytest
 import yaml
 
-from reports.paper import COLUMNS, PUBLISHED, VERDICTS, Finding, Numbers, judge, main, read_published, write_page
+from reports.paper import (
+    COLUMNS,
+    NOT_SEEN,
+    PUBLISHED,
+    SEEN,
+    VERDICTS,
+    Finding,
+    Numbers,
+    judge,
+    main,
+    read_numbers,
+    read_published,
+    row_of,
+    write_page,
+)
 from reports.reader import over_seeds, read_record
+from reports.tables import number
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
@@ -30,8 +46,8 @@ rows:
 HEAD = {"source": "Table 1", "of": "BERT, WSJ"}
 FINDINGS: list[dict[str, object]] = [
     {"paper": "a", "item": "better", **HEAD, "published": 61, "ours": "probe@uas", "seen": "> offset.uas"},
-    {"paper": "a", "item": "close", **HEAD, "published": 61, "ours": "probe@uas", "seen": "± 7"},
-    {"paper": "a", "item": "far", **HEAD, "published": 61, "ours": "words@uas", "seen": "± 7", "why": "no words"},
+    {"paper": "a", "item": "close", **HEAD, "published": 58, "ours": "probe@uas", "seen": "±"},
+    {"paper": "a", "item": "far", **HEAD, "published": 61, "ours": "words@uas", "seen": "±", "why": "no words"},
     {"paper": "b", "item": "lost", **HEAD, "published": "much", "cannot": "the corpus is lost"},
 ]
 
@@ -69,6 +85,75 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert found["command"][0].endswith("plan.yaml --row probe`")
     assert found["item"][0] == "better; seen if above 25.0"
     assert "| a, far | no words |" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("published", "seen", "ours", "verdict", "shown"),
+    [
+        (30, "±", 0.23, NOT_SEEN, "27.0 to 33.0"),
+        (83, "±", 0.789, SEEN, "78.0 to 88.0"),
+        (83, "±", 0.77, NOT_SEEN, "78.0 to 88.0"),
+        (2.3, "±", 0.021, SEEN, "2.1 to 2.5"),
+        (-2.3, "±", -0.021, SEEN, "-2.5 to -2.1"),
+        ("32 to 61", "0.32 to 0.61", 0.5, SEEN, "32.0 to 61.0"),
+        ("32 to 61", "0.32 to 0.61", 0.33, NOT_SEEN, "32.0 to 61.0"),  # its interval begins at 31.5
+    ],
+)
+def test_a_plain_score_is_seen_near_the_published_number_or_inside_the_published_range(
+    published: str | float, seen: str, ours: float, verdict: str, shown: str
+) -> None:
+    finding = Finding("a", "x", "Table 1", published, "BERT", "probe@uas", seen=seen)
+    kept = {"probe@uas": [ours, ours - 0.015, ours + 0.015, "fraction", "k"]}
+    found, limit, judged = judge(finding, Numbers({}, {"probe": "k"}, kept))
+    assert found is not None
+    assert judged == verdict
+    assert limit is not None
+    assert limit.low is not None
+    assert f"{100 * limit.low:.1f} to {100 * (limit.high or 0):.1f}" == shown
+
+
+def test_the_page_of_the_findings_has_the_kept_numbers() -> None:
+    """Verdicts and numbers of docs/papers/index.md follow from index.json and published.yaml."""
+    (kept,) = read_numbers(PUBLISHED.with_name("index.json")).values()
+    keys: dict[str, str] = {}
+    for name, (*_, key) in kept.items():
+        keys |= dict(zip(map(row_of, name.split(" − ")), key.split(), strict=True))
+    numbers, page = Numbers({}, keys, kept), table(PUBLISHED.with_name("index.md"))
+    findings = read_published(PUBLISHED)[2]
+    assert len(findings) == len(page)
+    for finding, row in zip(findings, page.to_dict("records"), strict=True):
+        ours, _, verdict = judge(finding, numbers) if finding.ours else (None, None, row["verdict"])
+        assert row["item"].startswith(finding.item)
+        assert row["verdict"].startswith(verdict)
+        if ours is not None:
+            cells = [
+                number(math.nan if one is None else one, ours.unit, missing="–")
+                for one in (ours.value, ours.low, ours.high)
+            ]
+            assert [row["ours"], row["low"], row["high"]] == cells
+    assert set(kept) == set(numbers.now)
+
+
+@pytest.mark.parametrize(
+    ("page", "begins", "place"),
+    [
+        ("jain2019", "| SST-2 | BiLSTM |", "SST-2 saliency@correlation.input_x_gradient.kendall"),
+        ("jain2019", "| IMDB | BiLSTM |", "IMDB saliency@correlation.input_x_gradient.kendall"),
+        ("serrano2019", "| flat, recurrent |", "IMDB flat erasure@erasure.attention.median_fraction"),
+        ("serrano2019", "| flat, no encoder |", "IMDB flat noenc erasure@erasure.random.median_fraction"),
+        ("tutek2020", "| SST-2 | BiLSTM | additive | base |", "SST-2 base@f1"),
+        ("tutek2020", "| SST-2 | BiLSTM | additive | tying |", "SST-2 tying@f1"),
+        ("tutek2020", "| IMDB | base |", "IMDB base@f1"),
+        ("tutek2020", "| IMDB | tying |", "IMDB tying@f1"),
+    ],
+)
+def test_tables_of_the_pages_have_the_kept_numbers(page: str, begins: str, place: str) -> None:
+    value, low, high, unit, _ = read_numbers(PUBLISHED.with_name("index.json"))[""][place]
+    lines = PUBLISHED.with_name(f"{page}.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith(begins)]
+    points = unit == "fraction" and "kendall" not in place
+    shown = [f"{100 * one:.1f}" if points else f"{one:.3f}".replace("0.", ".") for one in (value, low, high)]
+    assert any(f"| {shown[0]} [{shown[1]}, {shown[2]}]" in row for row in rows), (shown, rows)
 
 
 def test_the_findings_of_each_paper_are_counted(tmp_path: Path) -> None:
@@ -117,7 +202,10 @@ def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> No
     page = tmp_path / "out" / "index.md"
     own, other = table(page), table(page, 1)
     assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen"]
-    assert other["item"].tolist() == ["better; seen if above 25.0", "close"]  # words needs no encoder
+    assert other["item"].tolist() == [
+        "better; seen if above 25.0",
+        "close; seen if 53.0 to 63.0",
+    ]  # words needs no encoder
     assert other["command"][0].endswith("plan.yaml --row probe -- --data.init_args.encoder.name=bert`")
     assert "## bert\n" in page.read_text(encoding="utf-8")
     calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
@@ -246,7 +334,7 @@ def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"sauce": 1}, "unknown key `sauce`"),
         ({"seen": "above 7"}, "give either `cannot`, or `ours` and `seen`"),
         ({"cannot": "x"}, "give either `cannot`, or `ours` and `seen`"),
-        ({"published": "61 UAS"}, "'± X' for a number as `published`"),
+        ({"published": "61 UAS"}, "'±' for a number as `published`"),
         ({"seen": "± probe@uas"}, "give either `cannot`, or `ours` and `seen`"),
         ({"ours": "probe@heads:test[layer=1"}, r"'probe@heads:test\[layer=1' is no place of a number: write ROW@SCORE"),
     ],
