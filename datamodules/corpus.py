@@ -213,7 +213,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         cache: Folder of attention stores and of other files that are computed once; else
             `$PROBING_CACHE`, else `./stores`.
         vectors: Word vectors; None for none.
-        workers: Number of processes that read batches ahead; 0 reads in the training process.
+        workers: Number of processes that read batches ahead, at most four a core; 0 reads in the training
+            process.
         seed: Seed of the order of the training batches; None for the seed of the run.
         rank_timeout: Seconds without a sign of life after which another device is given up.
         batch_per: With `run`, the devices divide each training batch, so that a step is the same on any
@@ -254,7 +255,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     ) -> None:
         super().__init__()
         check_values(self, batch_per=batch_per)
-        check_numbers(self, least=0, workers=workers, seed=seed)
+        check_numbers(self, least=0, seed=seed)
+        check_numbers(self, least=0, most=4 * (os.cpu_count() or 1), workers=workers)
         check_numbers(self, above=0, rank_timeout=rank_timeout)
         self.corpus, self.root = corpus, data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()

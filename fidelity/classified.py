@@ -1,8 +1,8 @@
 """A batch of texts with a classifier's decisions, which can be repeated with other attention or with fewer words."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 from zlib import crc32
 
@@ -16,6 +16,7 @@ from datamodules.tokenization import Vocabulary
 from fidelity.checkpoints import Checkpoint
 from models import TransformerClassifier
 from models.text_model import SENTENCE, Level, Output
+from processes.progress import Progress
 from results.errors import UserError
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
@@ -45,6 +46,7 @@ class ClassifiedBatch:
         names: Names of the tested levels.
         seed: Seed of all random numbers.
         vocabulary: Vocabulary of the texts.
+        progress: Counts the changed copies of the texts that were classified: a long text may take minutes.
     """
 
     checkpoint: Checkpoint
@@ -53,6 +55,7 @@ class ClassifiedBatch:
     names: tuple[str, ...]
     seed: int
     vocabulary: Vocabulary
+    progress: Progress = field(default_factory=partial(Progress, "One batch of texts, changed copies", float("inf")))
 
     @cached_property
     def weights(self) -> Tensor:
@@ -168,6 +171,7 @@ class ClassifiedBatch:
         Returns:
             Logits `[..., batch, classes]`.
         """
+        self.progress.advance(weights[..., 0, :, 0].numel())
         imposed = {name: weights[..., head, :, :] for head, name in enumerate(self.names)}
         return self.checkpoint.model.decide(self.output, imposed)
 
@@ -217,6 +221,7 @@ class ClassifiedBatch:
                 gone = batch.mask & ~stays[chosen, : batch.tokens.size(1)]
                 batch = replace(batch, tokens=batch.tokens.masked_fill(gone, mask_token))  # type: ignore[arg-type]
             found[chosen] = self.checkpoint.model(batch).logits.softmax(-1, dtype=torch.float64)
+            self.progress.advance(len(chosen))
         return found
 
     def noise(self, purpose: str, draws: int) -> Tensor:
@@ -355,12 +360,12 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
         rows: The texts to return: indices, int64 `[rows]`, or a mask, bool `[batch]`.
     """
     chosen: dict[str, Any] = {}
-    for field in fields(texts):
-        value = getattr(texts, field.name)
+    for one in fields(texts):
+        value = getattr(texts, one.name)
         if isinstance(value, Tensor):
-            chosen[field.name] = value[rows]
-        elif field.name == "levels":
-            chosen[field.name] = {name: select_texts(level, rows) for name, level in value.items()}
+            chosen[one.name] = value[rows]
+        elif one.name == "levels":
+            chosen[one.name] = {name: select_texts(level, rows) for name, level in value.items()}
     return replace(texts, **chosen)
 
 

@@ -1,7 +1,7 @@
 """Removal of the words of a text one after the other: the best and the worst order (Edin et al. 2025)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import comb
 
@@ -166,11 +166,11 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
     found = torch.zeros(2, len(counts), dtype=torch.float64, device=device)
     total = sum(len(every) * sets_read(*size) for size, every in alike.items())
     progress = Progress(f"Worst and best orders of {counted(len(widths), 'text')}, shortened texts", total)
-    for (count, width), every in alike.items():
+    classified = replace(classified, progress=progress)  # a single text may take minutes
+    for (_, width), every in alike.items():
         for start in range(0, len(every), TOGETHER):
             texts = torch.tensor(every[start : start + TOGETHER], device=device)
             found[:, texts] = _bounds(classified, texts, width, removal).to(device)
-            progress.advance(len(texts) * sets_read(count, width))
     return found
 
 

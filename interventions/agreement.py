@@ -18,7 +18,9 @@ from metrics.attachment import ALL, ratio_scores
 from metrics.heads import most_attended
 from metrics.rows import ArcRows
 from results import Floats, Result, Table, Unit
+from results.digests import altered
 from results.errors import UserError, check_values, near, one_of
+from results.files import read_csv
 
 WHAT = "--model.init_args.ablation"
 _LEAST = 3  # heads, for the spread of τ
@@ -126,8 +128,9 @@ def lost_without(run: Path, kind: str) -> pd.Series:
     path = run / "results.json" if run.is_dir() else run
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        fault = altered(path, content)
         score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
-        frame = pd.read_csv(path.parent / content["tables"]["ablation"])
+        frame = read_csv(path.parent / content["tables"]["ablation"])
         about = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         kinds = frame["kind"].unique().tolist()
         own = frame[frame["kind"] == kind]
@@ -138,6 +141,8 @@ def lost_without(run: Path, kind: str) -> pd.Series:
             f"{WHAT}: {path} is not the result of an ablation of single heads ({type(error).__name__}: {error}). Name "
             "a run of configs/kovaleva2019/ablation.yaml."
         ) from None
+    if fault:
+        raise UserError(f"{WHAT}: {fault}.")
     if found.empty:
         raise UserError(f"{WHAT}: {run} has no ablation of the kind {kind!r}; kind must be {one_of(kind, kinds)}.")
     if not np.isfinite(found).all():

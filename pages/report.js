@@ -119,7 +119,8 @@ class Table {
   /** The numbers of the file, of the rows that the filter leaves, below the names of the columns. */
   async numbers() {
     const content = await this.read(), places = await this.places();
-    return [content.columns, ...places.map(place => content.raw.map(column => column[place]))];
+    const names = content.columns.map(name => name.replace(/^(?='*[=+@\t\r\n＝＋－＠-])/, "'"));  // as in the file
+    return [names, ...places.map(place => content.raw.map(column => column[place]))];
   }
 
   async tsv() {

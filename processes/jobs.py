@@ -3,6 +3,7 @@
 Every job imports this module, so it imports little itself.
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,8 @@ class Attempt:
         changes: Environment variables to set; a variable with the value None is removed.
         patience: Seconds from the signal that asks the run to end to the signal that kills it; 0 never
             kills it.
+        sweep: Lock that the sweep holds as long as it lives; without the sweep the run is asked to end. None
+            for a run that outlives its sweep.
     """
 
     folder: Path
@@ -77,6 +81,7 @@ class Attempt:
     identity: dict[str, object]
     changes: dict[str, str | None]
     patience: int
+    sweep: Path | None = None
 
     def __call__(self) -> None:
         """Wait until no other process has the run, run it unless it is finished, and exit with its code."""
@@ -125,10 +130,17 @@ class Attempt:
                 env=environment({**self.changes, "PROBING_OWNER": lock_owner()}),
                 pass_fds=(lock,),  # train.py holds the lock even if this process is killed
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         children.append(child)
         for number in stopped:
             child.send_signal(number)
+        while self.sweep is not None and not stopped:
+            with suppress(subprocess.TimeoutExpired):
+                return child.wait(0.5)
+            if (free := acquire_lock(self.sweep)) is not None:  # the sweep was killed
+                os.close(free)
+                signal.raise_signal(signal.SIGTERM)
         return child.wait()
 
     def checkpoint(self) -> DelayedSubmission:
@@ -150,6 +162,12 @@ class Attempt:
     def _end(self, how: str, code: int) -> None:
         (self.folder / "ended.txt").write_text(how, encoding="utf-8")
         sys.exit(code if code > 0 else 128 - code)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel send SIGTERM to this process when its parent has ended, however it ended; only Linux does."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _is_running_on_slurm() -> bool:
@@ -207,12 +225,16 @@ class Jobs:
             options["slurm_additional_parameters"] = {"requeue": True, **slurm.additional_parameters}
         self._executor = submitit.AutoExecutor(folder, cluster="slurm" if slurm else "local", **own)
         self._executor.update_parameters(name="sweep", **options)
+        self.alive = None if slurm else folder / f"sweep-{os.getpid()}"
+        self._lock: int | None = None
 
     def submit(self, attempts: Sequence[Attempt]) -> list[str]:
         """Submit runs as jobs, and return the ids of the jobs.
 
         Each id is also written to `job.txt` in the folder of the run.
         """
+        if self.alive is not None:
+            self._lock = self._lock or acquire_lock(self.alive)  # until this process ends
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # jobs inherit it
         try:
             jobs = self._executor.submit_array(attempts)

@@ -32,7 +32,7 @@ from reports.tables import DASH, LATEX_ROWS, Latex, flat, latex_lines, number, w
 from results import ColouredText, ColouredTexts, Table, Unit, command
 from results.errors import UserError, counted
 from results.estimates import ENDS
-from results.files import write_atomically
+from results.files import quoted, unquoted, write_atomically
 from training.checkpoints import checkpoints_in
 from training.config import leaves, read_yaml
 
@@ -411,16 +411,16 @@ class RunFolder:
             The table; None, with a message in `faults`, if the file cannot be read.
         """
         try:
-            raw = pd.read_csv(self.folder / file, dtype=str, keep_default_na=False)
+            raw = pd.read_csv(self.folder / file, dtype=str, keep_default_na=False).rename(columns=unquoted)
         except (OSError, ValueError) as error:
             self.faults.append(f"{file}: {' '.join(str(error).split())}")
             return None
         rows, raw = len(raw), raw if len(raw) <= MOST else raw.head(ROWS)
         try:
-            table = typed(raw, self.content["columns"].get(Path(file).stem, {}))
+            table = typed(raw.map(unquoted), self.content["columns"].get(Path(file).stem, {}))
         except (KeyError, TypeError, ValueError) as error:  # the file was edited
             self.faults.append(f"{file} does not fit what results.json says of its columns: {error}")
-            table = Table(raw)
+            table = Table(raw.map(unquoted))
         links = {}
         if self.record.is_sweep and name == f"{self.record.experiment}_runs" and "folder" in raw:
             pages = [self.folder / "runs" / folder / PAGE for folder in raw["folder"]]
@@ -435,7 +435,7 @@ class RunFolder:
         frame = frame.drop(columns=[end for end in ENDS if frame[end].isna().all()])
         units: dict[str, Unit | Sequence[Unit]] = {"value": frame["unit"].tolist()}
         units |= {"p": "p"} if "p" in frame else {}
-        raw = frame.map(lambda value: "" if pd.isna(value) else str(value))
+        raw = frame.map(lambda value: "" if pd.isna(value) else str(quoted(value)))
         table = Table(frame, units, interval="value")
         return ShownTable("rows", "scores", "results.json", table, raw, self.record.experiment)
 
@@ -457,7 +457,7 @@ class RunFolder:
         try:
             if numbers is None:
                 return ""
-            return render("texts.html", **_texts(ColouredTexts.from_frame(caption, numbers.raw), level=4))
+            return render("texts.html", **_texts(ColouredTexts.from_frame(caption, numbers.raw.map(unquoted)), level=4))
         except (KeyError, ValueError) as error:
             self.faults.append(f"{caption}: its numbers cannot be shown as coloured texts: {error}")
             return ""

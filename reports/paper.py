@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 from rich.console import Console
@@ -21,7 +22,7 @@ from rich.text import Text
 
 from metrics.bootstrap import paired_bootstrap
 from processes.jobs import results_of
-from reports.reader import Record, RecordError, first_of, over_seeds, read_record
+from reports.reader import Record, RecordError, first_of, mean_counts, over_seeds, read_record
 from reports.tables import DASH, number, score_cell
 from results import Estimate, Unit, UserError, command
 from results.digests import digest
@@ -45,6 +46,9 @@ _RULE = re.compile(rf"{_FIXED.pattern}|[<>] .+")
 CLOSE, MOST = 0.1, 5.0  # farthest from a published number: this share of it, and in points of the page at most this
 _PLACE = re.compile(r"[^@]+@[^\[\]@]+(\[[^\[\]]+\])?")
 _SIDES = {">": "above", "<": "below"}
+_MARKUP = re.compile(
+    r"[\\`*_{}|<]|&(?=[#\w])|\](?=[(\[])"
+)  # characters that Markdown or HTML may read as more than text
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
             if row not in rows:
                 raise UserError(f"{where}: {plan.name} has no row {row!r}{near(row, rows)}, which {place!r} names")
         found.append(one)
-    return plan, content.about.strip(), found
+    return plan, content.about.strip().replace("<", "&lt;"), found
 
 
 def row_of(place: str) -> str:
@@ -266,7 +270,7 @@ def difference(places: Sequence[str], runs: Runs) -> Estimate:
     """
     named = (place.partition("@") for place in places)
     frames = [[record.counts(score, by_id=True) for record in runs[row]] for row, _, score in named]
-    ours, theirs = (sum(seeds[1:], start=seeds[0]) / len(seeds) for seeds in frames)
+    ours, theirs = (mean_counts(seeds) for seeds in frames)
     if not ours.index.sort_values().equals(theirs.index.sort_values()):
         raise UserError(f"{' and '.join(places)} are not over the same items, so their difference has no paired test")
     return paired_bootstrap(*ours.to_numpy().T, *theirs.loc[ours.index].to_numpy().T)
@@ -388,7 +392,9 @@ def _command(plan: Path, finding: Finding, options: Options) -> str:
     words = ["python", "-m", "sweeps.run", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
     words += [word for row in rows for word in ("--row", row)]
     words += [*(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())]
-    return f"`{shlex.join(words)}`" if rows else DASH
+    asked = shlex.join(words)
+    code = f"`{asked}`" if asked.isprintable() and not set(asked) & set("`|") else f"<code>{escaped(asked)}</code>"
+    return code if rows else DASH
 
 
 def _line(one: Finding, numbers: Numbers, asked: str, notes: list[str]) -> list[str]:
@@ -409,7 +415,11 @@ def _line(one: Finding, numbers: Numbers, asked: str, notes: list[str]) -> list[
         reach = " to ".join(number(end, limit.unit, missing=DASH) for end in _interval(limit))
         bound = f"; seen if {f'{side} {score_cell(limit)}' if side else reach}"
     published = one.published if isinstance(one.published, str) else f"{one.published:g}"
-    names = [f"[{one.paper}]({one.paper}.md)", one.item + bound, f"{published} ({one.of}; {one.source})"]
+    names = [
+        f"[{escaped(one.paper)}]({quote(one.paper)}.md)",
+        one.item + bound,
+        f"{published} ({one.of}; {one.source})",
+    ]
     shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
     return [*names, *cells, shown, asked, verdict, f"{one.paper}, {one.item}", one.why]
 
@@ -419,7 +429,7 @@ def _section(encoder: str, lines: pd.DataFrame) -> tuple[str, list[str]]:
     name, papers = encoder or "Default encoder", lines["paper"].unique()
     by_paper = pd.crosstab(lines["paper"], lines["judged"]).reindex(papers, columns=VERDICTS, fill_value=0)
     found = ", ".join(f"{count} {verdict}" for verdict, count in by_paper.sum().items())
-    blocks = [f"## {name}", f"{len(lines)} findings: {found}.", _markdown(by_paper.reset_index())]
+    blocks = [f"## {escaped(name)}", f"{len(lines)} findings: {found}.", _markdown(by_paper.reset_index())]
     blocks.append(_markdown(lines[list(COLUMNS)]))
     missed = lines[lines["judged"] == NOT_SEEN].groupby("reason", sort=False)["not seen"].agg("; ".join)
     if len(missed) and not encoder:
@@ -428,8 +438,17 @@ def _section(encoder: str, lines: pd.DataFrame) -> tuple[str, list[str]]:
     return f"{name}: {found}", blocks
 
 
+def escaped(text: object) -> str:
+    """Return text for one line of Markdown that is shown as it is, whatever it contains."""
+    return _MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", " ".join(str(text).split()))
+
+
 def _markdown(table: pd.DataFrame) -> str:
-    rows = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
+    """Return a table as Markdown; only the columns `paper` and `command` are Markdown already."""
+    cells = [
+        list(one) if name in ("paper", "command") else [escaped(cell) for cell in one] for name, one in table.items()
+    ]
+    rows: list[Iterable[object]] = [table.columns, ["---"] * len(cells), *zip(*cells, strict=True)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 

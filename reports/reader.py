@@ -15,8 +15,10 @@ import pandas as pd
 
 from metrics.bootstrap import bootstrap_ratio, mean_and_sd
 from results import Estimate, Unit
+from results.digests import RECORD, altered
 from results.errors import UserError, counted, near
 from results.estimates import ENDS
+from results.files import read_csv
 from training.config import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
@@ -158,14 +160,8 @@ class Record:
                 f"{self.path}: {self.items or 'items.parquet'} with the counts per test item is missing, and runs are "
                 f"compared item by item. Copy it back beside results.json, or test again"
             )
-        try:
-            frame = pd.read_parquet(self.items)
-            if lacking := [name for name in ratios[score] if name not in frame]:
-                raise ValueError(f"it has no column {lacking[0]}")
-            counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise RecordError(f"{self.items} cannot be read ({reason}). Run the experiment again") from None
+        frame = self._read_items(self.items, [score])
+        counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1)
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
         if not names:
             raise RecordError(
@@ -186,6 +182,60 @@ class Record:
             )
         return counts
 
+    def _read_items(self, path: Path, scores: Iterable[str]) -> pd.DataFrame:
+        """Return the items, with the counts of some scores as floats."""
+        columns = [name for score in scores for name in self.content["ratios"][score]]
+        try:
+            return pd.read_parquet(path).astype(dict.fromkeys(columns, np.float64))
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
+
+    def verify(self) -> None:
+        """Compare the record and its files with their checksums, and its scores with the counts per item.
+
+        Raises:
+            RecordError: The record or a file was changed, see `altered`, or a score does not follow from its counts.
+        """
+        if fault := altered(self.path, self.content):
+            raise RecordError(fault)
+        if self.items is not None and self.items.is_file():
+            known = [score for score in self.content["ratios"] if score in self.scores]
+            frame = self._read_items(self.items, known)
+            for score in known:
+                stated, summed = self.scores[score].value, ratio_of(frame[list(self.content["ratios"][score])])
+                if not np.isclose(stated, summed, rtol=0, atol=1e-6, equal_nan=True):
+                    fault = f"{score} is {stated}, but the counts in {self.items} give {summed}"
+                    raise RecordError(f"{self.path}: {fault}. Run the experiment again")
+
+
+def ratio_of(counts: pd.DataFrame) -> float:
+    """Compute a score from its counts: the sum of the numerators divided by the sum of the denominators.
+
+    It is nan if the denominators sum to 0.
+
+    Args:
+        counts: Columns with numerator and denominator, one row per item.
+    """
+    numerator, denominator = counts.sum()
+    return float(numerator / denominator) if denominator else NAN
+
+
+def mean_counts(seeds: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the counts of each item, means over runs that differ only in the seed.
+
+    The counts of each run are first scaled to the mean total denominator, so that the ratio of the returned counts is
+    the mean of the ratios of the runs. The runs would otherwise differ in weight where denominators depend on
+    predictions, as for F1, and an interval would not be about the mean.
+
+    Args:
+        seeds: Counts of each run, from `Record.counts`.
+    """
+    totals = [float(one["denominator"].sum()) for one in seeds]
+    scales = [float(np.mean(totals)) / total if total else 0.0 for total in totals]
+    scaled = pd.concat([one * scale for one, scale in zip(seeds, scales, strict=True)])
+    return scaled.groupby(level=list(range(scaled.index.nlevels)), sort=False, dropna=False).sum() / len(seeds)
+
 
 def _rows_where(frame: pd.DataFrame, column: str, where: str) -> pd.DataFrame:
     """Return the rows of a table that fulfil the condition of a place; see `Record.number`."""
@@ -202,9 +252,9 @@ def _rows_where(frame: pd.DataFrame, column: str, where: str) -> pd.DataFrame:
 def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, with its standard deviation over them.
 
-    The interval of one run is that of the run. With several runs it is the bootstrap over items, with the
-    counts of all runs added per item. Without counts, its ends are the means of the ends of the runs'
-    intervals; it is nan if a run has none.
+    The interval of one run is that of the run. With several runs it is the bootstrap of the mean over items, by
+    `mean_counts`. Without counts, its ends are the means of the ends of the runs' intervals; it is nan if a run has
+    none.
 
     Args:
         records: The runs.
@@ -215,10 +265,9 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     """
     found = averaged([one.number(score) for one in records])
     counted_all = all(score in one.content["ratios"] and one.items is not None for one in records)
-    if counted_all and (len(records) > 1 or records[0].scores[score].low is None):
-        counts = pd.concat([one.counts(score) for one in records])
-        pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
-        low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
+    if counted_all and not math.isnan(found.value) and (len(records) > 1 or records[0].scores[score].low is None):
+        counts = mean_counts([one.counts(score) for one in records])
+        low, high = bootstrap_ratio(counts["numerator"].to_numpy(), counts["denominator"].to_numpy()).interval
         found = replace(found, low=low, high=high)
     return found
 
@@ -276,13 +325,15 @@ def read_record(path: Path) -> Record:
             raise TypeError(f"`{odd[0]}` is not a mapping")
         items = None if content["items"] is None else path.parent / content["items"]
         scores = _estimates(content["scores"], content["units"])
-        return Record(path, content, scores, items, content["versions"]["source_sha256"])
+        record = Record(path, content, scores, items, content["versions"]["source_sha256"])
     except KeyError as error:
         raise RecordError(
             f"{path} has no entry {error}, so it is not the results.json of a run. Run the experiment again"
         ) from None
     except (ValueError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} is not the results.json of a run ({error}). Run the experiment again") from None
+    record.verify()
+    return record
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -314,15 +365,15 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
     Raises:
         RecordError: The table of the runs is missing or cannot be read.
     """
-    try:
-        name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
-        table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
-        labels = table.columns[: table.columns.get_loc("seed")]
-    except (OSError, ValueError, KeyError, TypeError):
+    path = folder / RECORD
+    record = read_record(path) if path.is_file() else None
+    if record is None or not record.is_sweep:
         raise RecordError(
             f"{folder} is not the folder of a finished sweep: it has no table of runs. Let the sweep finish; to name a "
             "single run, leave out `:ROW`"
-        ) from None
+        )
+    table = read_table(record, f"{record.experiment}_runs", str).fillna("")
+    labels = table.columns[: table.columns.get_loc("seed")]
     rows: dict[str, dict[str, list[Path]]] = {}
     for line in table.to_dict("records"):
         row = " × ".join(line[label] for label in labels)
@@ -409,7 +460,7 @@ def read_table(record: Record, table: str, dtype: type[str] | None = None) -> pd
     """
     path = record.path.with_name(Path(record.content["tables"][table]).name)
     try:
-        return pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=dtype)
+        return read_csv(path, na_values=[""], dtype=dtype)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None

@@ -23,12 +23,12 @@ from reports.figures import DOTS, STYLE, draw, fonts_for
 from reports.page import PAGE, html_page, write_page
 from reports.tables import LEGEND, audit_table, data_table, latex_table, score_cell, scores_table
 from results import ColouredTexts, Figure, Provenance, Result, Table
+from results.digests import RECORD, checksums
 from results.errors import counted
-from results.files import is_full, write_atomically
+from results.files import csv_text, is_full, write_atomically
 from training.run import source_digest
 
-SCHEMA = 2
-RECORD = "results.json"
+SCHEMA = 3
 SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
 """Suffixes of the files of a figure."""
 
@@ -201,7 +201,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         provenance: Description of encoder and data.
 
     Returns:
-        The content of `results.json`, which does not name figures yet.
+        The content of `results.json` without its checksums, which does not name figures yet.
 
     Raises:
         OSError: Scores or tables cannot be written.
@@ -215,7 +215,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
     latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
     for name, table in result.tables.items():
-        _save_csv(folder / f"{name}.csv", table)
+        write_atomically(folder / f"{name}.csv", csv_text(table.frame))
         if text := latex[name]:
             write_atomically(folder / f"{name}.tex", text)
         else:
@@ -327,7 +327,7 @@ def write_figures(
             try:
                 files[name] = _save_figure(folder / name, figure, titles)
                 if (table := figure.data()) is not None:
-                    _save_csv(folder / f"{name}.data.csv", table)
+                    write_atomically(folder / f"{name}.data.csv", csv_text(table.frame))
                     numbers[name] = table
             except Exception as error:  # the scores are already written: an error in a drawing must not end the run
                 faults[name] = f"{type(error).__name__}: {error}"
@@ -364,10 +364,6 @@ def described(table: Table) -> dict[str, object]:
     return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
 
 
-def _save_csv(path: Path, table: Table) -> None:
-    write_atomically(path, table.frame.to_csv(index=False, lineterminator="\n"))
-
-
 def _save_parquet(path: Path, frame: pd.DataFrame) -> None:
     content = io.BytesIO()
     frame.to_parquet(content, index=False)
@@ -375,8 +371,10 @@ def _save_parquet(path: Path, frame: pd.DataFrame) -> None:
 
 
 def _write_record(record: Path, content: Mapping[str, object]) -> None:
-    text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomically(record, text)
+    """Write the content of `results.json` with the checksums of itself and of the files that it names."""
+    said: Any = plain(content)
+    sealed = {**said, "checksums": checksums(record.parent, said)}
+    write_atomically(record, json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:

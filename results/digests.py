@@ -1,4 +1,4 @@
-"""SHA-256 of files, stored by path, size and change times, so that gigabytes of weights are hashed once."""
+"""SHA-256 of files: of weights, stored by path and change times, and of the files of a result, beside its scores."""
 
 import hashlib
 import json
@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from results.files import keep, kept
 
+RECORD = "results.json"
+_NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
 _INDEX = "digests/index.json"
 
 log = logging.getLogger(__name__)
@@ -24,6 +27,40 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of a record, without its checksums, and of its tables and items, by file name.
+
+    Args:
+        folder: Folder of the record; files that it does not have are left out.
+        content: Content of `results.json`.
+    """
+    said = {key: value for key, value in content.items() if key != "checksums"}
+    names = [content["items"], *(name for kind in _NUMBERS for name in content.get(kind, {}).values())]
+    found = {RECORD: digest(json.dumps(said, sort_keys=True).encode())}
+    return found | {name: file_digest(folder / name) for name in names if name and (folder / name).is_file()}
+
+
+def altered(path: Path, content: Mapping[str, Any]) -> str | None:
+    """Return an error message if a record or a file that it names has another checksum than when it was written.
+
+    A missing file is not an error. A record of an older version, without checksums, gives a warning in the log.
+
+    Args:
+        path: Path of the `results.json`.
+        content: Its content.
+    """
+    found = checksums(path.parent, content)
+    if not (sealed := content.get("checksums")):
+        log.warning("%s was written by an older version, without checksums: changed numbers are not noticed.", path)
+    for name in (*found, *content.get("figures", {}).values()):
+        if (path.parent / name).resolve().parent != path.parent.resolve():
+            return f"{path} names {name}, which is not in its folder. Run the experiment again"
+        if sealed and found.get(name) != sealed.get(name):
+            file = path if name == RECORD else path.with_name(name)
+            return f"{file} was changed after the run: it has not its checksum in {RECORD}. Restore it, or test again"
+    return None
 
 
 class Digests:

@@ -6,15 +6,20 @@ import logging
 import mmap
 import os
 import platform
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 _SEAL = b"\nsha256:"
 """Begins the last bytes of a kept file, before a checksum in hexadecimal. Readers of zip files, `torch.load` among
 them, take no notice of it."""
 _SEALED = len(_SEAL) + 64  # bytes
 _READ = 1 << 20  # bytes read at a time
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # beginning of text that a spreadsheet would compute
 
 log = logging.getLogger(__name__)
 
@@ -152,3 +157,41 @@ def _alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def quoted(cell: object) -> Any:  # noqa: ANN401 # of any kind
+    """Return a cell of a table for a CSV file, with an apostrophe before text that a spreadsheet would compute.
+
+    That is text which begins with `=`, `+`, `-`, `@` or a control character. Numbers stay as they are.
+    """
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def unquoted(cell: object) -> Any:  # noqa: ANN401 # of any kind
+    """Return a cell of a CSV file as it was before `quoted`."""
+    return cell[1:] if isinstance(cell, str) and cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a table as CSV, in which words are data for a spreadsheet; see `quoted`."""
+    cells = {
+        quoted(name): column if pd.api.types.is_numeric_dtype(column) else pd.Series(map(quoted, column), dtype=object)
+        for name, column in frame.reset_index(drop=True).items()
+    }
+    # With both signs in the terminator, a cell with either of them gets the quotes without which it would end a line.
+    return pd.DataFrame(cells).to_csv(index=False, lineterminator="\r\n").replace("\r\n", "\n")
+
+
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:  # noqa: ANN401 # arguments of pandas
+    """Read a table written by `csv_text`.
+
+    Args:
+        path: The file.
+        **options: Arguments of `pandas.read_csv`.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no table.
+    """
+    frame: pd.DataFrame = pd.read_csv(path, keep_default_na=False, **options)
+    return frame.map(unquoted).rename(columns=unquoted)

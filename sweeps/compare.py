@@ -12,13 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from reports.reader import Record, RecordError, find_record, first_of, rows_of
+from reports.reader import Record, RecordError, find_record, first_of, mean_counts, ratio_of, rows_of
 from reports.tables import LEGEND, data_table
 from reports.writer import plain
 from results import Table, Unit, command
@@ -81,31 +80,13 @@ def scored(record: Record, score: str | None, label: str = "") -> Scored:
         label: Name of the run in the table; empty for the name of its folder.
 
     Raises:
-        RecordError: The score has no counts, or the counts give another value than the results.
+        RecordError: The score has no counts.
         SettingsError: The config cannot be read.
     """
     name = score or next(iter(record.content["ratios"]), "uas")
     counts = record.counts(name, by_id=True)
-    stated, summed = record.scores[name].value, ratio_of(counts)
-    if not np.isclose(stated, summed, rtol=0, atol=1e-6, equal_nan=True):
-        raise RecordError(
-            f"{record.path}: {name} is {stated}, but the counts in {record.items} give {summed}, so the two files are "
-            "of different runs. Run the experiment again"
-        )
     config = record.path.parent / "config.yaml"
     return Scored(record, name, counts, read_yaml(config) if config.is_file() else None, label)
-
-
-def ratio_of(counts: pd.DataFrame) -> float:
-    """Compute a score from its counts: the sum of the numerators divided by the sum of the denominators.
-
-    It is nan if the denominators sum to 0.
-
-    Args:
-        counts: Columns `numerator` and `denominator`, one row per item.
-    """
-    sums = counts.sum()
-    return float(sums["numerator"] / sums["denominator"]) if sums["denominator"] else float("nan")
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
@@ -193,7 +174,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
         - for three or more groups, `holm.p`: `permutation.p` after Holm's correction.
     """
     score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
-    pooled = [np.mean([run.counts.to_numpy() for run in group], axis=0).T for group in groups]  # [2, items] each
+    pooled = [mean_counts([run.counts for run in group]).to_numpy().T for group in groups]  # [2, items] each
     folders = [group[0].folder.resolve() for group in groups]
     parent = os.path.commonpath([folder.parent for folder in folders])
     lines = []

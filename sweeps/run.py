@@ -230,9 +230,8 @@ class Sweeper:
             if self.jobs.limit > 1 and "OMP_NUM_THREADS" not in os.environ:
                 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
                 changes["OMP_NUM_THREADS"] = str(max(1, cores // self.jobs.limit))
-        return Attempt(
-            folder, run.config, run.digest, command, run.identity, changes, 0 if self.jobs.slurm else PATIENCE
-        )
+        patience = 0 if self.jobs.slurm else PATIENCE
+        return Attempt(folder, run.config, run.digest, command, run.identity, changes, patience, self.jobs.alive)
 
     def _reap(self, states: Mapping[str, str]) -> None:
         for key, (name, begun) in list(self._going.items()):

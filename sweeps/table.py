@@ -1,7 +1,7 @@
 """Table of the scores of a sweep: mean over the seeds, their standard deviation, and intervals.
 
 The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). With one seed, the interval is the
-interval of the run. With several seeds, it is a bootstrap over items, with the counts of all seeds added per item: it
+interval of the run. With several seeds, it is a bootstrap of the mean over items, from the counts of all seeds: it
 describes the variation over items, not over seeds. For scores without counts, its ends are the means of the ends of the
 runs' intervals.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from metrics.bootstrap import SWAPS, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from reports.reader import NAN, Record, RecordError, averaged, first_of, over_seeds
+from reports.reader import NAN, Record, RecordError, averaged, first_of, mean_counts, over_seeds
 from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
 from sweeps.plan import RUN_COLUMNS, STATISTICS, Row, Sweep
@@ -124,13 +124,9 @@ def _mean_counts(row: Row, column: str, seeds: Collection[int], records: Records
     Raises:
         RecordError: A seed has no counts, or they cannot be read.
     """
-    found, score = [], row.scores[column]
-    for seed, runs in row.done(records).items():
-        if seed in seeds:
-            giver = next((one for one in runs if one.has(score)), runs[0])
-            found.append(giver.counts(score, by_id=True))
-    levels = list(range(found[0].index.nlevels))
-    return pd.concat(found).groupby(level=levels, sort=False, dropna=False).mean()
+    score, done = row.scores[column], row.done(records)
+    givers = [next((one for one in done[seed] if one.has(score)), done[seed][0]) for seed in done if seed in seeds]
+    return mean_counts([one.counts(score, by_id=True) for one in givers])
 
 
 def _epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:

@@ -45,6 +45,13 @@ class Parser(LightningArgumentParser):
         super().__init__(allow_abbrev=allow_abbrev, **options)
         self._file = ""  # being read
 
+    def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:  # noqa: ANN401
+        """Parse the words of a command line, and return its settings."""
+        if args and len(args) == 1 and args[0].endswith("=None"):
+            # An option of a dataclass inside a class: jsonargparse 4.53 has read `null`, and asks for Python's word.
+            args = [f"{args[0].removesuffix('None')}null"]
+        return super().parse_args(args, *rest, **options)
+
     def parse_path(self, path: str, *args: Any, **options: Any) -> Namespace:  # noqa: ANN401
         """Parse a config file and return its settings.
 

@@ -14,6 +14,7 @@ from corpora.sentence import CorpusError
 from datamodules import CoreferenceDataModule, DependencyDataModule
 from datamodules.batches import Batch
 from datamodules.corpus import corpus_of, files_by_split
+from results.errors import UserError
 from tests.datamodules.conftest import Kind, Module, trainer
 
 Make = Callable[..., Module]
@@ -169,6 +170,13 @@ def order(module: Module, epoch: int = 0) -> list[int]:
     loader = module.train_dataloader()
     loader.sampler.set_epoch(epoch)
     return [index for batch in loader for index in batch.index.tolist()]
+
+
+def test_more_workers_than_the_machine_can_use_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert make("fit", workers=8).workers == 8
+    with pytest.raises(UserError, match="workers is 400, but must be at least 0 and at most 8"):
+        make("fit", workers=400)
 
 
 def test_every_epoch_trains_on_each_item_once_in_an_order_of_its_own(make: Make) -> None:

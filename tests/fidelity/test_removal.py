@@ -17,6 +17,7 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import Removal
 from fidelity.rationale import Rationale
 from fidelity.removal import WIDTHS, EveryLength, chosen_width, removal_bounds, search_bounds, sets_read
+from processes.progress import Progress
 from results import Flags, Floats
 from results.errors import UserError
 from tests.fidelity import tiny
@@ -201,9 +202,24 @@ def test_the_search_tells_its_progress_in_shortened_texts(monkeypatch: pytest.Mo
     counts = found.words.sum(1).tolist()
     search_bounds(found, [None] * len(counts), "delete")
     total = sum(2**count - 2 for count in counts)
-    assert len(lines) == len(counts) - 1  # none at the end
+    assert len(lines) == sum(count - 1 for count in counts) - 1  # one for each size of a text, none at the end
     assert all(f" of {total:,} (" in line for line in lines)
     assert lines[0].startswith(f"Worst and best orders of {len(counts)} texts, shortened texts: ")
+
+
+def test_one_long_text_tells_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(logging.getLogger("pytorch_lightning.progress"), "info", lines.append)
+    monkeypatch.setattr("processes.progress.FIRST", 0.0)
+    monkeypatch.setattr("processes.progress.EVERY", 0.0)
+    monkeypatch.setattr("fidelity.classified.PASS", 1)  # a copy is a pass
+    found = classified("flat").select(torch.tensor([0]))
+    found = replace(found, progress=Progress("copies", float("inf")))
+    count = int(found.words.sum())
+    found.reread(torch.eye(found.words.size(1), dtype=torch.bool)[:, None] & found.words)
+    assert [line.split(" in ")[0] for line in lines] == [f"copies: {copy + 1:,}" for copy in range(count)]
+    found.select(torch.tensor([0])).decide(found.weights.expand(5, *found.weights.shape))
+    assert lines[-1].startswith(f"copies: {count + 5} in "), "decisions count too, also of selected texts"
 
 
 def test_the_width_is_the_first_that_two_wider_ones_hardly_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from interventions import HeadAblation, HeadAgreement
 from interventions.agreement import lost_without, pseudo_values
 from reports.writer import write
 from results import Floats, UserError
+from results.digests import checksums
 from tests.trainers import scored
 
 
@@ -46,6 +47,18 @@ def ablated(folder: Path, layers: int = 2, unit: str = "fraction", encoder: str 
     }
     (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+def test_a_changed_table_of_losses_is_refused(tmp_path: Path) -> None:
+    run = ablated(tmp_path / "run")
+    content = json.loads((run / "results.json").read_text(encoding="utf-8")) | {"items": None}
+    content["checksums"] = checksums(run, content)
+    (run / "results.json").write_text(json.dumps(content), encoding="utf-8")
+    assert len(lost_without(run, "uniform")) == 8
+    table = (run / "ablation.csv").read_text(encoding="utf-8")
+    (run / "ablation.csv").write_text(table.replace("uniform,1,1,0", "uniform,1,1,1"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"ablation\.csv was changed after the run"):
+        lost_without(run, "uniform")
 
 
 def treebank(bert: Path, cache: Path, quantity: QuantityName = "attention") -> DependencyDataModule:

@@ -1,4 +1,8 @@
+import csv
+import json
 import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +11,11 @@ import pytest
 import yaml
 
 import reports
-from reports.reader import RecordError
-from reports.writer import write
-from results import Estimate, Provenance, Result, Table
+from reports.page import write_page
+from reports.reader import RecordError, find_record, read_table
+from reports.writer import write, write_scores
+from results import Bars, Estimate, Provenance, Result, Table
+from sweeps import compare
 
 SCORES = {
     "uas": Estimate(0.5, 0.4, 0.6, unit="fraction"),
@@ -94,3 +100,89 @@ def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
         reports.load(tmp_path, table="best_head")
     with pytest.raises(RecordError, match=r"no run has a table best_heads; the runs have no tables$"):
         reports.load(tmp_path / "probe", table="best_heads")
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "load": reports.load,
+    "page": write_page,
+    "compare": lambda run: compare.main([str(run)]),
+    "row of a sweep": lambda run: compare.main([f"{run}:x"]),
+    "table": lambda run: read_table(find_record(run), "probe_runs"),
+}
+
+
+def digits(text: bytes) -> list[int]:
+    """Places of some of the digits of a file."""
+    found = [place for place, sign in enumerate(text) if chr(sign).isdigit()]
+    return found[:: max(len(found) // 12, 1)]
+
+
+@pytest.mark.parametrize(
+    "file", ["results.json", "probe_runs.csv", "probe_runs.tex", "curve.data.csv", "items.parquet"]
+)
+def test_a_changed_digit_is_refused_by_every_reader(file: str, tmp_path: Path) -> None:
+    items = pd.DataFrame({"id": ["a", "b"], "right": [1, 2], "of": [4, 4]})
+    tables = {"probe_runs": Table(pd.DataFrame({"seed": [1, 2], "uas": [0.5, -0.25]}), {"uas": "fraction"})}
+    figures = {"curve": Bars("t", ("a", "b"), {"x": [0.125, 0.75]}, "y", unit="fraction")}
+    scores = {"uas": Estimate(0.375, 0.25, 0.5, unit="fraction")}
+    result = Result("probe", scores, tables, figures, items=items, ratios={"uas": ("right", "of")})
+    write(tmp_path, result, Provenance({}, {}, {}))
+    find_record(tmp_path)
+    path = tmp_path / file
+    whole = path.read_bytes()
+    places = range(4, len(whole), len(whole) // 8) if file == "items.parquet" else digits(whole)
+    assert places
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        for name, read in READERS.items():
+            told = "it has not its checksum|has no entry" if file == "results.json" else rf"{file} was changed after"
+            warned = pytest.warns(UserWarning, match=told) if name == "load" else nullcontext()
+            with warned, pytest.raises(RecordError, match="no run has" if name == "load" else told):
+                read(tmp_path)
+    path.write_bytes(whole)
+    find_record(tmp_path)
+
+
+def test_a_record_of_an_older_version_is_read_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(tmp_path / "a", 0.1)
+    path = tmp_path / "a" / "results.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["checksums"]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert len(reports.load(tmp_path)) == 3
+    assert "was written by an older version, without checksums" in caplog.text
+
+
+def test_a_score_that_does_not_follow_from_its_items_is_refused(tmp_path: Path) -> None:
+    items = pd.DataFrame({"id": ["a", "b"], "right": [0, 0], "of": [4, 4]})
+    result = Result("p", {"f1": Estimate(0.9, unit="fraction")}, items=items, ratios={"f1": ("right", "of")})
+    write_scores(tmp_path, result, Provenance({}, {}, {}))
+    for read in (find_record, write_page, lambda run: compare.main([str(run)])):
+        with pytest.raises(RecordError, match=r"f1 is 0\.9, but the counts in .*items\.parquet give 0\.0"):
+            read(tmp_path)
+
+
+def test_a_record_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
+    run(tmp_path / "a", 0.1)
+    path = tmp_path / "a" / "results.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("../secret.csv", str(tmp_path / "secret.csv")):
+        path.write_text(json.dumps({**content, "tables": {"x": name}, "checksums": {}}), encoding="utf-8")
+        with pytest.raises(RecordError, match=r"names .*secret\.csv, which is not in its folder"):
+            find_record(tmp_path / "a")
+
+
+WORDS = ["=1+1", "+1", "-x", "@SUM(1)", "\tb", "\rc", "'=d", "''+e", "'s", "plain", 'a, "b"', "-0.5"]
+
+
+def test_words_of_tables_are_data_for_a_spreadsheet_and_come_back(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"=word": WORDS, "value": np.arange(len(WORDS)) - 2.5, "count": -1})
+    result = Result("p", SCORES, {"t": Table(frame, {"value": "nats"})})
+    write_scores(tmp_path, result, Provenance({}, {}, {}))
+    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    assert [row[0][0] in "=+-@\t\r" for row in [head, *rows]] == [False] * (len(WORDS) + 1)
+    assert [row[0] for row in rows] == [f"'{word}" if word.lstrip("'")[0] in "=+-@\t\r" else word for word in WORDS]
+    assert [float(row[1]) for row in rows] == frame["value"].tolist(), "numbers are numbers"
+    pd.testing.assert_frame_equal(reports.load(tmp_path, table="t")[list(frame)], frame, check_dtype=False)

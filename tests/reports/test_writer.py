@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import errno
+import hashlib
 import io
 import json
 import math
@@ -34,7 +35,7 @@ EXAMPLES = ColouredTexts("Examples", (ColouredText("7", "gold 1", ("ein", "schö
 TABLE = pd.DataFrame(
     {"relation": ["det", 'a, "b"', "[unused1]"], "n": [3, 2, 1], "accuracy": [1 / 3, 0.1, float("nan")]}
 )
-ITEMS = pd.DataFrame({"sentence": [0, 1], "correct": [1.5, 2.0]})
+ITEMS = pd.DataFrame({"sentence": [0, 1], "correct": [0.1, 0.2]})
 PROVENANCE = Provenance(
     encoder={"name": "tiny", "layers": np.int64(2), "heads": (4, 4)},
     data={
@@ -153,8 +154,16 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(versions, dict)
     assert versions["numpy"] == np.__version__
     assert versions["pytorch-lightning"] == version("pytorch-lightning")
+    sums = record.pop("checksums")
+    assert isinstance(sums, dict)
+    numbers = {path.name for path in tmp_path.iterdir() if path.suffix in (".csv", ".tex", ".parquet")}
+    assert sums.keys() == numbers | {"results.json"}
+    for name in numbers:
+        assert sums[name] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    whole = json.dumps(record | {"versions": versions}, sort_keys=True)
+    assert sums["results.json"] == hashlib.sha256(whole.encode()).hexdigest()
     assert record == {
-        "schema": 2,
+        "schema": 3,
         "experiment": "probe",
         "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
         "units": {"uas": "fraction", "empty": "nats", "sum": "count"},
@@ -233,7 +242,11 @@ def test_without_drawings_all_else_is_the_same(tmp_path: Path) -> None:
     (files, record), (fewer, without) = found.values()
     assert files - fewer == DRAWN
     assert without["figures"] == without["figure_data"] == {}
-    assert {**record, "figures": {}, "figure_data": {}, "columns": {}} == {**without, "columns": {}}
+    assert {**record, "figures": {}, "figure_data": {}, "columns": {}, "checksums": {}} == {
+        **without,
+        "columns": {},
+        "checksums": {},
+    }
 
 
 @pytest.mark.parametrize("limit", [1, 0.5])

@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 
 from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
-from reports.reader import find_record
+from reports.reader import find_record, over_seeds
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
@@ -65,9 +65,27 @@ def make_run(
     return folder
 
 
-def change_record(run: Path, **changes: object) -> None:
+def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tmp_path: Path) -> None:
+    """F1 of two seeds, of which one predicts little: its denominators are smaller."""
+    sides = {0: (np.zeros(SENTENCES), np.full(SENTENCES, 1.0)), 1: (np.full(SENTENCES, 4.0), np.full(SENTENCES, 6.0))}
+    names = [f"text-{number}" for number in range(SENTENCES)]
+    for seed, (right, of) in sides.items():
+        right[: SENTENCES // 2] += seed
+        frame = pd.DataFrame({"id": names, "right": right, "of": of})
+        make_run(tmp_path / str(seed), frame, config(seed), ratios={"f1": ("right", "of")})
+    (line,) = compare(grouped([scored(find_record(tmp_path / str(seed)), "f1") for seed in sides])).frame.to_dict(
+        "records"
+    )
+    mean = np.mean([right.sum() / of.sum() for right, of in sides.values()])
+    assert line["f1"] == pytest.approx(mean)
+    assert line["f1.low"] < mean < line["f1.high"]
+    found = over_seeds([find_record(tmp_path / str(seed)) for seed in sides], "f1")
+    assert [found.value, found.low, found.high] == pytest.approx([line["f1"], line["f1.low"], line["f1.high"]])
+
+
+def change_record(run: Path, **changes: object) -> bool:
     content = json.loads((run / "results.json").read_text())
-    (run / "results.json").write_text(json.dumps({**content, **changes}))
+    return (run / "results.json").write_text(json.dumps({**content, **changes})) > 0
 
 
 def read(run: Path) -> Scored:
@@ -298,14 +316,22 @@ def no_results(run: Path) -> None:
         ),
         (
             lambda run: items(2).to_parquet(run / "items.parquet"),
-            r"uas is 0\.\d+, but the counts in .*items.parquet give 0\.\d+, so the two files are",
+            r"items\.parquet was changed after the run: it has not its checksum in results\.json. Restore it",
         ),
         (lambda run: (run / "items.parquet").unlink(), "items.parquet with the counts per test item is missing"),
+        (lambda run: change_record(run, seed=7), r"results\.json was changed after the run"),
         (
-            lambda run: change_record(run, ratios={}),
+            lambda run: change_record(run, ratios={}, checksums={}),
             r"results\.json: the experiment .* has no counts for each item.* Only runs of probes and",
         ),
-        (lambda run: (run / "items.parquet").write_text("words"), r"items.parquet cannot be read \("),
+        (
+            lambda run: change_record(run, checksums={}) and (run / "items.parquet").write_text("words"),
+            r"items.parquet cannot be read \(",
+        ),
+        (
+            lambda run: change_record(run, checksums={}) and items(2).to_parquet(run / "items.parquet"),
+            r"uas is 0\.\d+, but the counts in .*items.parquet give 0\.\d+",
+        ),
         (
             lambda run: (run / "results.json").write_text("{"),
             rf"results.json is damaged: it is not valid JSON .*\. {EXPECTED}",

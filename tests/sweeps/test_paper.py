@@ -1,12 +1,15 @@
 """The table of published findings, from sweeps of a stand-in for train.py."""
 
+import html
 import json
 import math
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import markdown  # type: ignore[import-untyped]
 import pandas as pd
 import pytest
 import yaml
@@ -438,3 +441,34 @@ rows:
     (tmp_path / "plan.yaml").write_text(both, encoding="utf-8")
     with pytest.raises(UserError, match="has both `checkpoint` and `encoder`"):
         read_sweep(tmp_path / "plan.yaml")
+
+
+HOSTILE = "<img src=x onerror=alert(1)> [a](javascript:b) `c` {: onclick=d } | e **f**"
+
+
+def test_names_reach_the_site_as_text(tmp_path: Path) -> None:
+    plan_of(tmp_path)
+    finding = {"paper": HOSTILE, "item": HOSTILE, "source": HOSTILE, "of": HOSTILE, "published": 61}
+    given = {"plan": "plan.yaml", "about": "# Found <script>", "findings": [{**finding, "cannot": HOSTILE}]}
+    (tmp_path / "published.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
+    folder = tmp_path / "runs" / "key"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"options": [["data.init_args.encoder.name", HOSTILE]]}))
+    write(folder / "Probe" / "version_0", Result("t", {}), Provenance({}, {}, {}))
+    write_page(tmp_path / "published.yaml", tmp_path / "runs", tmp_path / "index.md")
+    page = (tmp_path / "index.md").read_text(encoding="utf-8")
+    shown = markdown.markdown(page, extensions=["tables", "attr_list", "toc"])
+    tags = set(re.findall(r"<[^>]*>", shown))
+    assert not [tag for tag in tags if re.search(r"<(img|script|em|strong|code)|\son\w+=|javascript:", tag)], tags
+    assert html.unescape(shown).count(HOSTILE) == 5, "paper twice, item, cannot, and the encoder"
+
+
+@pytest.mark.parametrize("name", ["plain", "a`b", "a|b"])
+def test_a_command_is_code_whatever_it_contains(name: str, tmp_path: Path) -> None:
+    swept(tmp_path, "--", f"--data.init_args.x={name}")
+    write_page(
+        tmp_path / "published.yaml", tmp_path / "out", tmp_path / "x.md", options_of([f"--data.init_args.x={name}"])
+    )
+    shown = markdown.markdown((tmp_path / "x.md").read_text(encoding="utf-8"), extensions=["tables"])
+    codes = [html.unescape(one) for one in re.findall(r"<code>(.*?)</code>", shown)]
+    assert [code for code in codes if f"--data.init_args.x={name}" in code.replace("'", "")]

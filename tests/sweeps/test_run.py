@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -247,11 +247,12 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
     thread.join()
 
 
-def begin(spec: Path) -> "subprocess.Popen[bytes]":
+def begin(spec: Path, apart: bool = False) -> "subprocess.Popen[bytes]":
     """A sweep of the stand-in in a process of its own."""
     code = f"import sys; from sweeps.run import main; main(sys.argv[1:], program={write_program(spec.parent)!r})"
     command = [sys.executable, "-c", code, str(spec), f"--out={spec.parent / 'out'}", "--jobs=2"]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet, start_new_session=apart)
 
 
 def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
@@ -260,19 +261,33 @@ def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
     until(tmp_path, 3)
     first.kill()
     first.wait()
-    # What a sweep has begun outlives it; of the two runs that go on one is killed as well.
-    os.kill(calls(tmp_path)[2]["pid"], signal.SIGKILL)
-
-    def let_go() -> None:
-        until(tmp_path, 4)
-        (tmp_path / "go").touch()
-
-    with meanwhile(let_go):
-        code, told = sweep(spec, "--jobs=2")
+    begun = [call["pid"] for call in calls(tmp_path)]
+    gone(begun)
+    (tmp_path / "go").touch()
+    code, told = sweep(spec, "--jobs=2")
     assert code == 0
-    assert [Path(call["config"]).stem for call in calls(tmp_path)][3:] == ["wait2"]
+    assert [Path(call["config"]).stem for call in calls(tmp_path)][3:] == ["wait", "wait2"]
     assert "[1/3] one, a, seed 0: done before; uas 50.0" in told
     assert pd.read_csv(tmp_path / "out" / "spec.csv")["uas"].tolist() == [0.5, 0.5, 0.5]
+
+
+def gone(processes: Iterable[int]) -> None:
+    """Wait until processes have ended."""
+    end = time.monotonic() + 20
+    for process in processes:
+        with suppress(ProcessLookupError):
+            while time.monotonic() < end:
+                os.kill(process, 0)
+                time.sleep(0.05)
+            pytest.fail(f"process {process} runs on")
+
+
+def test_the_runs_of_a_sweep_whose_processes_are_all_killed_end(tmp_path: Path) -> None:
+    sweeping = begin(write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2"), apart=True)
+    until(tmp_path, 3)
+    os.killpg(sweeping.pid, signal.SIGKILL)
+    sweeping.wait()
+    gone(call["pid"] for call in calls(tmp_path))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -182,7 +182,7 @@ def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> Non
     row = row_of(0, 1)
     records = {
         run(0).key: record(tmp_path, run(0).key, {"uas": Estimate(0.5, 0.4, 0.6, unit="fraction")}, 1.0),
-        run(1).key: record(tmp_path, run(1).key, {"uas": 0.7}, 2.0, items([1.0], [2])),
+        run(1).key: record(tmp_path, run(1).key, {"uas": 0.7}, 2.0, items([1.4], [2])),
     }
     line = line_of(tmp_path, row, records)
     assert line["uas"] == pytest.approx(0.6)
@@ -339,7 +339,7 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
 
 
 def test_results_are_read(tmp_path: Path) -> None:
-    scores = {"uas": Estimate(1.0, 0.9, 1.0, unit="fraction"), "none": Estimate(NAN, unit="nats")}
+    scores = {"uas": Estimate(3 / 7, 0.3, 0.5, unit="fraction"), "none": Estimate(NAN, unit="nats")}
     frame = items([1.0, 2], [3, 4])
     tables = {"probe_runs": Table(pd.DataFrame({"seed": [0]}))}
     result = Result("probe", scores, tables, items=frame, ratios={"uas": ("correct", "scored")}, audit={"epochs": 3})

@@ -371,3 +371,13 @@ def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: 
     words += ["--data.init_args.columns.text=review", "--data.init_args.columns.label=stars"]
     found = check(words)
     assert found is None
+
+
+@pytest.mark.parametrize("option", ["device_map", "revision"])
+@pytest.mark.parametrize("form", ["{} null", "{}=null"])
+def test_the_default_null_may_be_given(option: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = form.format(f"--data.init_args.encoder.{option}").split()
+    with suppress(SystemExit):
+        train.main(["test", f"--config={CONFIGS}/clark2019/heads.yaml", *words, "--print_config"])
+    settings = yaml.safe_load(capsys.readouterr().out)
+    assert settings["data"]["init_args"]["encoder"][option] is None
