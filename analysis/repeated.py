@@ -101,9 +101,8 @@ class RepeatedSequences(Analysis):
         # One row stands for all: no input has padding.
         masks, of_layers = encoder.allowed(torch.ones_like(every[:1], dtype=torch.bool))
         alike = masks.double() / masks.sum(-1, keepdim=True)
-        of_masks = [
-            role_scores(alike[..., copy, :], role_patterns(tokens)[..., copy, :])[0] for tokens in torch.split(every, 1)
-        ]
+        alike = alike[..., copy, :]
+        of_masks = [role_scores(alike, role_patterns(tokens)[..., copy, :])[0] for tokens in torch.split(every, 1)]
         uniform = torch.stack(of_masks)[:, of_layers, : len(ROLES)].cpu()  # [sequences, layers, roles]
         self._uniform = uniform.where(uniform != 0, torch.nan).nanmean(0)
         batches = list(zip(torch.split(every, _BATCH), torch.split(uniform, _BATCH), strict=True))

@@ -175,11 +175,11 @@ def _figures(
     Every head is a point over its layer, and the mean of a layer is a point of a line.
     """
     number, width = heads["self"].value.shape
+    heads = {name: one for name, one in heads.items() if not np.isnan(one.value).all()}
     rows, places = np.arange(1, number + 1), np.arange(1, number + 1).repeat(width)
     figures: dict[str, Figure] = {}
     for file, (title, names) in _BY_LAYER.items():
-        known = [name for name in names if not np.isnan(heads[name].value).all()]
-        known = [name for name in known if name != "first" or "start" not in known]
+        known = [name for name in names if name in heads and (name, "start" in heads) != ("first", True)]
         if not known:
             continue  # an encoder without delimiters
         scale, label = (1.0, "entropy (nats)") if file == "entropy" else (100.0, "share of attention (%)")
@@ -199,6 +199,6 @@ def _figures(
             value_label="share of attention",
         )
         for name in _BY_HEAD
-        if not np.isnan(heads[name].value).all()
+        if name in heads
     }
     return figures | dict(on_one_scale(maps))

@@ -464,13 +464,13 @@ class ChosenHeads:
             if function[2] == DIRECTIONS[1]:
                 applies = np.zeros_like(own)
                 applies[np.flatnonzero(own) - arcs.word[own] + arcs.head[own]] = True
-            kinds = [words & ~arcs.punctuation for words in (applies, ~applies)]
-            totals = np.stack([count(arcs, words) for words in kinds])
+            kinds = np.stack([applies, ~applies]) & ~arcs.punctuation
+            totals, sums = (np.stack([count(arcs, one) for one in of]) for of in (kinds, kinds * shares[:, place]))
             both = totals.all(0)
-            means = np.stack([count(arcs, words * shares[:, place]) for words in kinds]) / np.maximum(totals, 1)
-            found.append((np.where(both, means[1] - means[0], 0.0), both))
+            means = sums / np.maximum(totals, 1) * both
+            found.append((means[1] - means[0], both))
             one = bootstrap_ratio(*found[-1], seed=self.seed)
-            compared = means.sum(1, where=both) / max(int(both.sum()), 1)
+            compared = means.sum(1) / max(int(both.sum()), 1)
             rows.append((*function, int(both.sum()), *compared, one.value, one.low, one.high))
         columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
         table = Table(pd.DataFrame(rows, columns=columns), dict.fromkeys(columns[4:7], "fraction"), "difference")
@@ -916,8 +916,8 @@ class SingleHeads(DependencyExperiment):
             **({"trees": tree_table} if self.trees else {}),
         }
         if self._shares:
-            shares_of_words = rows[self._scored][1]["delimiters"] / _SHARE
-            tables["no_op"], no_op = given.no_op(role_table.frame, shares_of_words)
+            delimiters = rows[self._scored][1]["delimiters"] / _SHARE
+            tables["no_op"], no_op = given.no_op(role_table.frame, delimiters)
             scores |= no_op
         headline = ["heads.uas", "offset.uas"]
         hits = scored.found(dev.best(PLAIN))
