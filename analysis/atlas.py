@@ -27,7 +27,7 @@ from training.experiment import Experiment
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""
 REPEATS = 0.4
-"""Share of attention on repeated tokens above which a head is an induction or a duplicate-token head; from no paper."""
+"""Share of the second copy's attention above which a head is an induction or a duplicate-token head; from no paper."""
 
 Row = Mapping[str, Any]
 
@@ -51,7 +51,8 @@ ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "duplicate": ("D", _above("duplicate", REPEATS)),
     "previous": ("←", _above(*BEHAVIOURS["previous token"])),
     "next": ("→", _above(*BEHAVIOURS["next token"])),
-    "start": ("[", _above(*BEHAVIOURS["start delimiter"])),
+    # The first token stands for the start delimiter where there is none.
+    "start": ("[", lambda row: any(_above(*BEHAVIOURS[name])(row) for name in ("start delimiter", "first token"))),
     "end": ("]", _above(*BEHAVIOURS["end delimiters"])),
     "punctuation": (".", _above(*BEHAVIOURS["punctuation"])),
     "broad": ("b", lambda row: bool(row.get("entropy", np.nan) > row.get("broad_from", np.nan))),

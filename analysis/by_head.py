@@ -71,13 +71,17 @@ class HeadMeans(nn.Module):
         """
         self._layers.append(numbers)
 
-    def close(self, group: Tensor) -> None:
+    def close(self, group: Tensor, uniform: Tensor | None = None) -> None:
         """End a batch: include the numbers of its layers, collected by `add`, in the means.
 
         Args:
             group: Index of the group that each input counts in, int64 `[batch]`.
+            uniform: The numbers of uniform attention, `[batch, layers, numbers]`. Where such a number is 0, those of
+                all heads can only be 0, and are left out of the means.
         """
         found = torch.stack(self._layers, 1).double()
+        if uniform is not None:
+            found = found.where(uniform[:, :, None] != 0, torch.nan)
         self._layers.clear()
         for moments, numbers in zip(
             self._moments.values(), (found, found.nanmean(2), found.nanmean((1, 2))), strict=True

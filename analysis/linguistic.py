@@ -83,7 +83,8 @@ class Linguistic(Analysis):
 
     All numbers are averaged over segments. Tables show them beside the same numbers of uniform
     attention. In a decoder, whose tokens attend only to earlier ones, the attention between two classes
-    is 0 if all tokens of the second come after those of the first.
+    can only be 0 if all tokens of the second come after those of the first. Such a segment is left out like one without
+    the pair, and a pair of which all segments are, such as the start delimiter and nouns, has no row.
 
     Args:
         classes: Classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The
@@ -150,9 +151,11 @@ class Linguistic(Analysis):
 
     def end(self, batch: SegmentBatch) -> None:
         half = batch.index % 2
-        self._numbers.close(half)
         masks, of_layers = self._encoder.allowed(batch.mask)
-        self._uniform.update(half, self._measured(batch, uniform_attention(masks))[:, of_layers])
+        uniform = self._measured(batch, uniform_attention(masks))[:, of_layers]
+        skips = self.missing == "skip"
+        self._numbers.close(half, uniform if skips else None)
+        self._uniform.update(half, uniform.where(uniform != 0, torch.nan) if skips else uniform)
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
@@ -202,7 +205,8 @@ class Linguistic(Analysis):
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         # Classes and pairs that some segment has.
-        found = {name: one for name, one in self._numbers.over().items() if one.inputs.any()}
+        sums = self._uniform.compute().sums  # [groups, layers, classes and pairs]
+        found = {name: one for place, (name, one) in enumerate(self._numbers.over().items()) if sums[..., place].any()}
         classes = {name: one for name, one in found.items() if name in self._columns}
         pairs = {name: one for name, one in found.items() if name in self.pairs}
         by_layer = self._uniform.compute().over().value  # [layers, classes and pairs]

@@ -122,7 +122,8 @@ class Relations(Analysis):
     The attention of a head along a link is its largest weight between a token at the start of the link
     and a token at its end, in either direction. On a segment (one passage, or two) the largest over the
     segment's links is taken, and averaged over the segments that have links. This is done for the links
-    of each label, and for all links together.
+    of each label, and for all links together. A direction in which a decoder cannot attend along any of these links is
+    left out.
 
     As in the paper, links are left out if they are in a passage of more than `max_words` words, have
     more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
@@ -189,9 +190,10 @@ class Relations(Analysis):
         self._numbers.add(self._measured(weights))
 
     def end(self, batch: SegmentBatch) -> None:
-        self._numbers.close(self._groups)
         masks, of_layers = self._encoder.allowed(batch.mask)
-        self._uniform.update(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
+        uniform = self._measured(uniform_attention(masks))[:, of_layers]
+        self._numbers.close(self._groups, uniform)
+        self._uniform.update(self._groups, uniform.where(uniform != 0, torch.nan))
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""

@@ -68,8 +68,10 @@ class RepeatedSequences(Analysis):
     """Scores of every attention head as a previous-token, a duplicate-token and an induction head.
 
     The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the
-    same sequence. In an encoder that is not causal, tokens of the first copy can also attend to the second,
-    so scores are lower. Inputs begin with a start delimiter if the tokenizer writes one.
+    same sequence. Inputs begin with a start delimiter if the tokenizer writes one. The rows of the second copy alone
+    are scored, each of which has a token to attend to in every role, so that a perfect head has a score of 1.
+    TransformerLens's `detect_head` averages over all rows, and a perfect induction head has about .5 there. A score
+    that can only be 0, as behind a window that is shorter than the sequence, is left out.
 
     Args:
         sequences: Number of sequences, at least 2.
@@ -95,21 +97,24 @@ class RepeatedSequences(Analysis):
         """
         bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
         self._numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
-        every = self.tokens(encoder)
+        every, copy = self.tokens(encoder), slice(-self.length, None)
         # One row stands for all: no input has padding.
         masks, of_layers = encoder.allowed(torch.ones_like(every[:1], dtype=torch.bool))
         alike = masks.double() / masks.sum(-1, keepdim=True)
-        of_masks = [role_scores(alike, role_patterns(tokens))[0] for tokens in torch.split(every, 1)]
-        self._uniform = torch.stack(of_masks).mean(0)[of_layers].cpu()  # [layers, scores]
-        for tokens in torch.split(every, _BATCH)[data.ranks.rank :: data.ranks.world]:
-            patterns = role_patterns(tokens)
+        alike = alike[..., copy, :]
+        of_masks = [role_scores(alike, role_patterns(tokens)[..., copy, :])[0] for tokens in torch.split(every, 1)]
+        uniform = torch.stack(of_masks)[:, of_layers, : len(ROLES)].cpu()  # [sequences, layers, roles]
+        self._uniform = uniform.where(uniform != 0, torch.nan).nanmean(0)
+        batches = list(zip(torch.split(every, _BATCH), torch.split(uniform, _BATCH), strict=True))
+        for tokens, possible in batches[data.ranks.rank :: data.ranks.world]:
+            patterns = role_patterns(tokens)[..., copy, :]
 
             def receive(_: int, weights: Tensor, patterns: Tensor = patterns) -> None:
-                self._numbers.add(role_scores(weights, patterns).cpu())
+                self._numbers.add(role_scores(weights[..., copy, :], patterns).cpu())
 
             inputs = encoder.inputs(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
             encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
-            self._numbers.close(torch.arange(len(tokens)) % 2)
+            self._numbers.close(torch.arange(len(tokens)) % 2, possible.repeat(1, 1, 2))
 
     def tokens(self, encoder: Encoder) -> Tensor:
         """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder.
@@ -146,13 +151,14 @@ class RepeatedSequences(Analysis):
 
         The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which
         ignores that the head was chosen on the same sequences, and `uniform`: the score of a head of the same layer
-        that attends alike to all tokens that it may attend to. The table `repeated` has a row for each head.
+        that attends alike to all tokens that it may attend to. A role that no head can have is left out. The table
+        `repeated` has a row for each head.
         """
         found = self._numbers.over()
-        best = {role: best_head(found[role]) for role in ROLES}
+        best = {role: best_head(found[role]) for role in ROLES if found[role].inputs.any()}
         rows = [
-            (role, head_name(*place), one.value, one.low, one.high, float(self._uniform[place[0], number]))
-            for number, (role, (place, one)) in enumerate(best.items())
+            (role, head_name(*place), one.value, one.low, one.high, float(self._uniform[place[0], ROLES.index(role)]))
+            for role, (place, one) in best.items()
         ]
         frame = pd.DataFrame(rows, columns=["role", "head", "score", "low", "high", "uniform"])
         units: dict[str, Unit] = {"score": "fraction", "uniform": "fraction"}

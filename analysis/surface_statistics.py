@@ -12,17 +12,18 @@ from attention import Encoder
 from attention.capture import uniform_attention
 from datamodules import SegmentBatch, TextDataModule
 from heads.single_heads import head_map
-from metrics.attention_mass import PLAIN, STATISTICS, UNITS, TokenKinds, surface_statistics
+from metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
 from metrics.moments import Means, Moments
 from results import Curves, Estimate, Figure, Floats, Result, Table, on_one_scale
 
-ASKED = ("start", "end", "punctuation", "entropy")
-"""Statistics that are printed, of each layer and of the model."""
+ASKED = ("start", "first", "end", "punctuation", "entropy")
+"""Statistics that are printed, of each layer and of the model; `first` only if no input has a start delimiter."""
 
 BEHAVIOURS = {
     "previous token": ("previous", 0.5),
     "next token": ("next", 0.5),
     "start delimiter": ("start", 0.6),
+    "first token": ("first", 0.6),
     "end delimiters": ("end", 0.6),
     "punctuation": ("punctuation", 0.6),
 }
@@ -35,7 +36,7 @@ entropy of uniform attention.
 """
 
 _BY_LAYER = {
-    "delimiters": ("Attention to delimiters and punctuation", ("start", "end", "punctuation")),
+    "delimiters": ("Attention to delimiters and punctuation", ("start", "first", "end", "punctuation")),
     "end_delimiters": ("Attention to end delimiters", ("end_to_end", "other_to_end")),
     "without_first": (
         "Attention, the first position removed",
@@ -46,6 +47,7 @@ _BY_LAYER = {
 _BY_HEAD = ("previous", "next", "self", "heaviest")
 _LABELS = {
     "start": "start delimiter",
+    "first": "first token",
     "end": "end delimiters",
     "punctuation": "full stops and commas",
     "end_to_end": "from end delimiters",
@@ -64,7 +66,9 @@ class Surface(Analysis):
     """Surface statistics of each head: the kinds of tokens it attends to, and how broadly (Clark et al. 2019, §3).
 
     The statistics are the `STATISTICS` of `metrics.attention_mass`. Tables show them beside the same
-    statistics of uniform attention over the positions that each token may attend to in the layer.
+    statistics of uniform attention over the positions that each token may attend to in the layer. A statistic
+    that can only be 0 is left blank, such as the attention of a decoder to the next token, or the entropy of its
+    first.
 
     Args:
         smoothed: Compute entropies of smoothed weights, as the code released with the paper does.
@@ -92,11 +96,14 @@ class Surface(Analysis):
 
     def end(self, batch: SegmentBatch) -> None:
         half = batch.index % 2
-        self._numbers.close(half)
         masks, of_layers = self._encoder.allowed(batch.mask)
         whole = batch.mask[:, None, None].expand(-1, 1, masks.size(-1), -1)
         uniform = self._statistics(batch, uniform_attention(torch.cat([masks, whole], 1)).float())
-        self._uniform.update(half, uniform[:, [*of_layers.tolist(), masks.size(1)]])
+        uniform = uniform[:, [*of_layers.tolist(), masks.size(1)]]
+        # Another column of the heads may be the heaviest than of uniform attention.
+        possible = torch.cat([uniform[..., : -len(VARIED)], uniform[..., : len(VARIED)]], -1)
+        self._numbers.close(half, possible[:, :-1])
+        self._uniform.update(half, uniform.where(possible != 0, torch.nan))
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
         found = self.statistics()
@@ -113,9 +120,9 @@ class Surface(Analysis):
     def classes(self) -> Mapping[str, list[str]]:
         """Return `{"behaviour": …}`: a list of the behaviour of each attention head, layer by layer.
 
-        The behaviours are `previous token`, `next token`, `start delimiter`, `end delimiters`,
-        `punctuation`, `broad` and `other`; a head has the first that fits. The thresholds are those of
-        the colours in Clark et al.'s (2019) Fig. 6; `other` is a head below all of them.
+        The behaviours are `previous token`, `next token`, `start delimiter`, `first token` (of inputs without a start
+        delimiter), `end delimiters`, `punctuation`, `broad` and `other`; a head has the first that fits. The
+        thresholds are those of the colours in Clark et al.'s (2019) Fig. 6; `other` is a head below all of them.
         """
         means = self._numbers.over()
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
@@ -147,16 +154,17 @@ class Surface(Analysis):
         beside = {f"uniform.{name}": uniform[name][rows["layer"] - 1] for name in compared}
         units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
+        asked = [name for name in ASKED if counts.get(name, 1) and (name != "first" or not counts["start"])]
         return Result(
             experiment=self.name,
             scores={f"surface.{name}": model[name] for name in PLAIN},
             tables={
                 "surface": Table(rows.assign(**beside), units),
-                "layers": Table(head_rows(layers), UNITS, answer=("layer", *ASKED)),
+                "layers": Table(head_rows(layers), UNITS, answer=("layer", *asked)),
             },
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit={"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()},
-            headline=[f"surface.{name}" for name in ASKED],
+            headline=[f"surface.{name}" for name in asked],
         )
 
 
@@ -168,10 +176,11 @@ def _figures(
     Every head is a point over its layer, and the mean of a layer is a point of a line.
     """
     number, width = heads["self"].value.shape
+    heads = {name: one for name, one in heads.items() if not np.isnan(one.value).all()}
     rows, places = np.arange(1, number + 1), np.arange(1, number + 1).repeat(width)
     figures: dict[str, Figure] = {}
     for file, (title, names) in _BY_LAYER.items():
-        known = [name for name in names if not np.isnan(heads[name].value).all()]
+        known = [name for name in names if name in heads and (name, "start" in heads) != ("first", True)]
         if not known:
             continue  # an encoder without delimiters
         scale, label = (1.0, "entropy (nats)") if file == "entropy" else (100.0, "share of attention (%)")
@@ -191,5 +200,6 @@ def _figures(
             value_label="share of attention",
         )
         for name in _BY_HEAD
+        if name in heads
     }
     return figures | dict(on_one_scale(maps))

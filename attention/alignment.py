@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from results.errors import UserError
 
@@ -176,6 +177,29 @@ def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArra
     return [ids[: starts[0]], *(ids[stop:start] for stop, start in zip(stops, starts[1:], strict=True))]
 
 
+def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str]:
+    r"""Return the text of each piece as it is read, without blanks around it: `café` for `ĠcafÃ©` and for `▁café`.
+
+    Bytes that are no whole character are written `\xf0`, line ends and the like as in Python; a blank alone is `␣`.
+    Added tokens, such as delimiters, are written as they are named.
+
+    Args:
+        tokenizer: Tokenizer of the pieces.
+        ids: Ids of the pieces.
+    """
+    decoder, added, names = tokenizer.backend_tokenizer.decoder, tokenizer.added_tokens_decoder, []
+    bytes_of = {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
+    for number, piece in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
+        text = piece or f"<{number}>"
+        if piece and decoder is not None and number not in added:
+            text = decoder.decode([piece])
+            if "\N{REPLACEMENT CHARACTER}" in text and bytes_of.keys() >= {*piece}:
+                text = bytes(bytes_of[character] for character in piece).decode(errors="backslashreplace")
+        shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text.strip(" "))
+        names.append(shown or "␣")
+    return names
+
+
 def named_positions(
     tokenizer: PreTrainedTokenizerFast, parts: Sequence[AlignedPieces], words: Sequence[str]
 ) -> tuple[list[str], list[int]]:
@@ -188,7 +212,7 @@ def named_positions(
     """
     first, last = parts[0], parts[-1]
     start, end = first.ids[first.positions == 0], last.ids[last.positions == last.words + 1]
-    before, after = (" ".join(tokenizer.convert_ids_to_tokens(ids.tolist())) for ids in (start, end))
+    before, after = (" ".join(readable(tokenizer, ids.tolist())) for ids in (start, end))
     names = [*([before] if before else []), *words, *([after] if after else [])]
     low = 0 if before else 1
     return names, list(range(low, low + len(names)))

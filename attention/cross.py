@@ -10,7 +10,7 @@ import xarray as xr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.alignment import named_positions, reduction, split_words
+from attention.alignment import named_positions, readable, reduction, split_words
 from attention.capture import FLOAT32, NAME, Reading, capture_attention, read
 from attention.checks import EncoderError, difference
 from attention.encoder import LoadedEncoder, load_config, load_whole
@@ -100,7 +100,7 @@ class DecoderAttention:
             to, to_numbers = named_positions(self.encoder.tokenizer, [read], source)
         else:
             starts = [self.start, *written.ids[written.positions == 0].tolist()]
-            to = [" ".join(self.encoder.tokenizer.convert_ids_to_tokens(starts)), *target]
+            to = [" ".join(readable(self.encoder.tokenizer, starts)), *target]
             to_numbers = [*range(len(target) + 1)]
         coords: dict[str, Any] = {
             "layer": range(1, len(weights) + 1),

@@ -92,7 +92,9 @@ class EncoderSpec:
         dtype: Type of the parameters, and so of forward passes; `auto` is the type in which they were saved. Softmax
             and everything after it are in float32.
         scores: `model` to compute the scores before softmax in the type of the model, as it does itself;
-            `float32` to compute them in single precision from the model's queries and keys.
+            `float32` to compute them in single precision from the model's queries and keys, so that the weights of a
+            model in half precision are closer to those in single precision. Scores in bfloat16 are often equal; of
+            equal weights the first is the most attended.
         device_map: Divides the layers of a model that one device cannot hold among all devices of one process, as
             transformers does with the package `accelerate`; None for one device.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from attention.alignment import delimiters, split_words
+from attention.alignment import delimiters, readable, split_words
 from attention.checks import EncoderError
 from attention.encoder import EncoderSource, LoadedEncoder, architecture, load_tokenizer, longest_input
 from results.digests import digest
@@ -84,6 +84,10 @@ class TextTokenizer:
         steps = json.loads(self._tokenizer.backend_tokenizer.to_str())
         # Neither is used here, and they are kept with the steps of the last call.
         return digest(json.dumps({**steps, "padding": None, "truncation": None}, sort_keys=True).encode())
+
+    def readable(self, ids: Sequence[int]) -> list[str]:
+        """Return the text of each piece as it is read, see `attention.alignment.readable`."""
+        return readable(self._tokenizer, ids)
 
     def split(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[TextPieces]:
         """Cut each text, with its pair if it has one, into pieces, without truncation.

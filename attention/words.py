@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import AlignedPieces, AlignmentError, named_positions
+from attention.alignment import AlignedPieces, AlignmentError, named_positions, readable
 from attention.checks import EncoderError
 from attention.cross import DecoderAttention, DecoderPart
 from attention.encoder import LoadedEncoder
@@ -417,7 +417,7 @@ class Encoder(LoadedEncoder):
             frozenset(self.attending),
             measure=lambda _, call: call.mixture.rows(slice(len(first) - 1, None)),
         )
-        names = self.tokenizer.convert_ids_to_tokens(whole[0].tolist())
+        names = readable(self.tokenizer, whole[0].tolist())
         coords = {
             "layer": [layer + 1 for layer in self.attending],
             "head": range(1, self.heads + 1),
@@ -432,7 +432,7 @@ class Encoder(LoadedEncoder):
         if over == "words":
             return named_positions(self.tokenizer, items.inputs[item], words)
         only = items.inputs[item][0]
-        return list(self.tokenizer.convert_ids_to_tokens(only.ids.tolist())), only.positions.tolist()
+        return readable(self.tokenizer, only.ids.tolist()), only.positions.tolist()
 
 
 def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:

@@ -714,6 +714,16 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         data = self.splits[split]
         return data.ids[item], tuple(self.vocabulary.words[number] for number in data.tokens(item))
 
+    def readable(self, split: Split, item: int) -> tuple[str, ...]:
+        """Return the pieces of a text as they are read, see `attention.alignment.readable`.
+
+        Args:
+            split: Split of the text.
+            item: Index of the text in the split.
+        """
+        assert self._pieces is not None
+        return tuple(self._pieces.readable(self.splits[split].tokens(item)))
+
     @property
     def identity(self) -> Mapping[str, object]:
         """Values that identify vocabulary, labels, tokenizer and shortcut, by name.

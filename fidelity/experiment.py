@@ -533,10 +533,9 @@ def example_page(
             f", {names[one.checkpoint]} predicts {labels[one.predicted]} (P = {one.confidence:.3f})" for one in here
         )
         rows = {f"{names[one.checkpoint]}: {name}": row for one in here for name, row in one.rows.items()}
-        tokens = data.text("test", text)[1]
-        # Words outside the vocabulary are shown as in the text, pieces as the model reads them.
-        forms = split.forms(text) if data.tokenizer is None else [None] * len(tokens)
-        words = tuple(form or token for form, token in zip(forms, tokens, strict=True))
+        words = data.readable("test", text) if data.tokenizer else data.text("test", text)[1]
+        if data.tokenizer is None:  # words outside the vocabulary are shown as in the text
+            words = tuple(form or word for form, word in zip(split.forms(text), words, strict=True))
         name, gold = f"Text {split.ids[text]} of test", labels[split.labels[text]]
         texts.append(ColouredText(name, f"gold {gold}{decisions}", words, rows))
     return ColouredTexts("Example texts", tuple(texts))

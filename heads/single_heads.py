@@ -49,6 +49,7 @@ from metrics.heads import (
     Direction,
     MostAttended,
     RowPeaks,
+    delimiter_shares,
     hit_counts,
     offset_shares,
     permutation_p,
@@ -61,6 +62,7 @@ from results.errors import UserError, check_numbers, check_values, near
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
 
+_SHARE = 30_000  # shares of attention are gathered as int16, in parts of this
 _OFFSETS = sorted(OFFSETS, key=lambda k: (abs(k), -k))
 """The fixed offsets, nearest first, ahead before behind."""
 
@@ -438,6 +440,44 @@ class ChosenHeads:
         units: dict[str, Unit] = {**dict.fromkeys(columns, "fraction"), "confidence": unit}
         return Table(table, units, interval="accuracy"), shares
 
+    def no_op(self, roles: pd.DataFrame, shares: Floats) -> tuple[Table, dict[str, Estimate]]:
+        """Compare attention to delimiters where the function of a head applies and where it does not.
+
+        Clark et al. (2019, §3.2) suggest that attention to delimiters is a no-op of heads whose function does not apply
+        to a word. The function of a syntactic head is its relation in the table `roles`. It applies to the words that
+        attend along such an arc: dependents or, in the direction `head→dependent`, syntactic heads. Words are compared
+        with those of the same sentence, without punctuation; sentences with words of one kind alone are left out.
+
+        Args:
+            roles: Frame of the table of `roles`.
+            shares: Attention of each word to the delimiters together, `[words, heads]`.
+
+        Returns:
+            The table `no_op` with a row for each syntactic head and the columns `head`, `relation`, `direction`,
+            `sentences`, `with` and `without` (mean share where the function applies, and elsewhere), and `difference`
+            with its interval over sentences. And the score `no_op`, the mean difference over these heads and their
+            sentences; nothing without such heads.
+        """
+        arcs, rows, found = self.scored.arcs, [], []
+        functions = roles[roles["syntactic"]][["head", "relation", "direction"]].itertuples()
+        for place, *function in functions:
+            own = applies = self.scored.groups.get(function[1], np.zeros(len(arcs), np.bool_)) & (arcs.head > 0)
+            if function[2] == DIRECTIONS[1]:
+                applies = np.zeros_like(own)
+                applies[np.flatnonzero(own) - arcs.word[own] + arcs.head[own]] = True
+            kinds = np.stack([applies, ~applies]) & ~arcs.punctuation
+            totals, sums = (np.stack([count(arcs, one) for one in of]) for of in (kinds, kinds * shares[:, place]))
+            both = totals.all(0)
+            means = sums / np.maximum(totals, 1) * both
+            found.append((means[1] - means[0], both))
+            one = bootstrap_ratio(*found[-1], seed=self.seed)
+            compared = means.sum(1) / max(int(both.sum()), 1)
+            rows.append((*function, int(both.sum()), *compared, one.value, one.low, one.high))
+        columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
+        table = Table(pd.DataFrame(rows, columns=columns), dict.fromkeys(columns[4:7], "fraction"), "difference")
+        sums = [sum(parts) for parts in zip(*found, strict=True)]
+        return table, {"no_op": bootstrap_ratio(*sums, seed=self.seed)} if rows else {}
+
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
         """Return heat maps of the accuracy of every attention head, one for each group of words.
 
@@ -812,6 +852,10 @@ class SingleHeads(DependencyExperiment):
             self._peaks[encoder] = RowPeaks(len(data.layers), len(data.heads))
             for split in STAGES["test"]:
                 self._gathered[split_key(split, encoder)] = ArcRows(**widths)
+        delimiters = any(data.splits[self._scored].store.manifest.delimiters.values())
+        self._shares = delimiters and "attention" in self.reads and data.options.measured.sums_to_one
+        if self._shares:
+            self._gathered[self._scored] = ArcRows(**columns["given"], delimiters=len(names))
         check_relations(self.relations, data.relations)
         for split in dict.fromkeys(("dev", self._scored)):
             if not data.splits[split].arcs:
@@ -831,6 +875,9 @@ class SingleHeads(DependencyExperiment):
         predicted = {"heads": positions.flatten(2)}
         if batch.encoder == "given" and self.trees:
             predicted["in_trees"] = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
+        if self._shares and (batch.encoder, batch.split) == ("given", self._scored):
+            shares = delimiter_shares(batch.attention, batch.lengths).flatten(2)
+            predicted["delimiters"] = (shares * _SHARE).round().int()
         if batch.split == "dev":
             self._peaks[batch.encoder].update(peaks, batch.lengths)  # type: ignore[operator]
         self._gathered[split_key(batch.split, batch.encoder)].add(batch, **predicted)  # type: ignore[operator]
@@ -870,6 +917,10 @@ class SingleHeads(DependencyExperiment):
             "roles": role_table,
             **({"trees": tree_table} if self.trees else {}),
         }
+        if self._shares:
+            delimiters = rows[self._scored][1]["delimiters"] / _SHARE
+            tables["no_op"], no_op = given.no_op(role_table.frame, delimiters)
+            scores |= no_op
         headline = ["heads.uas", "offset.uas"]
         hits = scored.found(dev.best(PLAIN))
         scores = attachment_scores(scored.arcs, *hits, prefix="heads.", seed=self.seed) | scores

@@ -20,8 +20,9 @@ from results import Curves, Result, Table, Unit, UserError, on_one_scale
 from training import recorded_gradients
 from training.checkpoints import checkpoint_file
 
-CLASSES = ("start", "end", "punctuation", "rest")
-"""Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, and all others."""
+CLASSES = ("start", "end", "punctuation", "first", "rest")
+"""Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, a first token that is none of
+them, and all others."""
 
 MEASURED: Mapping[str, Unit] = {"loss": "nats", "accuracy": "fraction"}
 
@@ -81,12 +82,14 @@ def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor
 def class_masks(batch: SegmentBatch) -> Tensor:
     """Return bool `[batch, classes, time]`, True for the tokens of each of the `CLASSES`.
 
-    The classes are start delimiters, end delimiters, punctuation (`.` and `,`) and all other real
-    tokens.
+    The classes are start delimiters, end delimiters, punctuation (`.` and `,`), the first token if it is none of
+    these, and all other real tokens.
     """
     named = [batch.start, batch.end, batch.punctuation]
     rest = batch.mask & ~torch.stack(named).any(0)
-    return torch.stack([*named, rest], 1)
+    first = rest.clone()
+    first[:, 1:] = False
+    return torch.stack([*named, first, rest & ~first], 1)
 
 
 class Importance(Analysis):
@@ -197,6 +200,7 @@ class Importance(Analysis):
         task = self._task
         fitted = {"classifier_texts": task.texts} if isinstance(task, MeanStateClassification) else {}
         scores = {f"{self.name}.{name}": one for name, one in measured.items()}
+        heads, layers = ({name: found[name] for name in present} for found in (heads, layers))
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
         return Result(

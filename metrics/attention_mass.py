@@ -8,8 +8,9 @@ from torch import Tensor
 from results import Unit
 
 MASSES = ("start", "end", "punctuation", "rest", "previous", "next", "self", "end_to_end", "other_to_end")
-"""Mean attention of a row to the start delimiter, to the end delimiters, to `.` and `,`, to all other tokens; to the
-previous token, the next token and itself; to the end delimiters, in the mean over their rows and over other rows."""
+"""Mean attention of a row to the start delimiter, to the end delimiters, to `.` and `,`, to all other tokens but the
+first; to the previous token, the next token and itself; to the end delimiters, in the mean over their rows and over
+other rows."""
 ENTROPIES = ("entropy", "start_entropy")
 """Mean entropy of a row, and entropy of the row of the start delimiter."""
 SINKS = ("first", "heaviest")
@@ -17,9 +18,10 @@ SINKS = ("first", "heaviest")
 2023)."""
 VARIANTS = ("", *(f"_without_{sink}" for sink in SINKS))
 
-PLAIN = (*MASSES, *ENTROPIES, *SINKS)
+VARIED = (*MASSES, *ENTROPIES)
+PLAIN = (*VARIED, *SINKS)
 """The statistics with no sink removed."""
-STATISTICS = (*PLAIN, *(name + variant for variant in VARIANTS[1:] for name in (*MASSES, *ENTROPIES)))
+STATISTICS = (*PLAIN, *(name + variant for variant in VARIANTS[1:] for name in VARIED))
 """Names of all statistics, in the order of the last axis of `surface_statistics`."""
 UNITS: dict[str, Unit] = {name: "nats" if "entropy" in name else "fraction" for name in STATISTICS}
 
@@ -74,6 +76,9 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
         kind.to(weights.dtype) for kind in (tokens.start, tokens.end, tokens.punctuation, tokens.real)
     )
     kinds = torch.stack([start, end, punctuation, real], 1)
+    present = kinds[:, :3].any(-1)
+    # A first token that is neither is a class of its own, which `rest` does not contain.
+    kinds[:, 0, 0] += 1 - kinds[:, :3, 0].amax(1)
     received = (real[:, None, None] @ weights).squeeze(2)  # [batch, heads, to]
     sinks = torch.stack([received[..., 0], received.amax(-1)], -1) / real.sum(-1)[:, None, None]
     kept = real[:, None, None].repeat(1, weights.size(1), len(VARIANTS), 1)  # [batch, heads, variants, to]
@@ -94,7 +99,7 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
     sums = torch.cat([masses[:, :, :, :3], near, broad[:, :, :, None]], 3) @ shares.mT
     means = sums / rows.sum(-1)[:, :, :, None]  # [batch, heads, variants, numbers, rows]
 
-    absent = torch.where(kinds[:, :3].any(-1), 0.0, torch.nan)[:, None, None]
+    absent = torch.where(present, 0.0, torch.nan)[:, None, None]
     mass, to_end = means[..., :3, 0], means[..., 1, 1:3] + absent[..., 1:2]
     rest = 1 - mass.sum(-1, keepdim=True)
     found = [mass + absent, rest, means[..., 3:6, 0], to_end, means[..., 6, 0:4:3]]

@@ -124,6 +124,18 @@ def _greatest(weights: Tensor) -> tuple[Tensor, Tensor]:
     return place.squeeze(-1), weights.gather(-1, place).squeeze(-1)
 
 
+def delimiter_shares(attention: Tensor, lengths: Tensor) -> Tensor:
+    """Return the attention of each word to the delimiters together, `[batch, n, layers, heads]`.
+
+    Args:
+        attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, as in `most_attended`.
+        lengths: Number of words of each sentence, `[batch]`.
+    """
+    ends = (lengths.long() + 1)[:, None, None, None, None].expand(*attention.shape[:4], 1)
+    both = attention[..., 0] + attention.gather(-1, ends)[..., 0]
+    return both[..., 1:-1].permute(0, 3, 1, 2)
+
+
 class RowPeaks(ExactMetric):
     """Metric of the confidence of every attention head: the mean over words of the largest weight in a word's row.
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from analysis import RepeatedSequences
+from analysis.repeated import role_patterns, role_scores
 from attention import Encoder
 from processes.ranks import Ranks
 from results.errors import UserError
-from tests.analysis.passes import ENCODERS, encoder
+from tests.analysis.passes import ENCODERS, encoder, uniform
 from tests.metrics.samples import student_of_log_odds
 
 ALONE = Ranks()
@@ -38,8 +40,8 @@ def maps_of(encoder: Encoder, tokens: Tensor) -> Maps:
     return found
 
 
-def by_hand(weights: NDArray[np.float32], tokens: list[int]) -> list[tuple[float, float]]:
-    """Both measures of one head for each role, pair of tokens by pair of tokens."""
+def by_hand(weights: NDArray[np.float32], tokens: list[int], copy: int) -> list[tuple[float, float]]:
+    """Both measures of one head for each role, pair of tokens by pair of tokens, from the last `copy` tokens."""
     n = len(tokens)
     looks: list[Callable[[int, int], bool]] = [
         lambda i, j: j == i - 1,
@@ -49,12 +51,12 @@ def by_hand(weights: NDArray[np.float32], tokens: list[int]) -> list[tuple[float
     found = []
     for look in looks:
         mass = on = apart = 0.0
-        for i in range(n):
+        for i in range(n - copy, n):
             for j in range(n):
                 mass += float(weights[i, j])
                 on += float(weights[i, j]) * look(i, j)
                 apart += abs(float(weights[i, j]) - look(i, j))
-        found.append((on / mass, 1 - apart / n))
+        found.append((on / mass, 1 - apart / copy))
     return found
 
 
@@ -65,19 +67,26 @@ def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Pa
 
     tokens = analysis.tokens(one)
     expected = np.array(
-        [[[by_hand(head, row.tolist()) for head in layer] for layer in maps_of(one, row)] for row in tokens]
+        [[[by_hand(head, row.tolist(), 6) for head in layer] for layer in maps_of(one, row)] for row in tokens]
     )
     assert (tokens[:, -12:-6] == tokens[:, -6:]).all()
     assert len(tokens[0]) == (12 if kind == "gpt2" else 13)  # it alone writes no start delimiter
+    # Behind a window that is shorter than the sequence there is nothing, but where a token was drawn twice.
+    maps = [np.array(uniform(kind, layer, len(tokens[0])), np.float32) for layer in range(one.layers)]
+    even = np.array([[[by_hand(layer, row.tolist(), 6)] for layer in maps] for row in tokens])
+    expected[np.broadcast_to(even[..., :1] == 0, expected.shape)] = np.nan
     table = analysis.result({}).tables["repeated"].frame
     for (place, end), (number, role) in product(enumerate(("", "_abs")), enumerate(ROLES)):
-        values = expected[..., number, place].reshape(12, -1)
-        low, high = student_of_log_odds(values, -float(place), 1.0)
-        mean = table[role + end]
-        assert np.allclose(mean, values.mean(0), atol=1e-6)
-        # Of inputs that all have nothing, as behind a window, the interval has no width.
-        assert np.allclose(table[f"{role}{end}.low"], np.where(np.isnan(low), mean, low), atol=1e-6)
-        assert np.allclose(table[f"{role}{end}.high"], np.where(np.isnan(high), mean, high), atol=1e-6)
+        for row, values in zip(table.to_dict("records"), expected[..., number, place].reshape(12, -1).T, strict=True):
+            known = values[~np.isnan(values)]
+            if not len(known):
+                assert np.isnan([row[f"{role}{end}{ending}"] for ending in ("", ".low", ".high")]).all()
+                continue
+            assert row[role + end] == pytest.approx(known.mean(), abs=1e-6)
+            if len(known) > 1:
+                low, high = student_of_log_odds(known[:, None], -float(place), 1.0)
+                assert row[f"{role}{end}.low"] == pytest.approx(low[0], abs=1e-6)
+                assert row[f"{role}{end}.high"] == pytest.approx(high[0], abs=1e-6)
 
 
 def test_best_heads_are_named(tmp_path: Path) -> None:
@@ -93,11 +102,22 @@ def test_best_heads_are_named(tmp_path: Path) -> None:
     table = result.tables["repeated_roles"].frame.set_index("role")
     tokens = analysis.tokens(encoder("llama", tmp_path))
     alike = np.tril(np.ones((tokens.size(1),) * 2)) / np.arange(1, tokens.size(1) + 1)[:, None]
-    by_row = [by_hand(alike.astype(np.float32), row.tolist()) for row in tokens]
+    by_row = [by_hand(alike.astype(np.float32), row.tolist(), 5) for row in tokens]
     for number, role in enumerate(ROLES):
         assert table.loc[role, "head"] == result.audit[f"best_{role}"]
         assert table.loc[role, "score"] == result.scores[f"repeated.{role}"].value
         assert table.loc[role, "uniform"] == pytest.approx(np.mean([one[number][0] for one in by_row]), abs=1e-6)
+
+
+def test_a_head_that_copies_perfectly_has_a_score_of_one() -> None:
+    tokens = torch.arange(8).repeat(1, 2)
+    patterns = role_patterns(tokens)
+    for copy, best in ((slice(-8, None), 1.0), (slice(None), 0.5)):
+        # A head without anything to copy attends to the first token.
+        weights = patterns[:, :, copy].clone()
+        weights[..., 0] += 1 - weights.sum(-1)
+        scores = role_scores(weights, patterns[:, :, copy])[0]
+        assert scores[[1, 2], [1, 2]].tolist() == [best, best]
 
 
 @pytest.mark.parametrize(

@@ -36,17 +36,25 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     surface = begun(model)
     loops: dict[tuple[int, int, int], dict[str, float]] = {}  # by input, layer and head
     uniform: dict[tuple[int, str], list[float]] = defaultdict(list)
+
+    def possible(found: dict[str, float], even: dict[str, float]) -> dict[str, float]:
+        """Without what can only be 0: what is 0 if attention is uniform, with no column but the first removed."""
+        return {
+            name: value if even[name.removesuffix("_without_heaviest")] else np.nan for name, value in found.items()
+        }
+
     for batch in batches(model):
         passed = show(model, batch, surface)
         for item, length in enumerate(batch.lengths.tolist()):
             number = int(batch.index[item])
             kinds = {name: getattr(batch, name)[item, :length].tolist() for name in KINDS}
+            even = [statistics(even_rows(kind, layer, length), kinds) for layer in range(model.layers)]
             for layer, weights in enumerate(passed):
                 for head in range(model.heads):
                     rows = weights[item, head, :length, :length].double().tolist()
-                    loops[number, layer, head] = statistics(rows, kinds)
+                    loops[number, layer, head] = possible(statistics(rows, kinds), even[layer])
             for layer in range(model.layers):
-                for name, value in statistics(even_rows(kind, layer, length), kinds).items():
+                for name, value in possible(even[layer], even[layer]).items():
                     uniform[layer, name].append(value)
     inputs = range(7)
 
@@ -65,8 +73,8 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
             values = [loops[number, layer, head][name] for number in inputs]
             assert row[name] == pytest.approx(mean(known(values)), abs=2e-5, nan_ok=True)
             if not name.endswith("_without_heaviest"):
-                even = mean(known(uniform[layer, name]))
-                assert row[f"uniform.{name}"] == pytest.approx(even, abs=2e-5, nan_ok=True)
+                beside = mean(known(uniform[layer, name]))
+                assert row[f"uniform.{name}"] == pytest.approx(beside, abs=2e-5, nan_ok=True)
             assert row[f"{name}.low"] <= row[name] <= row[f"{name}.high"] or len(known(values)) < 2
             assert "entropy" in name or not row[f"{name}.high"] > 1 + 1e-6
             of_head = known_of_heads[name]
@@ -89,6 +97,16 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         assert score.value == pytest.approx(mean(known(of_inputs)), abs=2e-5, nan_ok=True)
     assert (result.audit["inputs"], result.audit["inputs with punctuation"]) == (7, 6)
     assert ("end_delimiters" in result.figures) == ("bert" in kind)
+    blank = {name for name in PLAIN if table[name].isna().all()}
+    assert blank == {
+        "bert": set(),
+        "modernbert": set(),
+        "gpt2": {"start", "end", "next", "end_to_end", "other_to_end", "start_entropy"},
+    }.get(kind, {"end", "next", "end_to_end", "other_to_end", "start_entropy"})
+    assert ("first" in result.tables["layers"].answer) == (kind == "gpt2")
+    assert ("surface.first" in result.headline) == (kind == "gpt2")
+    shares = sum(table[name].fillna(0.0) for name in ("start", "end", "punctuation", "rest"))
+    assert ((shares + table["first"] * (kind == "gpt2") - 1).abs() < 0.2).all()  # not all inputs have punctuation
     entropy = result.figures["entropy"]
     assert isinstance(entropy, Curves)
     layers_of_line, line = entropy.lines["uniform attention"]

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -6,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
@@ -19,6 +20,7 @@ from attention.alignment import (
     join_sentences,
     most_central,
     overlapping,
+    readable,
     reduce,
     reduction,
     split_words,
@@ -147,6 +149,34 @@ def test_offsets_that_are_wrong_behind_dropped_characters_are_not_used(monkeypat
     [pieces] = split_words(tokenizer, [("éé", "the", "fox")])
     assert tokenizer.convert_ids_to_tokens(pieces.ids.tolist()) == ["▁", "▁the", "▁", "f", "o", "x"]
     assert (pieces.positions.tolist(), pieces.apart) == ([1, 2, 3, 3, 3, 3], 0)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_readable_pieces_are_the_text_of_the_word(name: str) -> None:
+    """Joined, with the bytes of characters that are cut through put together again."""
+    tokenizer, cut = TOKENIZERS[name](), 0
+    for word in ("unlazy", "café", "日本語", "łódź", "👩", "…", "Ġ", "\ufffd"):
+        [pieces] = split_words(tokenizer, [[word]])
+        ids = pieces.ids[pieces.inside].tolist()
+        names = readable(tokenizer, ids)
+        if name == "bert":
+            assert names == tokenizer.convert_ids_to_tokens(ids)
+        elif name != "llama" or word == "unlazy":  # it drops letters that it does not know
+            spelled = "".join(names).replace("␣", "").encode()
+            whole = re.sub(rb"\\x([0-9a-f]{2})", lambda byte: bytes.fromhex(byte[1].decode()), spelled)
+            assert whole.decode() == word
+            cut += whole != spelled
+    assert (cut > 0) == (name in ("roberta", "gpt2"))
+
+
+def test_blanks_line_ends_and_added_tokens_can_be_read() -> None:
+    tokenizer = tiny.gpt2_tokenizer()
+    ids = tokenizer(" the\n \u200d<|endoftext|>")["input_ids"]
+    assert "".join(readable(tokenizer, ids)).endswith("the\\n␣\\xe2\\x80\\x8d<|endoftext|>")
+    fallback = Tokenizer(BPE({"▁": 0, "<0xC3>": 1, "<0xA9>": 2, "a▁b": 3, "\n": 4}, [], byte_fallback=True))
+    fallback.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    fast = PreTrainedTokenizerFast(tokenizer_object=fallback, additional_special_tokens=["<｜of▁start｜>"])  # type: ignore[no-untyped-call]
+    assert readable(fast, range(7)) == ["␣", "<0xC3>", "<0xA9>", "a b", "\\n", "<｜of▁start｜>", "<6>"]
 
 
 def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from attention import Encoder, EncoderError
+from attention.alignment import readable
 from attention.words import generated_view
 from results import UserError
 from tests import tiny
@@ -60,9 +61,7 @@ def test_every_step_has_the_attention_of_generate(
             given, attention_mask=torch.ones_like(given), max_new_tokens=30, do_sample=False, pad_token_id=0,
             use_cache=use_cache, output_attentions=True, return_dict_in_generate=True,
         )  # fmt: skip
-        assert found["from"].to_numpy().tolist() == tokenizer.convert_ids_to_tokens(
-            own.sequences[0, given.size(1) :].tolist()
-        )
+        assert found["from"].to_numpy().tolist() == readable(tokenizer, own.sequences[0, given.size(1) :].tolist())
         assert found.shape == (2, 4, 30, given.size(1) + 29)
         assert int(found["generated"].sum()) == 29
         for step, layers in enumerate(own.attentions):
@@ -80,7 +79,7 @@ def test_a_continuation_is_read_as_if_it_was_generated(
     text, prompt = " the dogs sleep", tokenizer(PROMPTS[0])["input_ids"]
     ids = [*prompt, *tokenizer(text, add_special_tokens=False)["input_ids"]]
     found = Encoder.from_model(model, tokenizer).generated(PROMPTS[0], continuation=text)
-    assert found["from"].to_numpy().tolist() == tokenizer.convert_ids_to_tokens(ids[len(prompt) :])
+    assert found["from"].to_numpy().tolist() == readable(tokenizer, ids[len(prompt) :])
     with torch.no_grad():
         own = model(torch.tensor([ids[:-1]]), output_attentions=True).attentions
     for layer, weights in enumerate(own):

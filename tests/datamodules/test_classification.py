@@ -14,6 +14,7 @@ from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, TextBatch, VectorSpec
 from datamodules.batches import Split
 from datamodules.classification import find_labels, label_numbers
+from tests import tiny
 from tests.datamodules.conftest import DEV, ROWS, TRAIN, Row, rows, trainer, write_rows
 
 RATIONALE = Columns(rationale="rationale")
@@ -134,6 +135,13 @@ def test_pairs_are_told_apart(tmp_path: Path) -> None:
     assert audit(module, "dev")["also_in_train"] == 2
 
 
+def test_byte_pieces_can_be_read(tmp_path: Path) -> None:
+    folder = tiny.save_gpt2(tmp_path / "gpt2")
+    module = opened(tmp_path, {**ROWS, "dev": (("1", "the café foxglove", ""),)}, tokenizer=EncoderSpec(str(folder)))
+    assert "ĠcafÃ©" in "".join(module.text("dev", 0)[1])
+    assert "".join(module.readable("dev", 0)).encode().replace(rb"\xc3\xa9", "é".encode()).decode() == "thecaféfoxglove"
+
+
 def test_pieces_come_with_their_own_numbers_delimiters_and_limit(tmp_path: Path, bert: Path) -> None:
     long = ("1", " ".join(["foxglove", *["fox"] * 70]), "0 70")
     module = opened(tmp_path, {**ROWS, "dev": (*DEV, long)}, tokenizer=EncoderSpec(str(bert)))
@@ -142,6 +150,7 @@ def test_pieces_come_with_their_own_numbers_delimiters_and_limit(tmp_path: Path,
     tokens = module.text("dev", 2)[1]
     assert tokens[:9] == ("[CLS]", "fox", "##g", "##l", "##o", "##v", "##e", "fox", "fox")
     assert tokens[-1] == "[SEP]"
+    assert module.readable("dev", 2) == tokens
     assert batch.rationale[0].nonzero()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
     counts = audit(module, "dev")
     assert (counts["truncated_texts"], counts["tokens_cut"], counts["rationale_words_cut"]) == (1, 14, 1)

@@ -158,6 +158,7 @@ def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
         "random_init.roles": ROLES,
         "trees": "head dev test",
         "ensembles": "relation n direction heads dev test low high single",
+        "no_op": "head relation direction sentences with without difference low high",
     }
     assert len(result.tables["heads"].frame) == 16 * len(result.tables["best_heads"].frame)
     assert set(result.tables["heads"].frame["relation"]) == set(result.tables["best_heads"].frame["relation"])
@@ -254,6 +255,44 @@ def test_the_accuracy_of_a_role_is_that_of_its_head_on_test(result: Result) -> N
     assert (roles["low"] <= roles["accuracy"]).all()
     assert (roles["accuracy"] <= roles["high"]).all()
     assert (result.tables["random_init.roles"].frame["confidence"] != roles["confidence"]).all()
+
+
+def test_attention_to_delimiters_where_the_function_of_a_head_applies_equals_counting(
+    result: Result, splits: tuple[Counted, Counted]
+) -> None:
+    roles, table, test = result.tables["roles"].frame, result.tables["no_op"].frame, splits[1]
+    roles = roles[roles["syntactic"]].reset_index()
+    assert table[["head", "relation", "direction"]].equals(roles[["head", "relation", "direction"]])
+    assert set(table["direction"]) == set(DIRECTIONS)
+    differences: list[float] = []
+    for row, head in zip(table.to_dict("records"), roles["index"], strict=True):
+        pairs = []
+        for weights, sentence in zip(test.weights, test.sentences, strict=True):
+            arcs = [
+                (dependent, governor)
+                for dependent, (governor, label) in enumerate(
+                    zip(sentence.heads, sentence.relations, strict=True), start=1
+                )
+                if label == row["relation"] and governor
+            ]
+            applies = {arc[DIRECTIONS.index(row["direction"])] for arc in arcs}
+            shares: dict[bool, list[float]] = {True: [], False: []}
+            for word, label in enumerate(sentence.relations, start=1):
+                if label != "punct":
+                    shares[word in applies].append(float(weights[head][word, 0] + weights[head][word, -1]))
+            if shares[True] and shares[False]:
+                pairs.append((np.mean(shares[True]), np.mean(shares[False])))
+        assert row["sentences"] == len(pairs)
+        own = [float(without - of) for of, without in pairs]
+        differences += own
+        if pairs:
+            assert [row["with"], row["without"]] == pytest.approx(np.mean(pairs, axis=0).tolist(), abs=1e-4)
+            assert row["difference"] == pytest.approx(np.mean(own), abs=1e-4)
+            assert row["low"] <= row["difference"] <= row["high"] or len(pairs) < 2
+    score = result.scores["no_op"]
+    assert score.value == pytest.approx(np.mean(differences), abs=1e-4)
+    assert score.low is not None
+    assert score.low < score.value
 
 
 def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:

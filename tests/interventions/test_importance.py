@@ -105,7 +105,7 @@ def members(batch: SegmentBatch, row: int) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {name: [] for name in CLASSES}
     for place in range(int(batch.lengths[row])):
         named = [name for name in CLASSES[:3] if getattr(batch, name)[row, place]]
-        found[named[0] if named else "rest"].append(place)
+        found[named[0] if named else "rest" if place else "first"].append(place)
     return found
 
 
@@ -138,6 +138,8 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
     result = analysis.result({})
     by_head = analysis.by_head()
     frame = result.tables["importance_layers"].frame
+    assert set(frame["class"]) == {name for name in CLASSES if expected[name]}
+    assert ("first" in set(frame["class"])) == (kind == "gpt2")  # it alone writes no start delimiter
     for name in CLASSES:
         means = by_head[f"importance_{name}"].over()
         assert (means.inputs == len(expected[name])).all()

@@ -50,7 +50,8 @@ def without(
     found = {"self": offset(0), "previous": offset(-1), "next": offset(1)}
     for kind in KINDS:
         found[kind] = mean([mass(kind, place) for place in kept]) if any(kinds[kind]) else math.nan
-    found["rest"] = mean([1 - sum(mass(kind, place) for kind in KINDS) for place in kept])
+    named = [place == 0 or any(kinds[kind][place] for kind in KINDS) for place in range(n)]
+    found["rest"] = mean([sum(share for share, of in zip(row, named, strict=True) if not of) for row in kept.values()])
     for name, of_end in (("end_to_end", True), ("other_to_end", False)):
         chosen = [mass("end", place) for place in kept if kinds["end"][place] == of_end]
         found[name] = mean(chosen) if any(kinds["end"]) else math.nan

@@ -61,5 +61,5 @@ def test_the_application_is_cited_as_its_citation_file_says() -> None:
 def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
     found = cited(["AttentionOnlyProbe", "SingleHeads", "Unknown"], ["sst2", "sst2", "my/{split}.tsv"])
     keys = re.findall(r"^@\w+\{([\w-]+),", found, re.MULTILINE)
-    assert keys == ["clark2019", "voita2019", "limisiewicz2020", "sst2", "attention-probing"]
+    assert keys == ["clark2019", "voita2019", "htut2019", "limisiewicz2020", "sst2", "attention-probing"]
     assert "Socher et al. 2013" in found
