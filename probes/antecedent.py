@@ -61,7 +61,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
 
     Args:
         learning_rate: Learning rate of Adam.
-        decay: Factor of the learning rate after every epoch; 1 keeps it.
+        decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
         seed: Seed of the bootstrap.
     """
 

@@ -102,7 +102,7 @@ class HeadSelectionProbe(DependencyProbe):
         learning_rate: Learning rate of Adam.
         decay: Factor of the learning rate; 1 keeps it, as Clark et al. (2019) do.
         schedule: `epoch` decays the learning rate after every epoch, `plateau` after each epoch that does not lower
-            the loss on dev.
+            the loss on dev. Several epochs count as one until they have 50 optimizer steps (`TrainedModule.every`).
         labels: Also train a `RelationClassifier`, for the labelled attachment score `las`.
         relations: Relations shown in the table and the figure, in this order, after the row for all
             words and the row for all words but punctuation; empty for all relations.

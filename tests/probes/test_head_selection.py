@@ -263,8 +263,11 @@ def test_a_trained_probe_and_its_trees(data: DependencyDataModule, make_data: Ma
 
 
 def test_a_probe_below_one_of_its_heads_says_so(data: DependencyDataModule) -> None:
-    """Against every head in a loop over words; a probe that is trained is above all of them."""
+    """Against every head in a loop over words."""
     trainer(1).fit(probe := AttentionOnlyProbe(learning_rate=0.0), datamodule=data)
+    with torch.no_grad():
+        probe.weight.fill_(-1.0)  # it chooses what is attended to least
+        probe.start.fill_(10.0)
     result, right, own, total = scored(probe, data), Counter[tuple[str, str]](), 0, 0
     for batch in data.batches("dev"):
         for row, n in enumerate(batch.lengths.tolist()):
@@ -279,15 +282,13 @@ def test_a_probe_below_one_of_its_heads_says_so(data: DependencyDataModule) -> N
                         if others and max(others, key=lambda i: float(weights[i])) == gold:
                             right[f"{layer + 1}-{head + 1}", name] += 1
     best = [f"{head} ({direction}, " for (head, direction), count in right.items() if count == max(right.values())]
-    [line, _] = cast("list[str]", result.audit["warnings"])
+    [line] = cast("list[str]", result.audit["warnings"])
     shares = f"{100 * own / total:.1f}", f"{100 * max(right.values()) / total:.1f}"
     said = [f"(UAS {shares[0]}) than the attention head {one}{shares[1]}): train it for longer" for one in best]
     assert any(one in line for one in said)
-    trained_one = AttentionOnlyProbe(learning_rate=0.3)
-    trainer(30).fit(trained_one, datamodule=data)
-    assert not any(
-        "attention head" in one for one in cast("list[str]", scored(trained_one, data).audit.get("warnings", []))
-    )
+    with torch.no_grad():
+        probe.weight.zero_()  # all candidates are equal, and the first, ROOT, is right more often than any head
+    assert "warnings" not in scored(probe, data).audit
 
 
 def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeData) -> None:
