@@ -185,7 +185,7 @@ class HeadSelectionProbe(DependencyProbe):
             self._dev.update(((found == batch.heads[..., None]) & scored[..., None]).sum((0, 1)), scored.sum())
 
     def outcome(self) -> Result:
-        *single, own = self._dev.take().tolist()
+        *single, own = self._dev.take().flatten().tolist()  # torchmetrics gives a lone number as a scalar
         self.warnings = []
         if own < max(single, default=0):
             names, best = Names(self.sizes.layers, self.sizes.heads), max(single)
