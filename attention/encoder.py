@@ -851,6 +851,12 @@ def _drawn(kind: Any, model: PreTrainedModel, seed: int) -> PreTrainedModel:  # 
 def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
     """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
     drawn = _drawn(AutoModel, pretrained, seed)
+    own = {name: one for name, one in pretrained.named_parameters() if not name.startswith("pooler.")}
+    if all(one.allclose(own[name], 0.01, 1e-4) for name, one in drawn.named_parameters() if name in own):
+        raise EncoderError(
+            f"{pretrained.name_or_path}: its weights are those that are drawn with seed {seed}, so the control with "
+            "random weights would be the same model. Give --data.init_args.encoder.seed another number."
+        )
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
     drawn.load_state_dict(kept, strict=False)
     return drawn

@@ -129,7 +129,7 @@ class TextClassifier(TextModel):
             Jain & Wallace (2019) use.
         weight_decay: Weight decay of all parameters but the attention's (Jain & Wallace 2019);
             decoupled with `adamw`.
-        decay: Factor of the learning rate after every epoch; 1 keeps it.
+        decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
         class_weights: True to give every class the same total weight in the loss. Each text then has
             the weight `texts / (classes · texts of its class)`, counted on the train split.
 

@@ -1,6 +1,7 @@
 """Trained probes of coreference: the two scorers of Clark et al. (2019, §5) over antecedents instead of heads."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -8,8 +9,8 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from heads.antecedent_heads import AntecedentEvaluation, check_coreference, links_of
-from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
+from heads.antecedent_heads import TRAINED, AntecedentEvaluation, check_coreference, links_of
+from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS, Links
 from probes.frozen import FrozenProbe, Sizes, weight_maps
 from probes.head_selection import attention_scores, weighted_scores
 from results import Figure, Result
@@ -60,7 +61,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
 
     Args:
         learning_rate: Learning rate of Adam.
-        decay: Factor of the learning rate after every epoch; 1 keeps it.
+        decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
         seed: Seed of the bootstrap.
     """
 
@@ -113,7 +114,11 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         self.evaluation.update(batch, partial(self.choose, batch))
 
     def outcome(self) -> Result:
-        return self.evaluation.result(self.experiment, self.figures(), self.trained_for)
+        found = self.evaluation.result(self.experiment, self.figures(), self.trained_for)
+        own, best = (found.scores[f"{name}.{ANTECEDENT_GROUPS[0]}"].value for name in (TRAINED, "antecedent"))
+        told = f"the probe finds fewer antecedents ({100 * own:.1f}) than the best single head ({100 * best:.1f}): "
+        self.warnings = [f"{told}train it for longer, or change its learning rate"] if own < best else []
+        return replace(found, audit={**found.audit, **self.warned(self.epochs)})
 
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
         right = loss = torch.zeros((), device=self.device)

@@ -18,13 +18,15 @@ from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, VectorSpec
 from datamodules.dependency import DependencySplit
 from heads.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
+from heads.single_heads import Names
 from metrics.attachment import attached
+from metrics.heads import DIRECTIONS, MostAttended
 from metrics.rows import ArcRows
 from metrics.trees import tree_heads
 from probes.frozen import DependencyProbe, Sizes, weight_maps
 from results import Figure, Result
 from results.errors import check_numbers
-from training import device_count
+from training import Average, device_count
 
 
 class RelationClassifier(nn.Module):
@@ -100,7 +102,7 @@ class HeadSelectionProbe(DependencyProbe):
         learning_rate: Learning rate of Adam.
         decay: Factor of the learning rate; 1 keeps it, as Clark et al. (2019) do.
         schedule: `epoch` decays the learning rate after every epoch, `plateau` after each epoch that does not lower
-            the loss on dev.
+            the loss on dev. Several epochs count as one until they have 50 optimizer steps (`TrainedModule.every`).
         labels: Also train a `RelationClassifier`, for the labelled attachment score `las`.
         relations: Relations shown in the table and the figure, in this order, after the row for all
             words and the row for all words but punctuation; empty for all relations.
@@ -137,6 +139,8 @@ class HeadSelectionProbe(DependencyProbe):
         super().prepare()
         check_relations(self.evaluation.relations, self.data.relations)
         self._names = self.data.relations
+        # UAS on dev of every single head in both directions, and of the probe.
+        self._dev = Average(2 * len(self.sizes.layers) * len(self.sizes.heads) + 1)
         if not self._relations:
             self._relations = self.data.relations
             if self.labels:
@@ -173,8 +177,23 @@ class HeadSelectionProbe(DependencyProbe):
 
     def update(self, batch: AttentionBatch) -> None:
         self.evaluation.update(batch, self.predict(batch) if batch.split == "test" else None)
+        if batch.split == "dev" and self.sizes.layers:
+            most = MostAttended(batch.lengths)
+            most.add(batch.attention)
+            found = torch.cat([most.positions.flatten(2), self(batch).argmax(-1, keepdim=True)], dim=-1)
+            scored = batch.mask & ~batch.punctuation
+            self._dev.update(((found == batch.heads[..., None]) & scored[..., None]).sum((0, 1)), scored.sum())
 
     def outcome(self) -> Result:
+        *single, own = self._dev.take().flatten().tolist()  # torchmetrics gives a lone number as a scalar
+        self.warnings = []
+        if own < max(single, default=0):
+            names, best = Names(self.sizes.layers, self.sizes.heads), max(single)
+            direction, head = names.split(single.index(best))
+            self.warnings = [
+                f"the probe finds fewer heads on dev (UAS {100 * own:.1f}) than the attention head {names.head(head)} "
+                f"({DIRECTIONS[direction]}, {100 * best:.1f}): train it for longer, or change its learning rate"
+            ]
         return self.evaluation.result(self.experiment, self.data, self.figures(), self.trained_for)
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:

@@ -349,6 +349,7 @@ class MatrixSweep(DependencyProbe):
     def _judge(self, losses: Tensor) -> None:
         """Compare the losses of the pairs on dev `[pairs]` with their best ones."""
         groups = self.trainer.optimizers[0].param_groups
+        extra = self.every > 0 and (self.current_epoch + 1) % self.every > 0  # it may only keep better weights
         running = self.stale < self.patience
         better = running & (losses < self.best_loss - GAIN)
         # In place, because a tensor made in the inference mode of validation could not be written to afterwards.
@@ -356,9 +357,9 @@ class MatrixSweep(DependencyProbe):
         for pair, (improved, group) in enumerate(zip(better.tolist(), groups, strict=True)):
             if improved:
                 self._keep(pair)
-            elif not self.extra_check:
+            elif not extra:
                 group["lr"] *= DECAY
-        if self.extra_check:
+        if extra:
             return
         self.stale.copy_(torch.where(better, 0, self.stale + running))
         self.trainer.should_stop = self.trainer.should_stop or bool((self.stale >= self.patience).all())
@@ -498,7 +499,13 @@ class StructuralProbe(MatrixSweep):
             scores=ratio_scores(items, ratios),
             tables={"sweep": table},
             figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
-            audit={"epochs": int(self.best_epoch[chosen]), "layer": layer, "rank": rank, **self.trained_on},
+            audit={
+                "epochs": int(self.best_epoch[chosen]),
+                "layer": layer,
+                "rank": rank,
+                **self.trained_on,
+                **self.warned(int(self.best_epoch[chosen])),
+            },
             items=items,
             ratios=ratios,
             headline=tuple(ratios),

@@ -72,8 +72,9 @@ class ProgressLines(Callback):
         self._progress = Progress("", 0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting the batches of the training, over all remaining epochs."""
-        epochs = trainer.max_epochs - trainer.current_epoch if trainer.max_epochs not in (None, -1) else float("inf")
+        """Start counting the batches of the training, over all remaining epochs if their number is known."""
+        most = None if trainer.early_stopping_callbacks else trainer.max_epochs
+        epochs = most - trainer.current_epoch if most not in (None, -1) else float("inf")
         self._progress = Progress("Training, batches", epochs * trainer.num_training_batches)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -70,6 +70,7 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 NARROW, LINES = 16, 3  # smallest width of a column of words; most lines of a cell
+_MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
 LEGEND = "Fractions are ×100, with 95 % intervals in brackets; docs/glossary.md explains the scores."
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
@@ -194,11 +195,12 @@ def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
 def audit_table(audit: Mapping[str, object]) -> RichTable:
     """Return a table of an audit for the terminal, one row per entry.
 
-    Names of nested entries are joined with dots. Entries that are 0 are left out and counted in a caption.
+    Names of nested entries are joined with dots. Entries that are 0 are left out and counted in a caption, but not the
+    numbers of inputs or of scored items, which tell why a score is missing. The writer prints `warnings` itself.
     """
     table = _table("audit", {"what": "left", "value": "right"})
-    every = flat(audit)
-    entries = {name: value for name, value in every.items() if str(value) != "0"}
+    every = flat({name: value for name, value in audit.items() if name != "warnings"})
+    entries = {name: value for name, value in every.items() if str(value) != "0" or _MEASURED.search(name)}
     for name, value in list(entries.items())[:ROWS]:
         table.add_row(*_cells(name, _entry(value)))
     left = [counted(len(entries) - ROWS, "more entry", "more entries")] if len(entries) > ROWS else []

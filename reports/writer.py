@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -114,6 +114,8 @@ class ResultWriter(pl.Callback):
             warn(fault)
         for option, most in limit.items():
             warn(f"the scores are of some test batches only: --trainer.{option} {most}")
+        for line in cast("list[str]", result.audit.get("warnings", [])):
+            warn(line)
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
     def _print(self, result: Result, provenance: Provenance, console: Console) -> None:

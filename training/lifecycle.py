@@ -1,5 +1,6 @@
 """Base class of every trained module: parameters built for the data, checkpoints, and losses averaged over devices."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import torch.distributed as dist
-from pytorch_lightning import LightningModule
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -18,6 +19,9 @@ from results.errors import check_values
 from training.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
 from training.experiment import Data, Experiment
 from training.lightning_private import attached_trainer
+
+STEPS = 50
+"""Least number of optimizer steps between two changes of the learning rate by a schedule of epochs."""
 
 Sizes = TypeVar("Sizes")
 Item = TypeVar("Item")
@@ -57,12 +61,14 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
         epochs_run: Total number of epochs at the end of the training of this run; None without a training.
             Epochs before an interruption, and those of a checkpoint that the training continues, are included.
+        warnings: What a reader of the results must know about the training; `outcome` of a subclass sets it.
         trained_on: Number of devices (`devices`) and unit of the batch size (`batch_per`); empty if the
             training used one device.
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
             modules.
-        extra_check: True in an epoch that `train_nested` ends with an extra validation: weights are kept if they
-            are the best so far, but the validation does not count for early stopping.
+        every: Epochs between two changes of the learning rate by a schedule of epochs; 0 for as many as have `STEPS`
+            optimizer steps. `EarlyStoppingBySteps` sets it to the epochs between its checks: other validations may keep
+            better weights, but count for nothing else.
     """
 
     checkpoint_key: ClassVar[str] = "probe"
@@ -78,7 +84,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         self.trained = False
         self.epochs: int | None = None
         self.epochs_run: int | None = None
-        self.extra_check = False
+        self.every, self.warnings = 0, list[str]()
         self.trained_on: dict[str, object] = {}
         self.loaded_from: tuple[Path, Mapping[str, Any]] | None = None
 
@@ -137,6 +143,12 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         if self.trainer.global_rank:
             torch.manual_seed(torch.initial_seed() + self.trainer.global_rank)
 
+    def on_train_start(self) -> None:
+        """Let schedules of epochs count steps: they change the rate after every `every` epochs."""
+        every = self.every or epochs_of(STEPS, self.trainer)
+        for config in self.trainer.lr_scheduler_configs:
+            config.frequency *= every if config.interval == "epoch" else 1
+
     def on_train_end(self) -> None:
         """Store the number of training epochs in `epochs_run`, which is reported with the results."""
         self.epochs_run = self.trainer.current_epoch
@@ -158,9 +170,21 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         - `epochs_run`: number of epochs of the training in this run; absent without a training.
         - `devices` and `batch_per`: number of devices, and the unit of the batch size (`run` or `device`);
           absent if the training used one device.
+        - `warnings`: see `warned`; absent if there are none.
         """
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
-        return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
+        found = {name: epochs for name, epochs in known.items() if epochs is not None}
+        return {**found, **self.trained_on, **self.warned(self.epochs)}
+
+    def warned(self, best: int | None) -> dict[str, object]:
+        """Return `warnings`, and one more if the best epoch is the last of the training, as an entry of the audit.
+
+        Args:
+            best: Best epoch on dev, from 1; None if it is not known.
+        """
+        last = f"the best epoch on dev ({best}) is the last that was allowed, so the training may be too short: raise "
+        told = [*self.warnings, *([f"{last}max_epochs"] if best is not None and best == self.epochs_run else [])]
+        return {"warnings": told} if told else {}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.
@@ -240,6 +264,11 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         return module.to(device).eval()
 
 
+def epochs_of(steps: int, trainer: Trainer) -> int:
+    """Return the least number of epochs that together have this many optimizer steps."""
+    return max(1, math.ceil(steps * trainer.accumulate_grad_batches / trainer.num_training_batches))
+
+
 def other_model(difference: str) -> str:
     """Return the error message for a checkpoint of a model with other modules or sizes.
 
@@ -312,15 +341,18 @@ class Average(Metric):
 
     The average is nan if a total is nan. The `MeanMetric` of torchmetrics by default drops nan values;
     with `nan_strategy="disable"` it keeps them, but ignores the weights.
+
+    Args:
+        shape: Shape of a total; none for a scalar.
     """
 
     total: Tensor
     count: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
-        for name in ("total", "count"):
-            self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
+        for name, size in {"total": shape, "count": ()}.items():
+            self.add_state(name, torch.zeros(size), dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor | float) -> None:
         """Add the total of a batch and its count to the sums of the average."""
@@ -328,7 +360,7 @@ class Average(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        """Return the average over all batches so far, a scalar."""
+        """Return the average over all batches so far, `shape`."""
         return self.total / self.count.clamp(min=torch.finfo(self.count.dtype).tiny)
 
     def take(self) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
@@ -27,6 +27,7 @@ from training.experiment import Experiment
 from training.lifecycle import TrainedModule
 from training.lightning_private import alone, ignore_signals
 from training.resume import StopBetweenBatches, kept_tensors, load_tensors
+from training.stopping import EarlyStoppingBySteps
 
 
 class Best(NamedTuple):
@@ -156,7 +157,7 @@ def train_nested(
     with isolate_rng(), recorded_gradients(), TemporaryDirectory() as folder:
         torch.manual_seed(seed)
         checkpoint = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
-        stop = _ValidationChecks(monitor, mode=mode, patience=patience, every=every)
+        stop = EarlyStoppingBySteps(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
         kept = (checkpoint, stop, StopBetweenBatches(), *callbacks)
         trainer = nested_trainer(device, *kept, epochs=epochs, every=every, **(optimisation or {}))
@@ -171,43 +172,6 @@ def train_nested(
     stopped = stop.stopped_epoch > 0 or trainer.current_epoch < epochs  # some modules stop by themselves
     part = best.get(module.checkpoint_key, {}) if isinstance(module, TrainedModule) else {}
     return Best(best["state_dict"], trainer.current_epoch, int(best["epoch"]) + 1, value, stopped, part)
-
-
-class _ValidationChecks(EarlyStopping):
-    """Validates every `every` epochs; only these checks count for patience and for learning-rate schedules.
-
-    Before the first check, validation also runs after 1, 2, 4, … epochs: with few sentences the optimum may come early.
-    These extra checks can only save a better checkpoint. They leave the random numbers of the training unchanged,
-    although every pass over a loader draws one.
-    """
-
-    def __init__(self, monitor: str, *, mode: Literal["min", "max"], patience: int, every: int) -> None:
-        super().__init__(monitor, mode=mode, patience=patience)
-        self.every = every
-        self._extra = False
-        self._isolated = ExitStack()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
-        for config in trainer.lr_scheduler_configs:
-            if config.interval == "epoch":
-                config.frequency *= self.every
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        epoch = trainer.current_epoch + 1
-        self._extra = epoch < self.every and epoch.bit_count() == 1
-        if isinstance(pl_module, TrainedModule):
-            pl_module.extra_check = self._extra
-        trainer.check_val_every_n_epoch = epoch if self._extra else self.every
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        if self._extra and trainer.is_last_batch:  # validation is next; no hook of its own is early enough
-            self._isolated.enter_context(isolate_rng())
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._isolated.close()
-        if not self._extra:
-            super().on_validation_end(trainer, pl_module)
 
 
 def nested_trainer(

@@ -152,7 +152,7 @@ ROOMS = (
     *("heads", "interventions", "models", "probes", "reports"),
 )
 """Packages of this program with classes that settings may name."""
-LIBRARIES = ("pytorch_lightning", "torch.optim")
+LIBRARIES = ("pytorch_lightning", "torch.optim", "training.stopping")
 PERMISSIONS = frozenset({"allow_pickle"})
 """Options that let a file run code. Only the command line or a caller in Python may set them."""
 

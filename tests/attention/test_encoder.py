@@ -455,6 +455,23 @@ def test_the_seed_decides_the_random_weights(folder: Path) -> None:
     assert not any(torch.equal(first[name], other[name]) for name in drawn)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_random_weights_that_equal_the_models_own_are_refused(
+    name: str, dtype: torch.dtype, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders[name], tmp_path / "own")
+    torch.manual_seed(3)
+    own = AutoModel.from_config(AutoConfig.from_pretrained(folder))  # type: ignore[no-untyped-call]
+    own.to(dtype).save_pretrained(folder)
+    with pytest.raises(
+        EncoderError, match=r"its weights are those that are drawn with seed 3, .*encoder\.seed another"
+    ):
+        load(folder, weights="random", seed=3)
+    load(folder, weights="random", seed=4)
+    load(folder, seed=3)
+
+
 @pytest.mark.parametrize("weights", ["pretrained", "random"])
 @pytest.mark.parametrize("pooler", [True, False], ids=["whole", "without a pooler"])
 def test_loading_leaves_the_callers_random_numbers_alone(weights: str, pooler: bool, folder: Path) -> None:

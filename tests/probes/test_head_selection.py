@@ -1,8 +1,10 @@
 """Probes that select heads: their formulas term by term, and their training on a tiny treebank."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -258,6 +260,35 @@ def test_a_trained_probe_and_its_trees(data: DependencyDataModule, make_data: Ma
     beside, alone = (one.tables["relations"].frame for one in (result, baselines))
     pd.testing.assert_series_equal(beside["offset"], alone["offset"])
     assert alone["probe"].isna().all()
+
+
+def test_a_probe_below_one_of_its_heads_says_so(data: DependencyDataModule) -> None:
+    """Against every head in a loop over words."""
+    trainer(1).fit(probe := AttentionOnlyProbe(learning_rate=0.0), datamodule=data)
+    with torch.no_grad():
+        probe.weight.fill_(-1.0)  # it chooses what is attended to least
+        probe.start.fill_(10.0)
+    result, right, own, total = scored(probe, data), Counter[tuple[str, str]](), 0, 0
+    for batch in data.batches("dev"):
+        for row, n in enumerate(batch.lengths.tolist()):
+            alpha = batch.attention[row].double()
+            for j in (j for j in range(n) if not batch.punctuation[row, j]):
+                gold, total = int(batch.heads[row, j]) - 1, total + 1
+                own += int(probe(batch)[row, j].argmax()) == gold + 1
+                others = [i for i in range(n) if i != j]
+                for layer, head in product(*map(range, alpha.shape[:2])):
+                    words = alpha[layer, head, 1 : n + 1, 1 : n + 1]
+                    for name, weights in (("dependent→head", words[j]), ("head→dependent", words[:, j])):
+                        if others and max(others, key=lambda i: float(weights[i])) == gold:
+                            right[f"{layer + 1}-{head + 1}", name] += 1
+    best = [f"{head} ({direction}, " for (head, direction), count in right.items() if count == max(right.values())]
+    [line] = cast("list[str]", result.audit["warnings"])
+    shares = f"{100 * own / total:.1f}", f"{100 * max(right.values()) / total:.1f}"
+    said = [f"(UAS {shares[0]}) than the attention head {one}{shares[1]}): train it for longer" for one in best]
+    assert any(one in line for one in said)
+    with torch.no_grad():
+        probe.weight.zero_()  # all candidates are equal, and the first, ROOT, is right more often than any head
+    assert "warnings" not in scored(probe, data).audit
 
 
 def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeData) -> None:

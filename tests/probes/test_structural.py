@@ -378,7 +378,7 @@ def test_a_checkpoint_gives_the_same_scores_and_fits_nothing_else(data: MakeData
     again = scored(StructuralDistanceProbe((1, 2), (4,)), data((1, 2)), path)
     assert again.numbers == expected.numbers
     pd.testing.assert_frame_equal(again.tables["sweep"].frame, expected.tables["sweep"].frame)
-    assert again.audit == expected.audit
+    assert again.audit == {name: value for name, value in expected.audit.items() if name != "warnings"}
     assert scored(probe, data(), path).numbers == expected.numbers
     loaded = StructuralDistanceProbe.load_from_checkpoint(path, weights_only=True)
     assert loaded.pairs == (Pair(1, 4), Pair(2, 4))

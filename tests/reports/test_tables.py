@@ -156,6 +156,14 @@ def test_audit_is_flat() -> None:
         ["policy", "skip"],
     ]
     assert str(audit_table(audit).caption) == "without 2 counts that are 0, which results.json has"
+    measured = {
+        "surface.inputs with punctuation": 0,
+        "links": {"scored": 0},
+        "warnings": ["printed at the end"],
+        "cut": 0,
+    }
+    assert cells(audit_table(measured))[1:] == [["surface.inputs with punctuation", "0"], ["links.scored", "0"]]
+    assert str(audit_table(measured).caption) == "without 1 count that is 0, which results.json has"
     many = {f"n{number}": number for number in range(28)}
     assert len(cells(audit_table(many))) == 1 + 25
     assert str(audit_table(many).caption) == "without 2 more entries and 1 count that is 0, which results.json has"
