@@ -6,6 +6,7 @@ import logging
 import mmap
 import os
 import platform
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +34,8 @@ def kept(path: Path) -> memoryview | None:
     """Return the content of a file written by `keep`, mapped into memory; None if it has to be made again.
 
     The result is None if there is no such file, or if it is damaged or has been moved or renamed. Such a
-    bad file is deleted with a warning. If a folder is in the place of the file, the result is None too,
-    but the folder stays.
+    bad file, which may be somebody's own, is set aside with a warning. If a folder is in the place of the
+    file, the result is None too, but the folder stays.
 
     Raises:
         OSError: The file cannot be read now, but may be undamaged; the error names `path`.
@@ -58,8 +59,18 @@ def kept(path: Path) -> memoryview | None:
         raise
     log.warning("%s is damaged, and is made again.", path)
     with suppress(OSError):
-        path.unlink()
+        set_aside(path)
     return None
+
+
+def set_aside(path: Path) -> None:
+    """Rename a file that is not what this program wrote there to `<name>.old-<time>`, and log its new name.
+
+    Raises:
+        OSError: The file cannot be renamed.
+    """
+    with suppress(FileNotFoundError):  # another process was first
+        log.warning("What was there is now %s.", path.rename(path.with_name(f"{path.name}.old-{time.time_ns()}")))
 
 
 def is_whole(paths: Sequence[Path], sha256: str) -> bool:

@@ -15,6 +15,9 @@ from pytorch_lightning import LightningDataModule, LightningModule
 from results.errors import UserError
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
+LOCAL = frozenset({"root", "cache", "workers", "rank_timeout", "eval_tokens"})
+"""Options of data that name places or resources of a machine; the command line has its own, and takes no other's."""
+_INNER = frozenset({"device_map", "minutes"})  # of encoders, and of what is read from them
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
 
@@ -102,6 +105,8 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """Return the settings of the datamodule on which the module in a checkpoint was trained.
 
+    Options of places and of resources, such as `cache` and `workers`, have their defaults.
+
     Args:
         path: Path of the checkpoint, for error messages.
         content: Content of the checkpoint, from `read_checkpoint`.
@@ -115,7 +120,12 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"{path}: the checkpoint does not contain the settings of its data, which `python train.py fit` writes. "
             f"Train the model again with that command."
         )
-    return _parsed(LightningDataModule, "data", path, data)
+    found = _parsed(LightningDataModule, "data", path, data).as_dict()
+    options = found.get("init_args", {})
+    for one, names in [(options, LOCAL), *((inner, _INNER) for inner in options.values() if isinstance(inner, dict))]:
+        for name in names & one.keys():
+            del one[name]
+    return _parsed(LightningDataModule, "data", path, found)
 
 
 def datamodule_from(settings: Namespace) -> LightningDataModule:

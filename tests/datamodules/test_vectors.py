@@ -415,7 +415,10 @@ def test_damage_is_mended(files: Files, text: str, conversions: list[str], caplo
     path.write_bytes(path.read_bytes().replace(first.matrix[0].tobytes(), first.matrix[1].tobytes()))
     again = files.load(text)
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert warned == [f"{path} is damaged, and is made again."]
+    assert warned[0] == f"{path} is damaged, and is made again."
+    [aside] = path.parent.glob("*.old-*")
+    assert warned[1:] == [f"What was there is now {aside}."]
+    aside.unlink()
     assert np.array_equal(first.matrix, again.matrix)
     assert (first.index, first.audit, files.kept, len(conversions)) == (again.index, again.audit, [path], 2)
     files.load(text)

@@ -17,12 +17,13 @@ import yaml
 from jsonargparse._common import parsing_settings
 
 import train
+from datamodules import ClassificationDataModule
 from models import TextClassifier
 from probes import AttentionOnlyProbe
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training import TrainingError
-from training.checkpoints import data_settings, read_checkpoint
+from training.checkpoints import data_settings, datamodule_from, read_checkpoint
 from training.cli import ProbingCLI, check
 from training.parsing import Parser, explained, only_known_classes, trusted_modules
 
@@ -122,6 +123,33 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
     assert "\n" not in str(told.value)
     assert not ran.exists()
     assert not [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+
+
+def of_places(folder: Path) -> dict[str, Any]:
+    """Options of data that say where the program writes, and how much it takes."""
+    return {"cache": str(folder), "root": str(folder), "workers": 400, "rank_timeout": 1e9, "eval_tokens": 10**9}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_checkpoint_says_nothing_of_places_and_resources(
+    flat: bool, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "own"))
+    own = of_places(tmp_path / "theirs")
+    given: dict[str, object] = {**own, "tokenizer": {"name": "some", "device_map": "auto"}}
+    if flat:
+        given = {f"init_args.{name}": value for name, value in given.items()}
+
+    def change(config: dict[str, Any]) -> None:
+        (config["data"] if flat else config["data"]["init_args"]).update(given)
+
+    path = forged(trained, tmp_path / "forged.ckpt", change)
+    data = datamodule_from(data_settings(path, read_checkpoint(path)))
+    assert isinstance(data, ClassificationDataModule)
+    plain = ClassificationDataModule(data.corpus)
+    assert {name: getattr(data, name) for name in own} == {name: getattr(plain, name) for name in own}
+    assert data.tokenizer is not None
+    assert (data.tokenizer.name, data.tokenizer.device_map) == ("some", None)
 
 
 ROUTES = {
