@@ -19,6 +19,7 @@ from metrics.heads import most_attended
 from metrics.rows import ArcRows
 from results import Floats, Result, Table, Unit
 from results.errors import UserError, check_values, near, one_of
+from results.files import below
 
 WHAT = "--model.init_args.ablation"
 _LEAST = 3  # heads, for the spread of τ
@@ -127,7 +128,7 @@ def lost_without(run: Path, kind: str) -> pd.Series:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
-        frame = pd.read_csv(path.parent / content["tables"]["ablation"])
+        frame = pd.read_csv(below(path.parent, content["tables"]["ablation"]))
         about = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         kinds = frame["kind"].unique().tolist()
         own = frame[frame["kind"] == kind]

@@ -17,6 +17,7 @@ from metrics.bootstrap import bootstrap_ratio, mean_and_sd
 from results import Estimate, Unit
 from results.errors import UserError, counted, near
 from results.estimates import ENDS
+from results.files import below
 from training.config import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
@@ -274,7 +275,7 @@ def read_record(path: Path) -> Record:
         content = content if isinstance(content, Mapping) else {}
         if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
             raise TypeError(f"`{odd[0]}` is not a mapping")
-        items = None if content["items"] is None else path.parent / content["items"]
+        items = None if content["items"] is None else below(path.parent, content["items"])
         scores = _estimates(content["scores"], content["units"])
         return Record(path, content, scores, items, content["versions"]["source_sha256"])
     except KeyError as error:
@@ -318,15 +319,16 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
         name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
         table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
         labels = table.columns[: table.columns.get_loc("seed")]
+        found = [below(folder, f"runs/{name}") for name in table["folder"]]
     except (OSError, ValueError, KeyError, TypeError):
         raise RecordError(
             f"{folder} is not the folder of a finished sweep: it has no table of runs. Let the sweep finish; to name a "
             "single run, leave out `:ROW`"
         ) from None
     rows: dict[str, dict[str, list[Path]]] = {}
-    for line in table.to_dict("records"):
+    for line, run in zip(table.to_dict("records"), found, strict=True):
         row = " × ".join(line[label] for label in labels)
-        rows.setdefault(row, {}).setdefault(line["seed"], []).append(folder / "runs" / line["folder"])
+        rows.setdefault(row, {}).setdefault(line["seed"], []).append(run)
     return rows
 
 
@@ -409,7 +411,7 @@ def read_table(record: Record, table: str, dtype: type[str] | None = None) -> pd
     """
     path = record.path.with_name(Path(record.content["tables"][table]).name)
     try:
-        return pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=dtype)
+        return pd.read_csv(below(path.parent, path.name), keep_default_na=False, na_values=[""], dtype=dtype)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None

@@ -73,6 +73,18 @@ def set_aside(path: Path) -> None:
         log.warning("What was there is now %s.", path.rename(path.with_name(f"{path.name}.old-{time.time_ns()}")))
 
 
+def below(folder: Path, name: str | Path) -> Path:
+    """Return the path of a file in a folder, by the name that another file gives it.
+
+    Raises:
+        ValueError: It lies outside the folder, also by way of links, or the name can be no path.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{str(name)!r} leads out of the folder {folder}")
+    return path
+
+
 def is_whole(paths: Sequence[Path], sha256: str) -> bool:
     """Return True if all files exist and are undamaged; log a warning if they exist but are damaged.
 

@@ -107,9 +107,7 @@ def test_a_file_of_the_user_in_the_place_of_the_index_is_moved_aside(file: Path,
     assert [one.read_text() for one in own.parent.iterdir() if one != own] == ['{"years": "of work"}']
 
 
-def test_an_index_that_cannot_be_read_is_not_replaced(
-    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_cannot_be_read_is_not_replaced(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Digests(cache).one(file)
     own = cache / "digests" / "index.json"
     before = own.read_bytes()
