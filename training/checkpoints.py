@@ -13,6 +13,7 @@ from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from results.errors import UserError
+from training.config import BoundedLoader
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
 LOCAL = frozenset({"root", "cache", "workers", "rank_timeout", "eval_tokens"})
@@ -143,7 +144,7 @@ def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     config = content.get("config")
     try:
-        found = yaml.safe_load(config) if isinstance(config, str) else None
+        found = yaml.load(config, BoundedLoader) if isinstance(config, str) else None
     except (
         yaml.YAMLError,
         ValueError,

@@ -5,8 +5,10 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,12 +22,15 @@ import train
 from datamodules import ClassificationDataModule
 from models import TextClassifier
 from probes import AttentionOnlyProbe
+from results.errors import UserError
+from sweeps.plan import read_sweep
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training import TrainingError
-from training.checkpoints import data_settings, datamodule_from, read_checkpoint
+from training.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
 from training.cli import ProbingCLI, check
-from training.parsing import Parser, explained, only_known_classes, trusted_modules
+from training.config import read_yaml
+from training.parsing import Parser, explained, only_known_classes, trusted_modules, typed_options
 
 pytestmark = CONTINUES
 
@@ -150,6 +155,43 @@ def test_a_checkpoint_says_nothing_of_places_and_resources(
     assert {name: getattr(data, name) for name in own} == {name: getattr(plain, name) for name in own}
     assert data.tokenizer is not None
     assert (data.tokenizer.name, data.tokenizer.device_map) == ("some", None)
+
+
+NINE = "".join(f"{one}: &{one} [{', '.join(['*' + before] * 9)}]\n" for before, one in pairwise("abcdefghij"))
+ALIASES = {
+    "nine levels of nine": f"a: &a [1]\n{NINE}",
+    "in itself": "a: &a {b: *a}\n",
+    "merged": "a: &a {x: 1}\n" + NINE.replace("[", "{<<: [").replace("]", "]}"),
+}
+
+
+@pytest.mark.parametrize("place", ["config", "text in a config", "checkpoint", "plan", "command line"])
+@pytest.mark.parametrize("kind", ALIASES)
+def test_aliases_without_end_are_refused_at_once(kind: str, place: str, tmp_path: Path) -> None:
+    text, path = ALIASES[kind], tmp_path / "received.yaml"
+    path.write_text(text if place != "text in a config" else yaml.safe_dump({"model": text}), encoding="utf-8")
+    before = time.process_time()
+    if place == "checkpoint":
+        assert config_of({"config": text}) == {"model": None}
+    elif place == "command line":
+        assert list(typed_options(["--a", text])) == [("a", text)]
+    elif place == "plan":
+        with pytest.raises(UserError, match=rf"^{path}: it has more than 100,000 values"):
+            read_sweep(path)
+    else:
+        told = check(["test", f"--config={path}"])
+        assert told is not None
+        assert str(path) in told
+        assert len(told) < 2000
+        assert "\n" not in told
+        assert place == "text in a config" or "it has more than 100,000 values" in told
+    assert time.process_time() - before < 5
+
+
+def test_aliases_that_end_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n", encoding="utf-8")
+    assert read_yaml(path) == {"a": {"x": [1, 2]}, "b": {"x": [1, 2], "y": {"x": [1, 2]}}}
 
 
 ROUTES = {
