@@ -12,7 +12,7 @@ import yaml
 from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
-from results.errors import UserError
+from results.errors import UserError, refuse_lack_of_memory
 from training.config import BoundedLoader
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
@@ -57,7 +57,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         raise TrainingError(f"{path}: {fault}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:  # the unpickler raises almost any exception on foreign bytes
+    except Exception as error:  # the unpickler raises almost any exception on foreign bytes
+        refuse_lack_of_memory(error, path)
         content = None
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
@@ -75,7 +76,8 @@ def _damage(path: Path) -> str | None:
             part = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
     except OSError as error:
         return f"the checkpoint cannot be read ({error.strerror or error}). Check its permissions."
-    except Exception:  # zipfile raises almost any exception on a damaged archive
+    except Exception as error:  # zipfile raises almost any exception on a damaged archive
+        refuse_lack_of_memory(error, path)
         return f"the checkpoint is damaged: it cannot be read as a zip archive. {advice}"
     return None if part is None else f"the checkpoint is damaged: its part {part} has a wrong checksum. {advice}"
 
