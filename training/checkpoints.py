@@ -1,6 +1,7 @@
 """Reading of checkpoints: a received file is data, and may name only classes of this program."""
 
 import inspect
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -13,12 +14,13 @@ from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from results.errors import UserError, refuse_lack_of_memory
-from training.config import BoundedLoader
+from training.config import BoundedLoader, leaves
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
 LOCAL = frozenset({"root", "cache", "workers", "rank_timeout", "eval_tokens"})
 """Options of data that name places or resources of a machine; the command line has its own, and takes no other's."""
 _INNER = frozenset({"device_map", "minutes"})  # of encoders, and of what is read from them
+_SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
 
@@ -62,7 +64,26 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         content = None
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    model = config_of(content).get("model")
+    parts = [content["state_dict"], (model.get("init_args") if isinstance(model, Mapping) else None) or {}]
+    if not all(isinstance(part, Mapping) for part in parts):
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    _refuse_sizes(path, content)
     return content
+
+
+def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise TrainingError if a size of the model is larger than every size of its parameters, before it is made."""
+    shapes = [one.shape for one in dict(content["state_dict"]).values() if isinstance(one, torch.Tensor)]
+    layers, most = max(100, len(shapes)), max(10_000, *(max(shape, default=0) for shape in shapes), 0)
+    model = [config_of(content).get("model"), content.get("hyper_parameters")]
+    model += [part.get("sizes") for part in content.values() if isinstance(part, Mapping)]
+    for name, number in leaves(model):
+        bound = layers if ".layers" in name else most
+        if isinstance(number, int) and number > bound and _SIZE.search(name):
+            raise TrainingError(
+                f"{path}: {name.partition('.')[2]} is {number:,}, but the weights allow at most {bound:,}."
+            )
 
 
 def _damage(path: Path) -> str | None:

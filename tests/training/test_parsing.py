@@ -157,6 +157,25 @@ def test_a_checkpoint_says_nothing_of_places_and_resources(
     assert (data.tokenizer.name, data.tokenizer.device_map) == ("some", None)
 
 
+@pytest.mark.parametrize("value", [[1], "text", 3])
+def test_arguments_that_are_no_mapping_are_refused_in_a_line(value: object, trained: Path, tmp_path: Path) -> None:
+    path = forged(trained, tmp_path / "forged.ckpt", lambda config: config["model"].update(init_args=value))
+    with pytest.raises(TrainingError, match=rf"^{path}: this is not a checkpoint of a run"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("option", ["hidden", "layers"])
+def test_sizes_beyond_the_parameters_are_refused_before_anything_is_made(
+    option: str, trained: Path, tmp_path: Path
+) -> None:
+    encoder = {"class_path": "models.RecurrentEncoder", "init_args": {option: 10**6}}
+    path = forged(
+        trained, tmp_path / "forged.ckpt", lambda config: config["model"]["init_args"].update(encoder=encoder)
+    )
+    with pytest.raises(TrainingError, match=rf"^{path}: .*{option} is 1,000,000, but the weights allow at most 10"):
+        read_checkpoint(path)
+
+
 NINE = "".join(f"{one}: &{one} [{', '.join(['*' + before] * 9)}]\n" for before, one in pairwise("abcdefghij"))
 ALIASES = {
     "nine levels of nine": f"a: &a [1]\n{NINE}",
