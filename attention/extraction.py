@@ -49,7 +49,7 @@ from processes import preemption
 from processes.progress import Progress, is_logged
 from processes.ranks import Ranks
 from results.digests import Digests, file_digest
-from results.errors import UserError, counted
+from results.errors import UserError, counted, lacks_memory
 from results.files import remove_leftovers, temporary, write_atomically
 
 Pass = tuple[int, list[tuple[int, int]]]
@@ -71,7 +71,6 @@ MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
 """Largest size in bytes of the tensors that all concurrent passes keep. A single input may take more."""
 
 _ROW_TOLERANCE = 1e-3
-_NO_MEMORY = "not enough memory"  # of PyTorch's allocator on a CPU
 _STATM = Path("/proc/self/statm")
 
 console = Console(stderr=True)
@@ -192,7 +191,7 @@ def within_memory(
     try:
         return run(batch)
     except RuntimeError as error:  # of a CPU; torch.OutOfMemoryError is one too
-        if not isinstance(error, torch.OutOfMemoryError) and _NO_MEMORY not in str(error):
+        if not lacks_memory(error):
             raise
     # Outside of the handler, whose traceback keeps the tensors of the pass.
     if encoder.device.type == "cuda":

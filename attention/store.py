@@ -23,7 +23,7 @@ from torch.nn.functional import hardshrink, leaky_relu_
 
 from results.digests import Digests, digest
 from results.errors import UserError, near
-from results.files import commit
+from results.files import commit, set_aside
 
 FORMAT = 5
 """Part of every store's key: raise it when the layout on disk or the meaning of its numbers changes."""
@@ -213,7 +213,7 @@ def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | 
     Raises:
         UserError: A damaged file cannot be deleted.
     """
-    for path in sorted(folder.glob(f"{stem}-*{suffix}")):
+    for path in sorted(path for path in folder.glob(f"{stem}-*{suffix}") if _PART.fullmatch(path.name)):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
         except FileNotFoundError:
@@ -226,7 +226,7 @@ def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | 
 
 
 def _rebuilt(manifest: Path, error: ValueError) -> None:
-    _remove(manifest)
+    _remove(manifest, aside=True)
     log.warning("%s: damaged or truncated (%s); it is rebuilt", manifest, error)
 
 
@@ -247,15 +247,15 @@ class Store:
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
         """Open the store in `folder`; return None if it is missing, incomplete or damaged.
 
-        The reason is logged, unless the store was never completed. Damaged files are deleted, and so are
-        the files of another store that was copied into this folder.
+        The reason is logged, unless the store was never completed. Damaged shards are deleted, and a manifest that
+        this program did not write is set aside.
 
         Args:
             folder: Folder of the store.
             digests: Cache of the SHA-256 of files.
 
         Raises:
-            UserError: A file cannot be deleted.
+            UserError: A file cannot be deleted, or the folder holds another store.
         """
         path = folder / MANIFEST
         try:
@@ -266,14 +266,7 @@ class Store:
             _rebuilt(path, error)
             return None
         if manifest.key != folder.name:
-            for name in (MANIFEST, manifest.labels.file, *(part.file for part in manifest.shards)):
-                _remove(folder / name)
-            log.warning(
-                "%s: holds the files of another store, %s; they are removed, and the store is rebuilt",
-                folder,
-                manifest.key,
-            )
-            return None
+            raise UserError(f"{folder}: holds the files of another store. Move them to a folder named {manifest.key}.")
         whole = True
         for part in (manifest.labels, *manifest.shards):
             if not _sound(file := folder / part.file, part, digests):
@@ -481,9 +474,9 @@ def tensor_name(quantity: str, item: int) -> str:
     return f"{quantity}.{item}"
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, *, aside: bool = False) -> None:
     try:
-        path.unlink(missing_ok=True)
+        set_aside(path) if aside else path.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
             f"{path}: the file does not fit its store, but cannot be removed ({error.strerror}). Make "

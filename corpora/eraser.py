@@ -15,6 +15,7 @@ from typing import Any, Literal
 from corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect, numbered_objects
 from corpora.lines import numbered_lines
 from results.errors import check_values
+from results.files import below
 
 COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
 """Keys of an annotation. The text is that of the documents; `pair: null` leaves out the query."""
@@ -38,7 +39,7 @@ def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error
 
     Raises:
         CorpusError: A file is missing, malformed or in another encoding, a document is missing, or evidence lies
-            outside its document; the message names file, line and remedy.
+            outside its document, or a docid leads out of the folder; the message names file, line and remedy.
         UserError: `empty` has a value that is not allowed.
     """
     check_values(read_eraser, empty=empty)
@@ -100,7 +101,11 @@ class EraserFile(LabelledFile):
         """Return the tokens of a document."""
         folder = self.path.parent
         if self._documents is None:
-            if not (path := folder / "docs" / name).is_file():
+            try:
+                there = (path := below(folder, Path("docs", name))).is_file()
+            except (OSError, ValueError) as error:
+                raise self._error(line, f"the docid cannot name a document: {error}", "Name a file in docs") from None
+            if not there:
                 wrong = f"there is no document {name!r} in {folder / 'docs'}, and no {folder / 'docs.jsonl'}"
                 raise self._error(line, wrong, "Unpack the documents beside the annotations")
             return [token for _, text in numbered_lines(path) for token in text.strip().split(" ") if token]

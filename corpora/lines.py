@@ -2,12 +2,14 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from corpora.registry import no_file
 from corpora.sentence import CorpusError
 
+_LONGEST = 1 << 26  # bytes of a line
 Format = TypeVar("Format", bound=str)
 
 
@@ -15,14 +17,17 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     Raises:
-        CorpusError: The file is missing or cannot be read, or a line is not UTF-8 or holds a NUL byte.
+        CorpusError: The file is missing or cannot be read, or a line is not UTF-8, holds a NUL byte, or has 64 MiB.
     """
     if "\0" in str(path):
         raise CorpusError.at(repr(str(path)), None, "the path contains a NUL character", "Remove it from the path")
     try:
         # Read as bytes: an error then has a line number, and only \n ends a line.
         with path.open("rb") as lines:
-            for number, raw in enumerate(lines, start=1):
+            for number, raw in enumerate(iter(partial(lines.readline, _LONGEST), b""), start=1):
+                if len(raw) == _LONGEST:
+                    wrong = f"the line has more than {_LONGEST:,} bytes"
+                    raise CorpusError.at(path, number, wrong, "Check that it is the text file you meant")
                 try:
                     line = raw.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from results.files import is_whole, write_atomically
+from results.files import is_whole, set_aside, write_atomically
 
 # Raise it with every change of the generated files, and update their SHA-256.
 SAMPLE_VERSION: int = 2
@@ -341,7 +341,10 @@ def write_sample_reviews(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 def _write(contents: Mapping[Path, Sequence[str]], paths: dict[str, Path]) -> dict[str, Path]:
     for path, parts in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, "".join(parts))
+        text = "".join(parts).encode()
+        if path.is_file() and path.read_bytes() != text:
+            set_aside(path)
+        write_atomically(path, text)
     return paths
 
 

@@ -22,7 +22,7 @@ from pytorch_lightning.utilities import rank_zero_info
 from attention import Encoder
 from attention.encoder import EncoderSource, embed_words
 from results.digests import Digests, digest
-from results.errors import UserError, check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values, refuse_lack_of_memory
 from results.files import keep, kept, remove_leftovers
 
 VECTORS_VERSION = 3  # part of every key: raise it when what is kept of a file would come out differently
@@ -36,6 +36,7 @@ _ACCEPTED = (
 )
 _HEADER = re.compile(rb"([0-9]+)\s+([0-9]+)\s*")  # number of rows, and of values of each
 _ROW_END = re.compile(rb"[ \t][-+.0-9eE]+\s*$")  # the last value of a row of text
+_WIDEST, _LONGEST = 10_000, 1 << 20  # values of a vector, and bytes of a line
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
@@ -298,6 +299,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     except UserError:
         raise
     except Exception as error:  # whatever a pickle may raise
+        refuse_lack_of_memory(error, path)
         wrong = f"the word vectors cannot be read ({type(error).__name__}: {error})"
         remedy = "Fetch the file again if it is cut off; a .kv needs the .npy files beside it"
         raise UserError.at(path, None, wrong, remedy) from error
@@ -314,10 +316,14 @@ def _read_text(path: Path, wanted: Collection[str]) -> WordVectors:
     vectors: dict[str, NDArray[np.float32]] = {}
     repeated = number = 0
     with _opened(path) as file, np.errstate(over="ignore"):
-        first = file.readline().removeprefix(b"\xef\xbb\xbf")  # the byte-order mark of some editors
+        lines = iter(partial(file.readline, _LONGEST), b"")
+        first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")  # the byte-order mark of some editors
         header = _HEADER.fullmatch(first)
         size = int(header[2]) if header else first.rstrip().count(b" ")
-        for number, line in enumerate(map(bytes.rstrip, file if header else chain((first,), file)), 1):
+        if size > _WIDEST:
+            wrong = f"a vector has {size:,} values, but at most {_WIDEST:,} are read"
+            raise UserError.at(path, 1, wrong, "Check that it is a file of word vectors")
+        for number, line in enumerate(map(bytes.rstrip, lines if header else chain((first,), lines)), 1):
             try:
                 word, blank, values = line.partition(b" ")
                 if not blank or values.count(b" ") != size - 1:

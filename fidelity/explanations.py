@@ -167,7 +167,7 @@ def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dic
     try:
         found = json.loads(Path(path).read_bytes())["attributes"]["sequence_attributions"]
         read = [_of_sequence(one["attributes"]) for one in found]
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise UserError(
             f"{path} is not a file of inseq ({type(error).__name__}: {error}). Write it by `save(path)` of inseq's "
             "output, without compress."
@@ -192,7 +192,9 @@ def _of_sequence(sequence: Mapping[str, Any]) -> tuple[list[str], Tensor]:
     stored = load(base64.b64decode(sequence["source_attributions" if is_encoder else "target_attributions"]))
     # The rest are generated tokens, of which later steps are nan.
     values = stored["attribution"].double()[: len(tokens)]
-    return [token["attributes"]["token"] for token in tokens], values.flatten(1).sum(1)
+    if len(values) != len(tokens):
+        raise ValueError(f"it has scores of {len(values)} of {len(tokens)} tokens")
+    return [str(token["attributes"]["token"]) for token in tokens], values.flatten(1).sum(1)
 
 
 def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | None:

@@ -20,7 +20,7 @@ from metrics.rows import ArcRows
 from results import Floats, Result, Table, Unit
 from results.digests import altered
 from results.errors import UserError, check_values, near, one_of
-from results.files import read_csv
+from results.files import below, read_csv
 
 WHAT = "--model.init_args.ablation"
 _LEAST = 3  # heads, for the spread of τ
@@ -130,7 +130,7 @@ def lost_without(run: Path, kind: str) -> pd.Series:
         content = json.loads(path.read_text(encoding="utf-8"))
         fault = altered(path, content)
         score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
-        frame = read_csv(path.parent / content["tables"]["ablation"])
+        frame = read_csv(below(path.parent, content["tables"]["ablation"]))
         about = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         kinds = frame["kind"].unique().tolist()
         own = frame[frame["kind"] == kind]

@@ -528,7 +528,7 @@ class CausalCheck(NestedExperiment):
         """Load the fine-tuned classifier and its training data."""
         settings = data_settings(path, read_checkpoint(path))
         settings.init_args.cache = str(self.data.cache)
-        settings.init_args.root = settings.init_args.root or str(self.data.root)
+        settings.init_args.root = str(self.data.root)
         data = datamodule_from(settings)
         assert isinstance(data, ClassificationDataModule)
         data.setup("test")

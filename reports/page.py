@@ -32,7 +32,7 @@ from reports.tables import DASH, LATEX_ROWS, Latex, flat, latex_lines, number, w
 from results import ColouredText, ColouredTexts, Table, Unit, command
 from results.errors import UserError, counted
 from results.estimates import ENDS
-from results.files import quoted, unquoted, write_atomically
+from results.files import below, quoted, unquoted, write_atomically
 from training.checkpoints import checkpoints_in
 from training.config import leaves, read_yaml
 
@@ -327,8 +327,8 @@ class RunFolder:
         If it cannot be read, return an empty string, and add a message to `faults`.
         """
         try:
-            return (self.folder / file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            return below(self.folder, file).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
             self.faults.append(f"{file}: {getattr(error, 'strerror', None) or error}")
             return ""
 
@@ -411,7 +411,7 @@ class RunFolder:
             The table; None, with a message in `faults`, if the file cannot be read.
         """
         try:
-            raw = pd.read_csv(self.folder / file, dtype=str, keep_default_na=False).rename(columns=unquoted)
+            raw = pd.read_csv(below(self.folder, file), dtype=str, keep_default_na=False).rename(columns=unquoted)
         except (OSError, ValueError) as error:
             self.faults.append(f"{file}: {' '.join(str(error).split())}")
             return None

@@ -18,7 +18,7 @@ from results import Estimate, Unit
 from results.digests import RECORD, altered
 from results.errors import UserError, counted, near
 from results.estimates import ENDS
-from results.files import read_csv
+from results.files import below, read_csv
 from training.config import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
@@ -323,7 +323,7 @@ def read_record(path: Path) -> Record:
         content = content if isinstance(content, Mapping) else {}
         if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
             raise TypeError(f"`{odd[0]}` is not a mapping")
-        items = None if content["items"] is None else path.parent / content["items"]
+        items = None if content["items"] is None else below(path.parent, content["items"])
         scores = _estimates(content["scores"], content["units"])
         record = Record(path, content, scores, items, content["versions"]["source_sha256"])
     except KeyError as error:
@@ -377,7 +377,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
     rows: dict[str, dict[str, list[Path]]] = {}
     for line in table.to_dict("records"):
         row = " × ".join(line[label] for label in labels)
-        rows.setdefault(row, {}).setdefault(line["seed"], []).append(folder / "runs" / line["folder"])
+        rows.setdefault(row, {}).setdefault(line["seed"], []).append(below(folder, f"runs/{line['folder']}"))
     return rows
 
 

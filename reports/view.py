@@ -6,6 +6,7 @@ by. The command prints the path of the page.
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
@@ -287,10 +288,10 @@ def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], pa
 
 
 def _open_store(folder: Path) -> Store:
-    if not (folder / MANIFEST).is_file():
+    if not (folder / MANIFEST).is_file() or re.fullmatch("[0-9a-f]{24}", folder.resolve().name) is None:
         raise UserError(
-            f"{folder} is not an attention store: it contains no {MANIFEST}. Give one of the folders that a run made "
-            f"under --data.init_args.cache."
+            f"{folder} is not an attention store: it contains no {MANIFEST}, or its name is no store's. Give one of "
+            "the folders that a run made under --data.init_args.cache."
         )
     store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
     if store is None:

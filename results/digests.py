@@ -74,14 +74,14 @@ class Digests:
     """
 
     def __init__(self, cache: Path) -> None:
-        self._path = cache / _INDEX
+        self._path, self._readable = cache / _INDEX, True
         self._known = self._read()
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
             content = kept(self._path)
-        except OSError:  # for instance another user's file in a shared folder: only time is lost
-            content = None
+        except OSError:  # for instance another user's file in a shared folder: it stays, and only time is lost
+            content, self._readable = None, False
         known: dict[str, dict[str, str]] = {} if content is None else json.loads(bytes(content))
         return known
 
@@ -114,6 +114,8 @@ class Digests:
 
     def _keep(self, fresh: dict[str, dict[str, str]]) -> None:
         self._known |= self._read() | fresh
+        if not self._readable:
+            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             keep(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())

@@ -2,6 +2,7 @@
 
 import difflib
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import isfunction, signature
 from math import isfinite
@@ -13,6 +14,9 @@ from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+
+
+_NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
 
 class UserError(ValueError):
@@ -30,6 +34,17 @@ class UserError(ValueError):
         """
         place = f"{path}:{line}" if line is not None else f"{path}"
         return cls(f"{place}: {wrong}. {remedy}.")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return True if an error, of Python, of the system or of PyTorch, reports a lack of memory."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
+def refuse_lack_of_memory(error: BaseException, what: object) -> None:
+    """Raise UserError if an error met with `what` is a lack of memory, which is no fault of what was read."""
+    if lacks_memory(error):
+        raise UserError(f"{what}: there is not enough memory. Free some, or give something smaller.") from error
 
 
 _BOUNDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}

@@ -7,6 +7,7 @@ import mmap
 import os
 import platform
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,8 +39,8 @@ def kept(path: Path) -> memoryview | None:
     """Return the content of a file written by `keep`, mapped into memory; None if it has to be made again.
 
     The result is None if there is no such file, or if it is damaged or has been moved or renamed. Such a
-    bad file is deleted with a warning. If a folder is in the place of the file, the result is None too,
-    but the folder stays.
+    bad file, which may be somebody's own, is set aside with a warning. If a folder is in the place of the
+    file, the result is None too, but the folder stays.
 
     Raises:
         OSError: The file cannot be read now, but may be undamaged; the error names `path`.
@@ -63,8 +64,30 @@ def kept(path: Path) -> memoryview | None:
         raise
     log.warning("%s is damaged, and is made again.", path)
     with suppress(OSError):
-        path.unlink()
+        set_aside(path)
     return None
+
+
+def set_aside(path: Path) -> None:
+    """Rename a file that is not what this program wrote there to `<name>.old-<time>`, and log its new name.
+
+    Raises:
+        OSError: The file cannot be renamed.
+    """
+    with suppress(FileNotFoundError):  # another process was first
+        log.warning("What was there is now %s.", path.rename(path.with_name(f"{path.name}.old-{time.time_ns()}")))
+
+
+def below(folder: Path, name: str | Path) -> Path:
+    """Return the path of a file in a folder, by the name that another file gives it.
+
+    Raises:
+        ValueError: It lies outside the folder, also by way of links, or the name can be no path.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{str(name)!r} leads out of the folder {folder}")
+    return path
 
 
 def is_whole(paths: Sequence[Path], sha256: str) -> bool:

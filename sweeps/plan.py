@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,6 +29,8 @@ OWN = {
 Options = Mapping[str, object]
 Reads = Literal["checkpoints", "checkpoint", "encoder", "ablation"]
 STATISTICS = ("low", "high", "sd")
+MOST = 10_000
+"""Largest number of runs of a plan."""
 OF_ROW = {"scores", "seeds", "checkpoints", "checkpoint", "encoder", "rename", "minutes", "runs"}
 """Keys of a row that its single runs do not have."""
 RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
@@ -271,6 +274,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             )
         parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)] or [entry]
         read = [_read(part, path, where, rows, extra, above) for part in parts]
+        _check_number(sum(len(one.runs) for one in rows) + len(entry.seeds or plan.seeds), where)
         runs = {
             seed: tuple(
                 _run(part, seed, path, where, extra or {}, *known) for part, known in zip(parts, read, strict=True)
@@ -356,6 +360,11 @@ def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
     return typed(Entry, _over(row, part, where), where)
 
 
+def _check_number(runs: int, where: str) -> None:
+    if runs > MOST:
+        raise UserError(f"{where}: the plan has more than {MOST:,} runs. Divide it into several plans")
+
+
 def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[dict[str, Any]]]]:
     """Return the names of the axes, and for each combination of their values the entries to merge."""
     base = {name: value for name, value in grid.items() if name != "axes"}
@@ -365,6 +374,7 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
         raise UserError(f"{where} has no `axes`. Give them, each with its values, {form}")
     if odd := [name for name, values in axes.items() if not isinstance(values, dict) or not values]:
         raise UserError(f"{where}: the axis `{odd[0]}` has no mapping of values. Give it one, {form}")
+    _check_number(prod(map(len, axes.values())), where)
     cells = product(*(values.items() for values in axes.values()))
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 

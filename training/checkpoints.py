@@ -1,6 +1,7 @@
 """Reading of checkpoints: a received file is data, and may name only classes of this program."""
 
 import inspect
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -12,9 +13,14 @@ import yaml
 from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
-from results.errors import UserError
+from results.errors import UserError, refuse_lack_of_memory
+from training.config import BoundedLoader, leaves
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
+LOCAL = frozenset({"root", "cache", "workers", "rank_timeout", "eval_tokens"})
+"""Options of data that name places or resources of a machine; the command line has its own, and takes no other's."""
+_INNER = frozenset({"device_map", "minutes"})  # of encoders, and of what is read from them
+_SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
 
@@ -53,11 +59,31 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         raise TrainingError(f"{path}: {fault}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:  # the unpickler raises almost any exception on foreign bytes
+    except Exception as error:  # the unpickler raises almost any exception on foreign bytes
+        refuse_lack_of_memory(error, path)
         content = None
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    model = config_of(content).get("model")
+    parts = [content["state_dict"], (model.get("init_args") if isinstance(model, Mapping) else None) or {}]
+    if not all(isinstance(part, Mapping) for part in parts):
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    _refuse_sizes(path, content)
     return content
+
+
+def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise TrainingError if a size of the model is larger than every size of its parameters, before it is made."""
+    shapes = [one.shape for one in dict(content["state_dict"]).values() if isinstance(one, torch.Tensor)]
+    layers, most = max(100, len(shapes)), max(10_000, *(max(shape, default=0) for shape in shapes), 0)
+    model = [config_of(content).get("model"), content.get("hyper_parameters")]
+    model += [part.get("sizes") for part in content.values() if isinstance(part, Mapping)]
+    for name, number in leaves(model):
+        bound = layers if ".layers" in name else most
+        if isinstance(number, int) and number > bound and _SIZE.search(name):
+            raise TrainingError(
+                f"{path}: {name.partition('.')[2]} is {number:,}, but the weights allow at most {bound:,}."
+            )
 
 
 def _damage(path: Path) -> str | None:
@@ -71,7 +97,8 @@ def _damage(path: Path) -> str | None:
             part = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
     except OSError as error:
         return f"the checkpoint cannot be read ({error.strerror or error}). Check its permissions."
-    except Exception:  # zipfile raises almost any exception on a damaged archive
+    except Exception as error:  # zipfile raises almost any exception on a damaged archive
+        refuse_lack_of_memory(error, path)
         return f"the checkpoint is damaged: it cannot be read as a zip archive. {advice}"
     return None if part is None else f"the checkpoint is damaged: its part {part} has a wrong checksum. {advice}"
 
@@ -102,6 +129,8 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """Return the settings of the datamodule on which the module in a checkpoint was trained.
 
+    Options of places and of resources, such as `cache` and `workers`, have their defaults.
+
     Args:
         path: Path of the checkpoint, for error messages.
         content: Content of the checkpoint, from `read_checkpoint`.
@@ -115,7 +144,12 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"{path}: the checkpoint does not contain the settings of its data, which `python train.py fit` writes. "
             f"Train the model again with that command."
         )
-    return _parsed(LightningDataModule, "data", path, data)
+    found = _parsed(LightningDataModule, "data", path, data).as_dict()
+    options = found.get("init_args", {})
+    for one, names in [(options, LOCAL), *((inner, _INNER) for inner in options.values() if isinstance(inner, dict))]:
+        for name in names & one.keys():
+            del one[name]
+    return _parsed(LightningDataModule, "data", path, found)
 
 
 def datamodule_from(settings: Namespace) -> LightningDataModule:
@@ -133,7 +167,7 @@ def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     config = content.get("config")
     try:
-        found = yaml.safe_load(config) if isinstance(config, str) else None
+        found = yaml.load(config, BoundedLoader) if isinstance(config, str) else None
     except (
         yaml.YAMLError,
         ValueError,

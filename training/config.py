@@ -1,8 +1,11 @@
 """Reading of settings in YAML, and comparison of the configs of runs."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,16 +76,50 @@ class SettingsError(UserError):
     """Error for a settings file that cannot be read or used."""
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+MOST = 100_000
+"""Largest number of values in a file of settings."""
+LONGEST = 500
+"""Largest number of values in a list of a plan; jsonargparse takes seconds for so many."""
+
+
+def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
+    """Return how many values a node of YAML stands for if aliases are written out; infinite for one in itself."""
+    if node not in known:
+        known[node] = inf  # until its parts are counted
+        inside = [] if isinstance(node, yaml.ScalarNode) or node is None else node.value
+        known[node] = 1 + sum(
+            _values(one, known) for one in (chain(*inside) if isinstance(node, yaml.MappingNode) else inside)
+        )
+    return known[node]
+
+
+class Bounded:
+    """Mixin of loaders of YAML that refuses text whose aliases stand for more than `MOST` values."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the only document of the text, as a tree in which an alias is the node that it stands for."""
+        node: yaml.Node | None = super().get_single_node()  # type: ignore[misc]
+        if _values(node, {}) > MOST:
+            fault = f"it has more than {MOST:,} values, counting each alias as all that it stands for: remove aliases"
+            raise yaml.constructor.ConstructorError(problem=fault)
+        return node
+
+
+class BoundedLoader(Bounded, yaml.SafeLoader):  # type: ignore[misc]
+    """Safe loader that is bounded."""
+
+
+class _Loader(BoundedLoader):
     """Refuses mappings with duplicate names, or with names that are not text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        for place, (key, _) in enumerate(node.value):
+        seen = set[object]()
+        for key, _ in node.value:
             fault = f"the key `{key.value}` occurs twice in one mapping: remove one"
             if not key.tag.endswith((":str", ":merge")):
                 fault = f"the key `{key.value}` is not a string: write it in quotes"
-            elif key.value not in names[:place]:
+            elif key.value not in seen:
+                seen.add(key.value)
                 continue
             raise yaml.constructor.ConstructorError(problem=fault, problem_mark=key.start_mark)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
@@ -165,9 +202,11 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
             )
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` has no value. Give it one, or leave it out")
-        twice = [one for place, one in enumerate(value) if one in value[:place]] if isinstance(value, list) else []
-        if twice:
-            raise SettingsError(f"{where}: `{name}` lists {twice[0]!r} more than once: name it once")
+        times = Counter(map(repr, value)) if isinstance(value, list) else {}
+        if len(times) > LONGEST:
+            raise SettingsError(f"{where}: `{name}` lists more than {LONGEST} values. Divide the file into several")
+        if twice := [one for one, number in times.items() if number > 1]:
+            raise SettingsError(f"{where}: `{name}` lists {twice[0]} more than once: name it once")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     try:

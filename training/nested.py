@@ -21,7 +21,8 @@ from torch import Tensor
 
 from processes.ranks import Ranks
 from results import Result
-from results.errors import counted
+from results.errors import UserError, counted
+from results.files import temporary
 from training.checkpoints import TrainingError
 from training.experiment import Experiment
 from training.lifecycle import TrainedModule
@@ -94,7 +95,15 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
     found: dict[int, Best] = {}
     with ExitStack() as alive:
         for folder in {training.file.parent for training in trainings if training.file is not None}:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (sign := temporary(folder / "writable")).touch()
+                sign.unlink()
+            except OSError as error:
+                remedy = "Give --data.init_args.cache a folder that can be written"
+                raise UserError.at(
+                    folder, None, f"no trained model can be kept there ({error.strerror})", remedy
+                ) from None
             alive.enter_context(ranks.alive(folder))
         for place in sorted(range(len(trainings)), key=lambda place: owners[place] != ranks.rank):  # own ones first
             name, file, train, _ = trainings[place]

@@ -12,13 +12,13 @@ from shutil import get_terminal_size
 from typing import Any, ClassVar, NoReturn
 
 import yaml
-from jsonargparse import Namespace, set_parsing_settings
+from jsonargparse import Namespace, _loaders_dumpers, set_parsing_settings
 from jsonargparse._common import parsing_settings
 from pytorch_lightning.cli import LightningArgumentParser
 
 from processes.overview import overview
 from results.errors import near
-from training.config import SettingsError, in_a_line, leaves, read_yaml
+from training.config import Bounded, BoundedLoader, SettingsError, in_a_line, leaves, read_yaml
 from training.faults import is_told_by_the_first
 
 # Unclear messages of jsonargparse. tests/training/test_parsing.py provokes each of them.
@@ -30,6 +30,13 @@ _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
+
+
+class _Loader(Bounded, _loaders_dumpers.get_yaml_default_loader()):  # type: ignore[misc]
+    """Loader of jsonargparse, which also reads texts within settings as YAML."""
+
+
+_loaders_dumpers.yaml_default_loader = _Loader  # type: ignore[assignment]
 
 
 class Parser(LightningArgumentParser):
@@ -204,7 +211,7 @@ def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
             name, given, value = word[2:].partition("=")
             value = value if given or following.startswith("--") else following
             try:
-                yield name.removesuffix("+"), yaml.safe_load(value)
+                yield name.removesuffix("+"), yaml.load(value, BoundedLoader)
             except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
                 yield name.removesuffix("+"), value
 

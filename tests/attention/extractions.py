@@ -69,8 +69,8 @@ class Extraction:
         return self.cache / store_key(self.specification.identity(Digests(self.cache)))
 
     def files(self) -> dict[str, bytes]:
-        """Everything that lies in the store's folder."""
-        return {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
+        """Everything that lies in the store's folder, but for what was set aside."""
+        return {path.name: path.read_bytes() for path in sorted(self.folder.iterdir()) if ".old-" not in path.name}
 
     def file(self, stem: str) -> Path:
         """The one file of the store whose name begins like this."""

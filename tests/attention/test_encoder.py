@@ -39,6 +39,7 @@ from attention.encoder import (
     DEFAULT,
     EncoderSource,
     EncoderSpec,
+    architecture,
     embed_words,
     load_classifier,
     resolve,
@@ -661,3 +662,91 @@ def test_masks_are_not_read_anew_for_every_input_that_is_a_little_longer(
     for pieces in range(3, 301):
         assert encoder.allowed(torch.ones(1, pieces, dtype=torch.bool)).at(0).shape[-2:] == (pieces, pieces)
     assert [call.args[1] for call in read.mock_calls] == [131, 260, 300]
+
+
+def changed(folder: Path, file: str, **values: object) -> None:
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+SIZES_OF_FILES = {
+    "num_labels": (10**8, "num_labels is 100,000,000, but the weights are of at most 1,000"),
+    "num_hidden_layers": (10**6, "num_hidden_layers is 1,000,000, but the weights are of at most 1,000"),
+    "vocab_size": (10**9, "asks for 32,0.* numbers, but the weights have at most 100,"),
+    "hidden_size": (10**6, "asks for 9,000,.* numbers"),
+    "intermediate_size": (10**9, "asks for 130,0.* numbers"),
+    "max_position_embeddings": (10**9, "asks for 3.* numbers"),
+}
+
+
+@pytest.mark.parametrize("name", SIZES_OF_FILES)
+def test_sizes_beyond_the_weights_are_refused_before_anything_is_made(name: str, folder: Path) -> None:
+    value, message = SIZES_OF_FILES[name]
+    changed(folder, "config.json", **{name: value})
+    before = time.process_time()
+    for reader in (Encoder, partial(load_classifier, classes=2)):
+        with pytest.raises(EncoderError, match=message):
+            reader(source(folder))
+    assert time.process_time() - before < 5
+
+
+def test_replacements_that_make_a_text_much_longer_are_refused(folder: Path) -> None:
+    step = {"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * 100}
+    changed(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [step] * 5})
+    with pytest.raises(EncoderError, match=r"tokenizer.json replaces a character by up to 10,510,100,501, but at most"):
+        Encoder(source(folder))
+    changed(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [step]})
+    assert Encoder(source(folder)).layers == 2
+
+
+@pytest.mark.parametrize("value", ["flash_attention_2", "owner/repo", {"": "owner/repo"}, 3])
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_the_attention_that_files_ask_for_is_not_followed(key: str, value: object, folder: Path) -> None:
+    changed(folder, "config.json", **{key: value})
+    assert architecture(source(folder)).config._attn_implementation == "eager"
+    assert Encoder(source(folder)).layers == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("config.json", {"num_attention_heads": 0}, "ZeroDivisionError"),
+        ("config.json", {"hidden_act": "unknown"}, "KeyError: 'unknown'"),
+        ("tokenizer_config.json", {"model_max_length": "x"}, "model_max_length is 'x', but must be a number above 0"),
+        ("tokenizer_config.json", {"model_max_length": -1}, "model_max_length is -1"),
+    ],
+)
+def test_values_that_no_model_has_are_refused_in_a_line(
+    file: str, values: dict[str, object], message: str, folder: Path
+) -> None:
+    changed(folder, file, **values)
+    with pytest.raises(EncoderError, match=message) as told:
+        Encoder(source(folder))
+    assert "\n" not in str(told.value)
+    if file == "config.json":
+        with pytest.raises(EncoderError, match=message):
+            architecture(source(folder))
+
+
+def test_weights_in_another_folder_are_refused(folder: Path) -> None:
+    index = {"metadata": {}, "weight_map": {"a": f"../{WEIGHTS}"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(EncoderError, match=r"names weights in another folder \(\.\./model\.safetensors\)"):
+        Encoder(source(folder))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("[enforce fail] not enough memory: you tried to allocate 9 bytes"),
+        OSError(12, "Cannot allocate memory"),
+    ],
+)
+def test_a_lack_of_memory_is_not_told_as_damage(
+    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AutoModel, "from_pretrained", Mock(side_effect=error))
+    with pytest.raises(UserError, match=rf"^{folder}: there is not enough memory\. Free some"):
+        Encoder(source(folder))

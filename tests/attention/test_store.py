@@ -308,7 +308,8 @@ def test_a_forged_manifest_with_a_right_digest_is_named_and_rebuilt(
     store = extraction.prepare()
     assert extraction.files() == before
     assert all(store.read("attention", item).any() for item in range(len(LENGTHS)))
-    [record] = caplog.records
+    aside, record = caplog.records
+    assert aside.getMessage().startswith(f"What was there is now {path}.old-")
     message = record.getMessage().removeprefix(f"{path}: damaged or truncated (").removesuffix("; it is rebuilt")
     assert wrong in message
     assert len(message) < len(record.getMessage()) - len("; it is rebuilt")
@@ -330,17 +331,23 @@ def test_a_damaged_link_is_removed_and_its_target_is_not(
 
 
 def test_the_files_of_another_store_are_not_taken_for_this_ones(
-    extraction: Extraction, bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    extraction: Extraction, bert: Path, tmp_path: Path
 ) -> None:
-    files = {path.name: path.read_bytes() for path in extraction.prepare().folder.iterdir()}
+    extraction.prepare()
     other = Extraction(tmp_path / "other", bert, lengths=(3, 2)).prepare()
     shutil.copytree(other.folder, extraction.folder, dirs_exist_ok=True)
-    assert len(extraction.prepare()) == len(LENGTHS)
-    assert {path.name: path.read_bytes() for path in extraction.folder.iterdir()} == files
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{extraction.folder}: holds the files of another store, {other.folder.name}; they are removed, and the store "
-        f"is rebuilt"
-    ]
+    files = extraction.files()
+    with pytest.raises(UserError, match=rf"holds the files of another store. Move them to .* {other.folder.name}\.$"):
+        extraction.prepare()
+    assert extraction.files() == files, "nothing is lost"
+
+
+def test_a_file_of_the_user_in_a_store_is_not_deleted(extraction: Extraction) -> None:
+    extraction.folder.mkdir(parents=True)
+    for name in (MANIFEST, "labels-mine.parquet", "00000-mine.safetensors"):
+        (extraction.folder / name).write_bytes(b"years of work")
+    extraction.prepare()
+    assert [path.read_bytes() for path in extraction.folder.iterdir()].count(b"years of work") == 3
 
 
 @pytest.mark.parametrize("stem", ["00001", "labels", "manifest"])
@@ -351,10 +358,10 @@ def test_damage_in_a_store_that_cannot_be_written_is_an_error_with_a_remedy(
     path = extraction.file(stem)
     path.write_bytes(path.read_bytes()[:-1])
 
-    def refuse(path: Path, missing_ok: bool = False) -> None:
+    def refuse(path: Path, *_: object, missing_ok: bool = False) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(Path, "rename" if stem == "manifest" else "unlink", refuse)
     with pytest.raises(
         UserError, match=r"cannot be removed \(Read-only file system\)\. Make its folder writable, or put"
     ) as error:

@@ -85,6 +85,27 @@ def test_malformed_annotations_are_refused_with_their_line(row: dict[str, Any], 
         read_eraser(path)
 
 
+@pytest.mark.parametrize("docid", ["../../outside", "{folder}/../outside", "link", "linked/outside", "a\0b", "x" * 999])
+@pytest.mark.parametrize("named", ["evidence", "docids", "annotation_id"])
+def test_a_docid_that_leads_out_of_the_folder_is_refused(docid: str, named: str, tmp_path: Path) -> None:
+    folder, outside = tmp_path / "eraser", tmp_path / "outside"
+    outside.write_text("my secret", encoding="utf-8")
+    (folder / "docs").mkdir(parents=True)
+    (folder / "docs" / "link").symlink_to(outside)
+    (folder / "docs" / "linked").symlink_to(tmp_path)
+    docid = docid.replace("{folder}", str(folder))
+    row = annotation(docid if named == "annotation_id" else "1", *[[piece(docid, 0, 1)]] * (named == "evidence"))
+    path = write(folder, [row | ({"docids": [docid]} if named == "docids" else {})])
+    with pytest.raises(CorpusError, match=rf"^{path}:1: the docid cannot name a document: .* Name a file in docs\.$"):
+        read_eraser(path)
+
+
+def test_documents_may_be_links_within_the_folder(tmp_path: Path) -> None:
+    path = write(tmp_path, [annotation("b")], a="so good .")
+    (tmp_path / "docs" / "b").symlink_to("a")
+    assert read_eraser(path).texts[0].text == "so good ."
+
+
 def test_a_folder_of_eraser_is_a_corpus(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         rows = [annotation(f"{split}{label}", [piece("a", 1, 2)], label=label) for label in ("NEG", "POS")]

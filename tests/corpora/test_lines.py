@@ -13,6 +13,7 @@ import corpora
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
 from corpora.labelled import read_labelled
+from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError
 from corpora.texts import read_plain
 from tests.corpora.conftest import writer
@@ -124,3 +125,11 @@ def test_corpora_are_read_without_torch_or_a_network_client() -> None:
     code = f"import sys, {modules}; print(*({{'torch', 'transformers', 'pooch', 'requests'}} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout == "\n"
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corpora.lines._LONGEST", 8)
+    path = tmp_path / "a.txt"
+    path.write_text("six 12\n" + "x" * 9)
+    with pytest.raises(CorpusError, match=rf"^{path}:2: the line has more than 8 bytes\. Check"):
+        list(numbered_lines(path))

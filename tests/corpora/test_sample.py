@@ -108,6 +108,9 @@ def test_files_that_are_damaged_are_written_again_and_others_stay(
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
     files["dev"].with_suffix(".conll").write_text("cut off", encoding="utf-8")
     write_sample_treebank(folder)
+    [aside] = folder.glob("*.old-*")
+    assert aside.read_text(encoding="utf-8") == "cut off"
+    aside.unlink()
     assert {path: path.read_bytes() for path in folder.iterdir()} == {path: one for path, (one, _) in before.items()}
     assert "is damaged, and is made again" in caplog.text
 

@@ -439,7 +439,10 @@ def test_damage_is_mended(files: Files, text: str, conversions: list[str], caplo
     path.write_bytes(path.read_bytes().replace(first.matrix[0].tobytes(), first.matrix[1].tobytes()))
     again = files.load(text)
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert warned == [f"{path} is damaged, and is made again."]
+    assert warned[0] == f"{path} is damaged, and is made again."
+    [aside] = path.parent.glob("*.old-*")
+    assert warned[1:] == [f"What was there is now {aside}."]
+    aside.unlink()
     assert np.array_equal(first.matrix, again.matrix)
     assert (first.index, first.audit, files.kept, len(conversions)) == (again.index, again.audit, [path], 2)
     files.load(text)
@@ -500,3 +503,12 @@ def test_the_default_encoders_vectors(bert: Path, tmp_path: Path, monkeypatch: p
     slow = Encoder(source).embeddings.numpy()[pieces].mean(0)
     assert np.allclose(found.matrix[found.rows(["never"])[0]], slow, atol=1e-6)
     assert (found.rows(["<s>", "<unk>"]) == -1).all()
+
+
+@pytest.mark.parametrize("first", ["fox" + " 1" * 2_500_000, "1 2500000\nfox" + " 1" * 2_500_000])
+def test_vectors_of_very_many_values_are_refused(first: str, files: Files) -> None:
+    files.root.mkdir(exist_ok=True)
+    path = files.root / "wide.txt"
+    path.write_text(first + "\n")
+    with pytest.raises(UserError, match=r"wide.txt:1: .*(values, but at most 10,000 are read|must be a UTF-8 word)"):
+        files.load(str(path))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -397,10 +398,21 @@ def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:
     path = FOREIGN / "inseq_gpt2.json"
     (tmp_path / "a.json").write_text('{"attributes": {}}')
     (tmp_path / "b.json").write_bytes(save({"a": torch.ones(1)}))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    odd: dict[str, Tensor | None] = {"scalar": torch.ones(()), "short": torch.ones(1, 3), "null": None}
+    for name, scores in odd.items():
+        own = None if scores is None else b64encode(save({"attribution": scores})).decode()
+        tokens = [{"attributes": {"token": "a"}}, {"attributes": {"token": "b"}}] if own else None
+        sequence = {"source_attributions": own or "", "source": tokens, "target": [], "attr_pos_start": 0}
+        of = {"attributes": {"sequence_attributions": [{"attributes": sequence}]}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(of))
+    (tmp_path / "nulls.json").write_text('{"attributes": {"sequence_attributions": [null]}}')
     for file, texts, message in (
         (tmp_path / "a.json", OF_INSEQ, "is not a file of inseq"),
         (tmp_path / "b.json", OF_INSEQ, "is not a file of inseq"),
         (tmp_path / "none.json", OF_INSEQ, "is not a file of inseq"),
+        (tmp_path, OF_INSEQ, "is not a file of inseq"),
+        *((tmp_path / f"{name}.json", {"1": ["ab"]}, "is not a file of inseq") for name in ("deep", "nulls", *odd)),
         (path, {"17": OF_INSEQ["17"]}, "has 2 texts, but words of 1 are given"),
         (path, {**OF_INSEQ, "18": ["a", "plot"]}, "text '18': the pieces 'Re view : .*' do not spell 'a plot'"),
     ):

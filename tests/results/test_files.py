@@ -72,7 +72,10 @@ def test_what_is_kept_comes_back_and_any_damage_is_named(
         path.write_bytes(damage)
         assert kept(path) is None
         assert not path.exists(), "nobody finds it again"
-    assert caplog.messages == [f"{path} is damaged, and is made again."] * len(damages)
+    aside = sorted(path.parent.iterdir())
+    assert caplog.messages[::2] == [f"{path} is damaged, and is made again."] * len(damages)
+    assert caplog.messages[1::2] == [f"What was there is now {other}." for other in aside]
+    assert [other.read_bytes() for other in aside] == damages, "it may be somebody's own"
 
 
 def test_what_was_kept_elsewhere_is_not_taken(tmp_path: Path) -> None:

@@ -280,3 +280,25 @@ def test_a_plan_permits_nothing(
         with pytest.raises(UserError, match=re.escape(fault)):
             read_sweep(plan, options_of(typed))
     assert "strange_module" not in sys.modules
+
+
+def axes(number: int, values: int) -> str:
+    one = ", ".join(f"v{value}: {{}}" for value in range(values))
+    return f"grid: {{config: a.yaml, axes: {{{', '.join(f'a{axis}: {{{one}}}' for axis in range(number))}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (axes(9, 9), r"`grid`: the plan has more than 10 runs\. Divide it"),
+        (f"seeds: [0, 1, 2]\n{axes(2, 2)}", r"row `v1 × v1`: the plan has more than 10 runs"),
+        (f"seeds: {list(range(501))}\n{axes(1, 1)}", "`seeds` lists more than 500 values"),
+    ],
+    ids=["grid", "grid by seeds", "seeds"],
+)
+def test_a_plan_of_more_runs_than_anybody_starts_is_refused(
+    plan: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeps.plan.MOST", 10)
+    with pytest.raises(UserError, match=message):
+        read_sweep(write_spec(tmp_path, f"name: t\nscores: [uas]\n{plan}\n", a=""))

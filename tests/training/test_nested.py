@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from processes.ranks import LostRank, Ranks
+from results.errors import UserError
 from training import Best, Training, share
 
 COSTS = [1.0, 5.0, 2.0, 2.0, 4.0]
@@ -61,3 +62,14 @@ def test_without_files_every_rank_makes_all(trainings: Callable[[list[int]], lis
     found = share([one._replace(file=None) for one in trainings(made)], Ranks(1, 2, patience=0.2))
     assert made == [0, 1, 2, 3, 4]
     assert [one.value for one in found] == [0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def test_a_cache_that_cannot_be_written_is_named_before_any_training(tmp_path: Path) -> None:
+    (tmp_path / "roar").touch()  # nor can a folder be made there
+    begun: list[bool] = []
+    training = Training("one", tmp_path / "roar" / "one.ckpt", lambda: begun.append(True))  # type: ignore[arg-type, return-value]
+    with pytest.raises(
+        UserError, match=r"roar: no trained model can be kept there \(.*\)\. Give --data.init_args.cache"
+    ):
+        share([training], Ranks())
+    assert not begun

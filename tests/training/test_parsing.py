@@ -5,8 +5,10 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,14 +19,18 @@ import yaml
 from jsonargparse._common import parsing_settings
 
 import train
+from datamodules import ClassificationDataModule
 from models import TextClassifier
 from probes import AttentionOnlyProbe
+from results.errors import UserError
+from sweeps.plan import read_sweep
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training import TrainingError
-from training.checkpoints import data_settings, read_checkpoint
+from training.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
 from training.cli import ProbingCLI, check
-from training.parsing import Parser, explained, only_known_classes, trusted_modules
+from training.config import read_yaml
+from training.parsing import Parser, explained, only_known_classes, trusted_modules, typed_options
 
 pytestmark = CONTINUES
 
@@ -122,6 +128,89 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
     assert "\n" not in str(told.value)
     assert not ran.exists()
     assert not [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+
+
+def of_places(folder: Path) -> dict[str, Any]:
+    """Options of data that say where the program writes, and how much it takes."""
+    return {"cache": str(folder), "root": str(folder), "workers": 400, "rank_timeout": 1e9, "eval_tokens": 10**9}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_checkpoint_says_nothing_of_places_and_resources(
+    flat: bool, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "own"))
+    own = of_places(tmp_path / "theirs")
+    given: dict[str, object] = {**own, "tokenizer": {"name": "some", "device_map": "auto"}}
+    if flat:
+        given = {f"init_args.{name}": value for name, value in given.items()}
+
+    def change(config: dict[str, Any]) -> None:
+        (config["data"] if flat else config["data"]["init_args"]).update(given)
+
+    path = forged(trained, tmp_path / "forged.ckpt", change)
+    data = datamodule_from(data_settings(path, read_checkpoint(path)))
+    assert isinstance(data, ClassificationDataModule)
+    plain = ClassificationDataModule(data.corpus)
+    assert {name: getattr(data, name) for name in own} == {name: getattr(plain, name) for name in own}
+    assert data.tokenizer is not None
+    assert (data.tokenizer.name, data.tokenizer.device_map) == ("some", None)
+
+
+@pytest.mark.parametrize("value", [[1], "text", 3])
+def test_arguments_that_are_no_mapping_are_refused_in_a_line(value: object, trained: Path, tmp_path: Path) -> None:
+    path = forged(trained, tmp_path / "forged.ckpt", lambda config: config["model"].update(init_args=value))
+    with pytest.raises(TrainingError, match=rf"^{path}: this is not a checkpoint of a run"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("option", ["hidden", "layers"])
+def test_sizes_beyond_the_parameters_are_refused_before_anything_is_made(
+    option: str, trained: Path, tmp_path: Path
+) -> None:
+    encoder = {"class_path": "models.RecurrentEncoder", "init_args": {option: 10**6}}
+    path = forged(
+        trained, tmp_path / "forged.ckpt", lambda config: config["model"]["init_args"].update(encoder=encoder)
+    )
+    with pytest.raises(TrainingError, match=rf"^{path}: .*{option} is 1,000,000, but the weights allow at most 10"):
+        read_checkpoint(path)
+
+
+NINE = "".join(f"{one}: &{one} [{', '.join(['*' + before] * 9)}]\n" for before, one in pairwise("abcdefghij"))
+ALIASES = {
+    "nine levels of nine": f"a: &a [1]\n{NINE}",
+    "in itself": "a: &a {b: *a}\n",
+    "merged": "a: &a {x: 1}\n" + NINE.replace("[", "{<<: [").replace("]", "]}"),
+}
+
+
+@pytest.mark.parametrize("place", ["config", "text in a config", "checkpoint", "plan", "command line"])
+@pytest.mark.parametrize("kind", ALIASES)
+def test_aliases_without_end_are_refused_at_once(kind: str, place: str, tmp_path: Path) -> None:
+    text, path = ALIASES[kind], tmp_path / "received.yaml"
+    path.write_text(text if place != "text in a config" else yaml.safe_dump({"model": text}), encoding="utf-8")
+    before = time.process_time()
+    if place == "checkpoint":
+        assert config_of({"config": text}) == {"model": None}
+    elif place == "command line":
+        assert list(typed_options(["--a", text])) == [("a", text)]
+    elif place == "plan":
+        with pytest.raises(UserError, match=rf"^{path}: it has more than 100,000 values"):
+            read_sweep(path)
+    else:
+        told = check(["test", f"--config={path}"])
+        assert told is not None
+        assert str(path) in told
+        assert len(told) < 2000
+        assert "\n" not in told
+        assert place == "text in a config" or "it has more than 100,000 values" in told
+    assert time.process_time() - before < 5
+
+
+def test_aliases_that_end_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n", encoding="utf-8")
+    assert read_yaml(path) == {"a": {"x": [1, 2]}, "b": {"x": [1, 2], "y": {"x": [1, 2]}}}
 
 
 ROUTES = {
