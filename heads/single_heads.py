@@ -475,8 +475,8 @@ class ChosenHeads:
             rows.append((*function, int(both.sum()), *compared, one.value, one.low, one.high))
         columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
         table = Table(pd.DataFrame(rows, columns=columns), dict.fromkeys(columns[4:7], "fraction"), "difference")
-        sums = [sum(parts) for parts in zip(*found, strict=True)]
-        return table, {"no_op": bootstrap_ratio(*sums, seed=self.seed)} if rows else {}
+        over_heads = [sum(parts) for parts in zip(*found, strict=True)]
+        return table, {"no_op": bootstrap_ratio(*over_heads, seed=self.seed)} if rows else {}
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
         """Return heat maps of the accuracy of every attention head, one for each group of words.
