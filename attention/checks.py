@@ -107,13 +107,13 @@ def check(model: PreTrainedModel, name: str, scores: Scores = "model", *, change
         model.set_attn_implementation(FLOAT32)
     attending = _numbers(body, modules)
     whole, count = getattr(body.config, "num_hidden_layers", 0), max(attending) + 1
-    sums = torch.stack([weights[..., -1, :].sum(-1).min() for weights in own["alone"][1].weights])
+    least = min(float(weights.float().sum(-1).min()) for weights in own["alone"][1].weights)
     found = AttentionLayers(
         count if body.config.is_encoder_decoder else max(whole, count),
         attending,
         own["alone"][0].weights[0].size(1),
         tapped,
-        bool((sums < 1 - 1e-2).any()),
+        least < 1 - max(5e-4, 2 * torch.finfo(own["alone"][1].state.dtype).eps),
     )
     if changes and (found.is_hybrid or found.has_sinks):
         why = "some of its layers have no attention" if found.is_hybrid else "its rows sum to less than one (sinks)"
@@ -145,10 +145,8 @@ class _Texts:
         text = torch.tensor([some[place * (place + 1) // 2 % 6] for place in range(long)], device=model.device)
 
         def batch(*rows: Tensor) -> dict[str, Tensor]:
-            return {
-                "input_ids": torch.stack(rows),
-                "attention_mask": torch.stack([(row != pad).long() for row in rows]),
-            }
+            ids = torch.stack(rows)
+            return {"input_ids": ids, "attention_mask": (ids != pad).long()}
 
         padding = text.new_full((long - short,), pad)
         alone = [batch(text[:short]), batch(text)]
@@ -190,27 +188,20 @@ def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
 
 def _own(model: PreTrainedModel, texts: _Texts, name: str) -> dict[str, list[Reading]]:
     """Return the weights and states of the eager model, by padding."""
-    before = [type(module).__name__ for module in model.modules()]
-    try:
-        own = {
-            padding: texts.cut([_eager(model, batch) for batch in batches], padding)
-            for padding, batches in texts.batches.items()
-        }
-    except _NoTensorError as error:
-        raise EncoderError(f"{name} {error}. Choose an encoder or decoder with full self-attention.") from error
-    except Exception as error:  # of any kind, if the architecture does not take text
-        raise _CannotRunError(
-            f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; for a "
-            f"model of text and images, save its text model with save_pretrained, and give that folder."
-        ) from error
-    after = [type(module).__name__ for module in model.modules()]
-    if became := [f"{one} → {other}" for one, other in zip(before, after, strict=False) if one != other]:
-        raise EncoderError(
-            f"{name} replaces its attention when it reads a short text ({became[0]}), and keeps the other for later "
-            "texts. Choose full attention in its config.json (of BigBird, attention_type original_full)."
-        )
-    for reading, pieces in zip(own["alone"], texts.lengths, strict=True):
-        _refuse_other_shapes(reading, pieces, name)
+    before, own = [type(module).__name__ for module in model.modules()], dict[str, list[Reading]]()
+    for padding, batches in texts.batches.items():
+        try:
+            readings = [_eager(model, batch) for batch in batches]
+        except Exception as error:  # of any kind, if the architecture does not take text
+            raise _CannotRunError(
+                f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; for "
+                "a model of text and images, save its text model with save_pretrained, and give that folder."
+            ) from error
+        if padding == "alone":
+            after = [type(module).__name__ for module in model.modules()]
+            for reading, pieces in zip(readings, texts.lengths, strict=True):
+                _refuse_other_shapes(reading, pieces, name, [*zip(before, after, strict=False)])
+        own[padding] = texts.cut(readings, padding)
     if fault := difference(own["right"], own["alone"], _PADDED * _loose(own["alone"][0].state)):
         raise EncoderError(
             f"{name} mixes padding into the text: beside a longer text in its batch, it gives a text other {fault}. "
@@ -219,35 +210,34 @@ def _own(model: PreTrainedModel, texts: _Texts, name: str) -> dict[str, list[Rea
     return own
 
 
-def _refuse_other_shapes(reading: Reading, pieces: int, name: str) -> None:
-    """Raise EncoderError if a model gives no weights between all positions of a text in each of its layers."""
-    if not reading.weights:
-        raise EncoderError(f"{name} returns no attention weights. Choose an encoder or decoder with attention.")
-    shapes = {tuple(weights.shape) for weights in reading.weights}
-    if len(shapes) > 1 or reading.weights[0].shape[-2:] != (pieces, pieces):
-        raise EncoderError(
-            f"{name}: attention has the shapes {', '.join(map(str, sorted(shapes)))} (pooled, windowed or linear "
-            f"attention); every layer must give [1, heads, {pieces}, {pieces}] with the same number of heads. "
-            "Choose an encoder with full self-attention."
+def _refuse_other_shapes(reading: Reading, pieces: int, name: str, modules: Sequence[tuple[str, str]]) -> None:
+    """Raise EncoderError if a model gives no weights between all positions of a text, or replaces its modules."""
+    fault, remedy = "", "Choose an encoder or decoder with full self-attention."
+    shapes = {str(tuple(one.shape)) if isinstance(one, Tensor) else type(one).__name__ for one in reading.weights}
+    if became := [f"{one} → {other}" for one, other in modules if one != other]:
+        fault = f"replaces its attention when it reads a short text ({became[0]}), and keeps the other for later texts"
+        remedy = "Choose full attention in its config.json (of BigBird, attention_type original_full)."
+    elif not reading.weights:
+        fault = "returns no attention weights"
+    elif len(shapes) > 1 or tuple(getattr(reading.weights[0], "shape", ()))[2:] != (pieces, pieces):
+        fault = (
+            f"returns attention of the shapes {', '.join(sorted(shapes))} (pooled, windowed or linear attention), but "
+            f"[1, heads, {pieces}, {pieces}] is needed, with the same number of heads in every layer"
         )
-    if any(weights.isnan().any() for weights in reading.weights):
-        raise EncoderError(f"{name}: the attention weights of a short text are nan. Choose another encoder.")
+    elif any(weights.isnan().any() for weights in reading.weights):
+        fault = "gives attention weights of a short text that are nan"
+    if fault:
+        raise EncoderError(f"{name} {fault}. {remedy}")
 
 
 class _CannotRunError(EncoderError):
     """Error for a model that cannot read a text."""
 
 
-class _NoTensorError(Exception):
-    """Error for a model whose attention weights are no tensors."""
-
-
 @torch.inference_mode()
 def _eager(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Reading:
     found = model(**batch, output_attentions=True)
     weights = [one for one in getattr(found, "attentions", None) or () if one is not None]
-    if strange := [type(one).__name__ for one in weights if not isinstance(one, Tensor) or one.dim() != 4]:
-        raise _NoTensorError(f"returns attention that is no [1, heads, from, to] ({strange[0]}: blocks or states)")
     return Reading([], weights, found[0])
 
 

@@ -75,8 +75,7 @@ FAMILIES = ("bert", "roberta", "deberta-v2", "modernbert", "t5", "gpt2", "llama"
 REASONS = {
     "mixes padding": "padding reaches the text",
     "no attention weights": "no attention weights (linear attention, convolution or state space)",
-    "attention that is no": "pooled, windowed or linear attention",
-    "attention has the shapes": "pooled, windowed or linear attention",
+    "attention of the shapes": "pooled, windowed or linear attention",
     "replaces its attention": "the mode changes with the length of a text",
     "token ids alone": "more than token ids are needed",
     "own weights cannot be read": "weights are used before they can be read",
@@ -282,7 +281,7 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         "",
         "| model type | message |",
         "|--|--|",
-        *(f"| `{one.model_type}` | {_message(one)} |" for one in refused),
+        *(f"| `{one.model_type}` | {message(one)} |" for one in refused),
         "",
         f"Not built small, as their configurations want other sizes: {names}.",
         "",
@@ -290,7 +289,8 @@ def page(rows: Sequence[Row], seconds: float) -> str:
     return head + "\n".join(lines)
 
 
-def _message(one: Row) -> str:
+def message(one: Row) -> str:
+    """Return a refusal without its remedy, for a cell of a table."""
     text = one.refused.removeprefix(f"{one.model_type} ").replace("|", "\\|").replace("<", "&lt;")
     return text.partition(". Choose")[0]
 
