@@ -105,7 +105,7 @@ def text_models() -> list[str]:
             kind: Any = kinds[0] if isinstance(kinds, tuple | list) else kinds
             reads = getattr(kind, "input_modalities", "text")
             takes = kind is not None and "input_ids" in signature(kind.forward).parameters
-        except (ImportError, AttributeError):  # models that need another library
+        except (ImportError, AttributeError, ValueError):  # models that need another library, or are not there
             continue
         if takes and reads in ("text", ("text",), ["text"]):
             found.append(model_type)
