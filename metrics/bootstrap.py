@@ -1,18 +1,23 @@
 """Bootstrap intervals and paired tests, for ratios of counts and for any statistic of a test set.
 
+A bootstrap has no width where all items are found or none, and too little where few are. So shares of few items have
+exact intervals (`share_interval`): those with fewer than `FEW` items, or with fewer than `LEAST` found or missed.
+
 A resample says how often each unit was drawn. It depends only on the number of units, the number of draws and the seed,
 so all estimates of one test set share their resamples, and runs are compared unit by unit. Seeds are not resampled:
 intervals and p-values describe the variation over units; the standard deviation over seeds is reported beside them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
 
-from results import Estimate, Floats, Unit
+from results import FEW, Estimate, Flags, Floats, Unit
 
 Statistic = Callable[[Floats, Floats], Floats]
 """Maps values `[units, columns]` without nan and weights `[draws, units]` to one number per draw, `[draws]`.
@@ -22,13 +27,74 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
+LEAST = 5  # items found, and items missed, of a share that has a bootstrap interval; rule of thumb for proportions
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 TIE = 1e-12  # ratios that differ by less count as equal: the order of summation changes the last digit
 
 
+@dataclass(frozen=True)
+class Share:
+    """Statistic that divides the items that are found by all items, such as an accuracy.
+
+    Attributes:
+        counts: Function that takes values `[units, columns]` and returns the items that are found in each unit, and
+            all items of the unit, each `[units]`.
+    """
+
+    counts: Callable[[Floats], tuple[Floats, Floats]]
+
+    def __call__(self, values: Floats, weights: Floats) -> Floats:
+        """Return the ratio of the two sums over units, under weights `[draws, units]`: `[draws]`."""
+        found, items = self.counts(values)
+        return ratio(weights @ found, weights @ items)
+
+
+mean = Share(lambda values: (values[:, 0], np.ones(len(values))))
+"""Statistic of the weighted mean of one column of values `[units, 1]`; it is a share if the values are 0 and 1."""
+
+
+def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
+    """Return the share of items that are found, and the ends of its exact 95 % interval, each `[...]`.
+
+    The interval is that of Clopper & Pearson (1934), with as many trials as the items are worth, which is fewer than
+    there are where the items of a unit resemble each other (Korn & Graubard 1998, without their correction of degrees
+    of freedom). If every unit has one item, every unit is a trial. If all items are found or none, nothing is known
+    about resemblance, and every item is a trial.
+
+    Args:
+        found: Number of items of each unit that are found, `[units, ...]`.
+        items: Number of items of each unit, `[units, ...]`.
+    """
+    found, items = np.asarray(found, np.float64), np.asarray(items, np.float64)
+    total = items.sum(axis=0)
+    share = ratio(found.sum(axis=0), total)
+    variance = ratio(((found - share * items) ** 2).sum(axis=0), total**2)
+    trials = np.fmin(total, ratio(share * (1 - share), variance))
+    right = share * trials
+    low = np.where(share > 0, betaincinv(right, trials - right + 1, _TAILS[0]), 0.0)
+    high = np.where(share < 1, betaincinv(right + 1, trials - right, _TAILS[1]), 1.0)
+    return share[()], low[()], high[()]
+
+
+def _few(found: Floats, items: Floats, unit: Unit, runs: int = 1) -> Flags:
+    """Return True for each column of counts `[units, columns]` that is a share of few items."""
+    right, total = found.sum(axis=0), items.sum(axis=0)
+    few: Flags = np.minimum(right, np.where(total < FEW, 0, total - right)) < LEAST
+    counts = np.stack([found, items])[..., few]
+    whole = np.abs(runs * counts - np.rint(runs * counts)) < TIE * (1 + runs * np.abs(counts))
+    few[few] = (unit == "fraction") & (whole & (counts >= 0) & (counts <= counts[1])).all(axis=(0, 1))
+    return few
+
+
 def bootstrap_ratio(
-    numerator: ArrayLike, denominator: ArrayLike, unit: Unit = "fraction", *, draws: int = 1000, seed: int = 0
+    numerator: ArrayLike,
+    denominator: ArrayLike,
+    unit: Unit = "fraction",
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    runs: int = 1,
 ) -> Estimate[Any]:
     """Return Σ numerator / Σ denominator with a 95 % interval, by the percentile bootstrap over units.
 
@@ -39,17 +105,22 @@ def bootstrap_ratio(
     All columns share the resamples. Memory stays bounded, unlike in `scipy.stats.bootstrap`, which
     copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
+    A share has the interval of `share_interval` if it has few items: fewer than `FEW`, or fewer than `LEAST` found or
+    missed. It is a share if its unit is `fraction` and its counts are whole numbers, with no numerator below 0 or
+    above its denominator.
+
     Args:
         numerator: Counts `[units, ...]`, for instance the right words of each sentence.
         denominator: Counts `[units, ...]`, for instance all words of each sentence.
         unit: Unit of the ratio.
         draws: Number of resamples.
         seed: Seed of the resampling.
+        runs: Number of runs whose counts were averaged.
 
     Returns:
-        The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all
-        units. An interval is nan if the denominator is nonzero in fewer than two units. Resamples in
-        which the denominator sums to zero are ignored.
+        The ratios and their intervals, `[...]`; `inputs` are the sums of the denominators. A ratio is nan if its
+        denominator is zero in all units. An interval is nan if the denominator is nonzero in fewer than two units.
+        Resamples in which the denominator sums to zero are ignored.
 
     Raises:
         ValueError: A count is not finite.
@@ -66,8 +137,11 @@ def bootstrap_ratio(
         sound &= ~np.isnan(ratios).all(axis=0)
     if sound.any():
         ends[:, sound] = np.nanquantile(ratios[:, sound], _TAILS, axis=0)
+        few = sound & _few(both[:, :columns], both[:, columns:], unit, runs)
+        ends[:, few] = share_interval(both[:, :columns][:, few], both[:, columns:][:, few])[1:]
     low, high = (end.reshape(shape)[()] for end in ends)
-    return Estimate(ratio(counts.sum(axis=0), totals.sum(axis=0))[()], low, high, unit=unit)
+    total = totals.sum(axis=0)[()]
+    return Estimate(ratio(counts.sum(axis=0), total)[()], low, high, unit=unit, inputs=total)
 
 
 def _resampled_sums(counts: Floats, draws: int, seed: int) -> Floats:
@@ -113,7 +187,8 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
         seed: Seed of the resampling.
 
     Returns:
-        The estimate. Its interval is nan for fewer than two units (rows with a nan not counted), and if
+        The estimate. A `Share` of few items has the interval of `share_interval`, as in `bootstrap_ratio`. The
+        interval is nan for fewer than two units (rows with a nan not counted), and if
         `draws` is 0.
     """
     rows = np.asarray(values, dtype=np.float64)
@@ -123,17 +198,14 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
         value = float(statistic(kept, np.ones((1, len(kept))))[0])
     if len(kept) > 1 and draws:
         found = np.concatenate([statistic(kept, weights[:, sound]) for weights in resamples(len(rows), draws, seed)])
-    return Estimate(value, *_interval(found), unit=unit, draws=found)
-
-
-def mean(values: Floats, weights: Floats) -> Floats:
-    """Return the weighted mean of one column, `[draws]`.
-
-    Args:
-        values: One column, `[units, 1]`.
-        weights: How often each unit was drawn, `[draws, units]`.
-    """
-    return ratio(weights @ values[:, 0], weights.sum(axis=1))
+    low, high = _interval(found)
+    inputs = None
+    if len(kept) > 1 and draws and isinstance(statistic, Share):
+        right, total = (column[:, None].astype(np.float64) for column in statistic.counts(kept))
+        if _few(right, total, unit)[0]:
+            low, high = (float(end[0]) for end in share_interval(right, total)[1:])
+        inputs = float(total.sum())
+    return Estimate(value, low, high, unit=unit, draws=found, inputs=inputs)
 
 
 def median(values: Floats, weights: Floats) -> Floats:
@@ -221,12 +293,15 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates from runs that differ only in the seed.
 
     The `draws` of all estimates must come from the same resamples of the same units. They are averaged
-    over the runs, and the interval is taken from these averages. `sd` is the standard deviation over
+    over the runs, and the interval is taken from these averages. If a run has another interval than that of its draws,
+    as shares of few items have, the ends are the means of the ends of all runs. `sd` is the standard deviation over
     seeds, nan for one run.
     """
     value, sd = mean_and_sd([one.value for one in seeds])
     draws = np.mean([one.draws for one in seeds], axis=0)
-    return Estimate(value, *_interval(draws), unit=seeds[0].unit, sd=sd, draws=draws)
+    own, drawn = (np.array([one.interval for one in seeds]), np.array([_interval(one.draws) for one in seeds]))
+    low, high = _interval(draws) if np.array_equal(own, drawn, equal_nan=True) else own.mean(axis=0).tolist()
+    return Estimate(value, low, high, unit=seeds[0].unit, sd=sd, draws=draws, inputs=seeds[0].inputs)
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:

@@ -203,7 +203,7 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, with its standard deviation over them.
 
     The interval of one run is that of the run. With several runs it is the bootstrap over items, with the
-    counts of all runs added per item. Without counts, its ends are the means of the ends of the runs'
+    counts of all runs averaged per item. Without counts, its ends are the means of the ends of the runs'
     intervals; it is nan if a run has none.
 
     Args:
@@ -217,8 +217,9 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     counted_all = all(score in one.content["ratios"] and one.items is not None for one in records)
     if counted_all and (len(records) > 1 or records[0].scores[score].low is None):
         counts = pd.concat([one.counts(score) for one in records])
-        pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
-        low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
+        pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum() / len(records)
+        columns = pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()
+        low, high = bootstrap_ratio(*columns, found.unit, runs=len(records)).interval
         found = replace(found, low=low, high=high)
     return found
 

@@ -21,8 +21,9 @@ from rich.text import Text
 
 from reports.figures import DOTS, STYLE, draw, fonts_for
 from reports.page import PAGE, html_page, write_page
-from reports.tables import LEGEND, audit_table, data_table, latex_table, score_cell, scores_table
-from results import ColouredTexts, Figure, Provenance, Result, Table
+from reports.reader import first_of
+from reports.tables import LEGEND, audit_table, data_table, few_items, is_few, latex_table, score_cell, scores_table
+from results import FEW, ColouredTexts, Figure, Provenance, Result, Table
 from results.errors import counted
 from results.files import is_full, write_atomically
 from training.run import source_digest
@@ -112,6 +113,8 @@ class ResultWriter(pl.Callback):
             warn(f"figure {name} could not be drawn: {reason}")
         if fault := leave_page(folder):
             warn(fault)
+        if few := _few(result):
+            warn(f"fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide")
         for option, most in limit.items():
             warn(f"the scores are of some test batches only: --trainer.{option} {most}")
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
@@ -129,6 +132,13 @@ def _limit_of(trainer: pl.Trainer) -> dict[str, float]:
     most = trainer.limit_test_batches
     every = isinstance(most, float) and most == 1.0  # the integer 1 is a single batch
     return {} if every else {"limit_test_batches": most}
+
+
+def _few(result: Result) -> list[str]:
+    """Name the scores of few items, and the tables with rows of few items."""
+    found = [name for name, score in result.scores.items() if is_few(score)]
+    rows = {name: len(few_items(table)) for name, table in result.tables.items()}
+    return found + [f"{counted(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
