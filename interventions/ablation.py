@@ -1,8 +1,10 @@
 """Score of a task with heads ablated: single heads, layers, named sets (Kovaleva et al. 2019, Michel et al. 2019)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import comb, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +21,7 @@ from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
 from heads.single_heads import head_map
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import difference, holm, pooled
+from metrics.bootstrap import difference, exchangeable_p, holm, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from processes.progress import Progress
@@ -234,7 +236,8 @@ class HeadAblation(TaskExperiment):
     """Experiment that ablates attention heads of a model, and scores the model without them.
 
     It ablates each head alone, each layer alone, and each set of heads that the user names. Named
-    sets are compared with random sets. A paired bootstrap over texts tests the difference between
+    sets are compared with random sets: the p-value is the share of all these sets whose score is as far
+    from the mean of all as that of the named set. A paired bootstrap over texts tests the difference between
     each score and the score of the intact model. Holm's method (1979) adjusts the p-values over all
     rows of a table that have the same kind of ablation.
 
@@ -247,8 +250,8 @@ class HeadAblation(TaskExperiment):
         layers: True to ablate each layer alone, that is all heads of the layer.
         sets: Named sets: the heads of each set, by name of the set. A head is written `layer-head`,
             a whole layer `layer`, both counted from 1.
-        random: Number of random sets for each named set, with as many heads of the same layers. A
-            random set takes other heads than the named set as long as there are enough.
+        random: Number of random sets for each named set, with as many heads of the same layers; fewer if there are
+            no more. They may share heads with the named set.
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
             the scored text, and `resample` never takes the scored text.
@@ -306,7 +309,7 @@ class HeadAblation(TaskExperiment):
                 )
             own = named_heads(wanted, task.layers, task.heads, option)
             drawn = np.random.default_rng([self.seed, place])
-            random = tuple(random_heads(own, task.heads, drawn) for _ in range(self.random))
+            random = random_sets(own, task.heads, self.random, drawn)
             found.append(HeadSet("sets", {"set": name, "heads": len(own)}, own, random))
         return found
 
@@ -366,7 +369,8 @@ class HeadAblation(TaskExperiment):
                 drawn = pooled(random)
                 row |= drawn.named("random")
                 row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
-                row |= difference(found, drawn).named("beyond_random")
+                rank = exchangeable_p([found.value, *(own.value for own in random)])
+                row |= replace(difference(found, drawn), p=rank).named("beyond_random")
             rows.setdefault(one.table, []).append(row)
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")
@@ -464,21 +468,22 @@ def draws_for(tests: int, texts: int) -> int:
     return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
 
 
-def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
-    """Draw a random set with as many heads of each layer as another set.
+def random_sets(like: Heads, heads: int, number: int, random: np.random.Generator) -> tuple[Heads, ...]:
+    """Draw different random sets with as many heads of each layer as another set.
 
-    In each layer, heads that the other set lacks are drawn first. Heads of the other set are drawn only
-    if these are too few.
+    Each such set but the given one is as likely, and may share heads with it, so that all are exchangeable if the given
+    set is one of many. There are fewer than `number` if there are no more.
 
     Args:
         like: The other set, as pairs of 0-based layer and head.
         heads: Number of heads of each layer of the model.
+        number: Largest number of sets.
         random: Random generator.
     """
-    found: set[tuple[int, int]] = set()
-    for layer in sorted({layer for layer, _ in like}):
-        own = {head for of, head in like if of == layer}
-        others = random.permutation([head for head in range(heads) if head not in own]).tolist()
-        drawn = [*others, *random.permutation(sorted(own)).tolist()][: len(own)]
-        found |= {(layer, int(head)) for head in drawn}
-    return frozenset(found)
+    sizes = Counter(layer for layer, _ in sorted(like))
+    others = prod(comb(heads, size) for size in sizes.values()) - 1
+    found = {like: None}
+    while len(found) <= min(number, others):
+        drawn = {layer: random.choice(heads, size, replace=False).tolist() for layer, size in sizes.items()}
+        found.setdefault(frozenset((layer, head) for layer, own in drawn.items() for head in own))
+    return tuple(found)[1:]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ _DECODERS = 20  # seeds
 _FEW = 150  # sentences of train, dev and test
 _SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
 
+_OF_BEST = ("p_shuffled", "p_offset")
+
 Scores = Mapping[str, Estimate]
 
 LEVEL = 0.05
@@ -69,7 +72,7 @@ def promised(test: str) -> float:
     """
     if test.startswith(ONE_SIDED):
         return LEVEL / 2
-    return LEVEL if test == "p" or test.startswith("p ") else np.nan
+    return LEVEL if test == "p" or test.startswith(("p ", "p_")) else np.nan
 
 
 Planted = tuple[Architecture, tuple[PlantedHead, ...], str | None]
@@ -281,7 +284,8 @@ def single_heads(case: Case) -> Iterator[Trial]:
             truth = f"a head attends from {relation} to its head"
             row = best[relation]
             yield Trial("heads", "the best head is the planted one", kind, truth, True, row["head"] == head)
-            yield Trial("heads", "p of the best head", kind, truth, True, row["p"] <= LEVEL)
+            for p in _OF_BEST:
+                yield Trial("heads", f"{p} of the best head", kind, truth, True, row[p] <= LEVEL)
         if kind == "planted":
             yield Trial("heads", "positional", kind, "a head of offset -1", True, roles["3-2"]["positional"])
             for head in wanted.values():
@@ -291,9 +295,9 @@ def single_heads(case: Case) -> Iterator[Trial]:
 
 
 def _nothing_in_heads(best: Mapping[str, Any], roles: Mapping[str, Any]) -> Iterator[Trial]:
-    for row in best.values():
-        if not np.isnan(row["p"]):
-            yield Trial("heads", "p of the best head", "null", "nothing", False, row["p"] <= LEVEL)
+    for row, p in product(best.values(), _OF_BEST):
+        if not np.isnan(row[p]):
+            yield Trial("heads", f"{p} of the best head", "null", "nothing", False, row[p] <= LEVEL)
     for role in ("positional", "syntactic"):
         for row in roles.values():
             yield Trial("heads", role, "null", "nothing", False, row[role])

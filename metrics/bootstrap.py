@@ -417,6 +417,39 @@ def paired_permutation(
     return (1 + as_large) / (1 + drawn)
 
 
+def best_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
+    """Return the one-sided p-value of the greatest of K sums of paired differences, by random signs of the units.
+
+    The null hypothesis is that no sum is above zero. Each draw gives the differences of each unit a random sign, and
+    takes the greatest of the K sums, as the observed one was chosen (max statistic of Westfall & Young 1993). The
+    p-value is (1 + k) / (1 + draws), where k draws have a maximum at least as great as the observed one. It is nan
+    without units.
+
+    Args:
+        differences: Differences of each unit, `[units, K]`.
+        draws: Number of random draws.
+        seed: Seed of the draws.
+    """
+    moved = np.asarray(differences, dtype=np.float64)
+    if not len(moved):
+        return np.nan
+    rng, chunk = np.random.default_rng(seed), max(1, CELLS // len(moved))
+    sizes = [min(chunk, draws - start) for start in range(0, draws, chunk)]
+    found = [(2.0 * rng.integers(2, size=(size, len(moved)), dtype=np.int8) - 1) @ moved for size in sizes]
+    as_great = np.concatenate(found).max(axis=1) >= moved.sum(axis=0).max() - TIE
+    return float((1 + np.count_nonzero(as_great)) / (1 + draws))
+
+
+def exchangeable_p(values: Sequence[float]) -> float:
+    """Return the p-value of the first of several values that are exchangeable under the null hypothesis.
+
+    It is the share of the values, the first one included, that are at least as far from the mean of all. With N other
+    values it is at least 1 / (N + 1); it is nan without any.
+    """
+    apart = np.abs(np.asarray(values) - np.mean(values))
+    return float(np.mean(apart >= apart[0] - TIE)) if len(values) > 1 else np.nan
+
+
 def holm(p_values: Sequence[float]) -> Floats:
     """Return Holm-corrected p-values (Holm 1979), which control the family-wise error rate.
 

@@ -1,6 +1,8 @@
 """Heads off, as the experiment scores them."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextDataModule
 from interventions import HeadAblation
-from interventions.ablation import random_heads
+from interventions.ablation import random_sets
 from interventions.task import LanguageModelling
-from metrics.bootstrap import holm
+from metrics.bootstrap import exchangeable_p, holm
 from models import TransformerClassifier
 from results import UserError
 from tests.interventions.classifiers import arguments
@@ -75,8 +77,13 @@ def test_every_score_is_that_of_a_loop_over_texts(
     both = {(0, 0), *((1, head) for head in range(4))}
     assert named.loc["both", "score"] == pytest.approx(right(both).mean())
     assert named["heads"].to_dict() == {"both": 5, "first": 4}
-    # As many heads of a layer that has no others are the same heads.
-    assert named.loc["first", "random"] == pytest.approx(named.loc["first", "score"])
+    # A whole layer has no other set of as many heads; a head and a whole layer have three.
+    assert named.loc["first", ["random", "beyond_random", "beyond_random_p"]].isna().all()
+    others = [{(0, head), *both - {(0, 0)}} for head in (1, 2, 3)]
+    scores = np.array([right(one).mean() for one in (both, *others)])
+    assert named.loc["both", "random"] == pytest.approx(scores[1:].mean())
+    apart = np.abs(scores - scores.mean())
+    assert named.loc["both", "beyond_random_p"] == np.mean(apart >= apart[0] - 1e-12)
     counts = [found["scores"][f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
     assert {"ablation_zero", "layers_zero"} <= set(found["figures"])
@@ -161,14 +168,37 @@ def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_tex
         assert row.score == pytest.approx(loop({(row.layer - 1, row.head - 1)}), rel=1e-4)
 
 
-def test_random_sets_have_as_many_heads_of_each_layer_and_others_where_there_are_enough() -> None:
+def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None:
     own = frozenset({(0, 0), (0, 3), (2, 1), (2, 2), (2, 0)})
-    drawn = {random_heads(own, 4, np.random.default_rng(seed)) for seed in range(20)}
-    assert len(drawn) == 3
-    for heads in drawn:
-        assert sorted(layer for layer, _ in heads) == [0, 0, 2, 2, 2]
-        assert {head for layer, head in heads if layer == 0} == {1, 2}
-        assert (2, 3) in heads
+    every = {
+        frozenset([*((0, head) for head in two), *((2, head) for head in three)])
+        for two in combinations(range(4), 2)
+        for three in combinations(range(4), 3)
+    }
+    drawn = Counter(heads for seed in range(800) for heads in random_sets(own, 4, 5, np.random.default_rng(seed)))
+    assert drawn.keys() == every - {own}
+    expected = 800 * 5 / 23
+    assert max(abs(number - expected) for number in drawn.values()) < 4 * expected**0.5
+    everything = random_sets(own, 4, 100, np.random.default_rng(0))
+    assert len(everything) == len(set(everything)) == 23
+
+
+@pytest.mark.parametrize("number", [19, 20])
+def test_a_set_against_sets_is_a_rank(number: int) -> None:
+    """If the first of the sets is drawn as the others, p is as often k / (N + 1) as any other."""
+    rng = np.random.default_rng(0)
+    # Heads of very different weight, in overlapping sets.
+    weights = dict(zip(product(range(2), range(6)), rng.pareto(1, 12), strict=True))
+    found = []
+    for seed in range(1000):
+        drawn = np.random.default_rng(seed)
+        own = frozenset((layer, int(head)) for layer in (0, 1) for head in drawn.choice(6, 2, replace=False))
+        values = [sum(map(weights.__getitem__, heads)) for heads in (own, *random_sets(own, 6, number, drawn))]
+        found.append(exchangeable_p(values))
+    assert 0.03 <= np.mean(np.array(found) <= 0.05) <= 0.07
+    assert min(found) == 1 / (1 + number)
+    assert np.isnan(exchangeable_p([0.5]))
+    assert exchangeable_p([0.5, 0.5, 0.5]) == 1
 
 
 @pytest.mark.parametrize(
