@@ -21,7 +21,7 @@ from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
 from heads.single_heads import head_map
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import difference, exchangeable_p, holm, pooled
+from metrics.bootstrap import beyond, difference, holm, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from processes.progress import Progress
@@ -236,9 +236,9 @@ class HeadAblation(TaskExperiment):
     """Experiment that ablates attention heads of a model, and scores the model without them.
 
     It ablates each head alone, each layer alone, and each set of heads that the user names. Named
-    sets are compared with random sets: the p-value is the share of all these sets whose score is as far
-    from the mean of all as that of the named set. A paired bootstrap over texts tests the difference between
-    each score and the score of the intact model. Holm's method (1979) adjusts the p-values over all
+    sets are compared with random sets; the p-value takes the named set for one more random set
+    (`metrics.bootstrap.beyond`). A paired bootstrap over texts tests the difference between each score
+    and the score of the intact model. Holm's method (1979) adjusts the p-values over all
     rows of a table that have the same kind of ablation.
 
     Args:
@@ -366,11 +366,9 @@ class HeadAblation(TaskExperiment):
             row.pop("sd", None)
             if one.random:
                 random = [outputs.score(kind, heads, draws) for heads in one.random]
-                drawn = pooled(random)
-                row |= drawn.named("random")
+                row |= pooled(random).named("random")
                 row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
-                rank = exchangeable_p([found.value, *(own.value for own in random)])
-                row |= replace(difference(found, drawn), p=rank).named("beyond_random")
+                row |= beyond(found, random).named("beyond_random")
             rows.setdefault(one.table, []).append(row)
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")

@@ -9,13 +9,14 @@ intervals and p-values describe the variation over units; the standard deviation
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
+from scipy.stats import t as student
 
 from results import FEW, Estimate, Flags, Floats, Unit
 
@@ -440,14 +441,27 @@ def best_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float
     return float((1 + np.count_nonzero(as_great)) / (1 + draws))
 
 
-def exchangeable_p(values: Sequence[float]) -> float:
-    """Return the p-value of the first of several values that are exchangeable under the null hypothesis.
+def beyond(one: Estimate, others: Sequence[Estimate]) -> Estimate:
+    """Return a number minus the mean of several numbers of the same kind, with a p-value over these numbers.
 
-    It is the share of the values, the first one included, that are at least as far from the mean of all. With N other
-    values it is at least 1 / (N + 1); it is nan without any.
+    The null hypothesis is that the first is drawn as the others are, for instance the score without some heads and the
+    scores without random heads. The p-value is that of Student's prediction of one further draw from N: it is exact if
+    the draws are normal and alike in their correlations, as those of overlapping random sets are. Ranks need no normal
+    distribution, but never give less than 1 / (N + 1). If all others are equal, the standard error is that of the
+    bootstrap over units, from which the interval comes in any case.
+
+    Args:
+        one: The number.
+        others: The others, with draws from the same resamples of the same units; p is nan for fewer than two.
+
+    Raises:
+        ValueError: The numbers of draws differ.
     """
-    apart = np.abs(np.asarray(values) - np.mean(values))
-    return float(np.mean(apart >= apart[0] - TIE)) if len(values) > 1 else np.nan
+    apart = difference(one, pooled(others))
+    error = np.std([each.value for each in others]) * np.sqrt((len(others) + 1) / max(len(others) - 1, 1))
+    error = error if error > TIE else np.nanstd(one.draws - pooled(others).draws)
+    p = 2 * student.sf(abs(apart.value) / max(error, TIE), len(others) - 1) if abs(apart.value) > TIE else 1.0
+    return replace(apart, p=float(p) if len(others) > 1 else np.nan)
 
 
 def holm(p_values: Sequence[float]) -> Floats:

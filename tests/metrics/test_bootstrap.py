@@ -1,13 +1,17 @@
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_ind
+from scipy.stats import t as student
 
 from metrics import bootstrap
 from metrics.bootstrap import (
     Statistic,
+    best_p,
+    beyond,
     bootstrap_ratio,
     difference,
     holm,
@@ -354,3 +358,41 @@ def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
     np.testing.assert_allclose(ends(found), np.quantile(expected, [0.025, 0.975]))
     alone = resample(median, seeds[0], "ratio", draws=300)
     np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone), np.nan))
+
+
+@pytest.mark.parametrize("others", [2, 5, 19])
+def test_a_number_is_tested_against_numbers_of_its_kind(others: int) -> None:
+    """A prediction of one further draw: exact for normal draws, and for those that share a part."""
+    rng, texts = np.random.default_rng(others), np.zeros((4, 1))
+    found = []
+    for _ in range(1000):
+        own = rng.normal(rng.normal(), 1, others + 1)
+        estimates = [resample(mean, texts + value, "ratio", draws=2) for value in own]
+        apart = beyond(estimates[0], estimates[1:])
+        expected = ttest_ind(own[:1], own[1:])  # Student's test of one number against several
+        assert (apart.value, apart.p) == pytest.approx((own[0] - own[1:].mean(), expected.pvalue))
+        found.append(apart.p)
+    assert 0.03 <= np.mean(np.array(found) <= 0.05) <= 0.07
+
+
+def test_a_number_against_equal_ones_has_the_error_of_the_bootstrap() -> None:
+    rng = np.random.default_rng(0)
+    one, other = (resample(mean, rng.integers(2, size=(50, 1)), "fraction") for _ in range(2))
+    found = beyond(one, [other] * 3)
+    error = np.std(one.draws - other.draws)
+    assert found.p == pytest.approx(2 * student.cdf(-abs(one.value - other.value) / error, 2))
+    assert beyond(one, [one] * 3).p == 1
+    assert math.isnan(beyond(one, [other]).p or 0)
+    assert found.interval == pytest.approx(difference(one, other).interval)
+
+
+@pytest.mark.parametrize("heads", [1, 6])
+def test_the_best_of_several_sums_is_tested_as_it_was_chosen(heads: int) -> None:
+    rng = np.random.default_rng(heads)
+    nulls = [best_p(rng.integers(-2, 3, (40, heads)), draws=99, seed=seed) for seed in range(1000)]
+    assert 0.03 <= np.mean(np.array(nulls) <= 0.05) <= 0.07
+    signs = np.array(list(itertools.product((1, -1), repeat=10)))
+    counts = rng.integers(-1, 4, (10, heads))
+    exact = np.mean((signs @ counts).max(axis=1) >= counts.sum(axis=0).max())
+    assert best_p(counts, draws=20_000) == pytest.approx(exact, abs=0.01)
+    assert np.isnan(best_p(np.zeros((0, heads))))
