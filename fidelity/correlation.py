@@ -14,7 +14,7 @@ from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
-from metrics.bootstrap import mean
+from metrics.bootstrap import Share
 from results import Curves, Figure, Floats, Table
 from results.errors import check_values
 from training.experiment import check_names
@@ -207,5 +207,4 @@ def without_rounding(values: Floats, tolerance: Floats) -> Floats:
     return found
 
 
-def _significant(values: Floats, weights: Floats) -> Floats:
-    return mean((values <= LEVEL).astype(np.float64), weights)
+_significant = Share(lambda values: ((values[:, 0] <= LEVEL).astype(np.float64), np.ones(len(values))))

@@ -13,7 +13,7 @@ from fidelity.classified import ClassifiedBatch, ranks_of, renormalised
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
-from metrics.bootstrap import mean, median
+from metrics.bootstrap import Share, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
 from results.errors import check_numbers, check_values
@@ -296,8 +296,7 @@ def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> di
     return {"fraction": fractions.masked_fill(never, 1), "mass": gone.masked_fill(never, 1), "never": never.double()}
 
 
-def _mean_of_all(values: Floats, weights: Floats) -> Floats:
-    return mean(values.mean(1, keepdims=True), weights)
+_mean_of_all = Share(lambda values: (values.mean(axis=1), np.ones(len(values))))
 
 
 def _median_below(values: Floats, weights: Floats) -> Floats:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -42,12 +42,13 @@ from metrics.attachment import (
     ratio_scores,
     sentence_scores,
 )
-from metrics.bootstrap import bootstrap_ratio, p_units
+from metrics.bootstrap import best_p, bootstrap_ratio, p_units
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
     Direction,
     MostAttended,
+    Predicted,
     RowPeaks,
     delimiter_shares,
     hit_counts,
@@ -246,7 +247,7 @@ class ChosenHeads:
 
         Args:
             control: Heads of an encoder with random weights on the same splits; None for no control.
-            permutations: Number of permutations of the test that gives `p`.
+            permutations: Number of permutations of the test that gives `p_shuffled`, and of swaps for `p_offset`.
 
         Returns:
             Table with a row for each group of words (see `Predictions.groups`) and these columns:
@@ -259,7 +260,11 @@ class ChosenHeads:
                 dev, and this offset;
             - `random_init`: accuracy, on the scored split, of the head with random weights that is best
                 on dev; nan without a control;
-            - `p`: p-value of `permutation_p` on the scored split.
+            - `over_offset`, with its interval: accuracy of the head minus that of the offset, on the scored split;
+            - `p_offset`: one-sided p-value of this difference, by random swaps of head and offset in each sentence. As
+                head and offset are chosen on dev, the choice favours neither on test; if dev is scored, every draw
+                chooses anew among all heads (`best_p`);
+            - `p_shuffled`: p-value of `permutation_p` on the scored split.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
         chosen = {group: dev.best(group) for group in groups}
@@ -267,7 +272,8 @@ class ChosenHeads:
         low, high = self.intervals(groups.values(), chosen.values())
         accuracy = [scored.accuracy(*one) for one in chosen.items()]
         random = [control.scored.accuracy(group, control.dev.best(group)) for group in groups] if control else np.nan
-        reached = [int(scored.counts[group][k]) for group, k in chosen.items()]
+        given, on_dev = (Predicted(one.arcs, one.predicted, one.groups) for one in (scored, dev))
+        on_dev = given if scored is dev else on_dev
         frame = pd.DataFrame(
             {
                 "relation": list(groups),
@@ -281,15 +287,32 @@ class ChosenHeads:
                 "offset": [scored.by_offset.accuracy(*one) for one in offsets.items()],
                 "best_offset": [_OFFSETS[k] for k in offsets.values()],
                 "random_init": random,
-                "p": permutation_p(
-                    scored.arcs, scored.predicted, groups, reached, permutations=permutations, seed=self.seed
+                **self._over_offsets(chosen, offsets, permutations),
+                "p_shuffled": permutation_p(
+                    on_dev, given, list(chosen.values()), permutations=permutations, seed=self.seed
                 ),
             }
         )
-        units: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(("dev", "test", "offset", "random_init"), "fraction")
-        units["p"] = p_units(frame["p"], 1 / (1 + permutations))
-        answer = ["relation", "head", "direction", self.split, "offset", *(["random_init"] if control else []), "p"]
+        shares = ("dev", "test", "offset", "random_init", "over_offset")
+        units: dict[str, Unit | Sequence[Unit]] = {**dict.fromkeys(shares, "fraction"), "p_offset": "p"}
+        units["p_shuffled"] = p_units(frame["p_shuffled"], 1 / (1 + permutations))
+        of_random = ["random_init"] if control else []
+        answer = ["relation", "head", "direction", self.split, "offset", *of_random, "p_offset"]
         return Table(frame, units, interval=self.split, answer=answer)
+
+    def _over_offsets(self, heads: Mapping[str, int], offsets: Mapping[str, int], draws: int) -> dict[str, Any]:
+        """Compare the chosen head and the chosen offset of each group: the columns `over_offset` and `p_offset`."""
+        scored, arcs, p = self.scored, self.scored.arcs, list[float]()
+        differences, totals = np.zeros((2, np.count_nonzero(arcs.word == 1), len(heads)))
+        for place, (group, words) in enumerate(scored.groups.items()):
+            fixed = scored.by_offset.predicted[:, offsets[group]]
+            every = range(scored.predicted.shape[1]) if self.split == "dev" else [heads[group]]
+            found = [
+                count(arcs, words * (1.0 * (scored.predicted[:, k] == arcs.head) - (fixed == arcs.head))) for k in every
+            ]
+            differences[:, place], totals[:, place] = found[list(every).index(heads[group])], count(arcs, words)
+            p.append(best_p(np.stack(found, axis=1)[totals[:, place] > 0], draws=draws, seed=self.seed))
+        return {**bootstrap_ratio(differences, totals, seed=self.seed).named("over_offset"), "p_offset": p}
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return how many words of each group have their syntactic head found by the best head of the group.
@@ -788,15 +811,15 @@ class SingleHeads(DependencyExperiment):
     second, it is the word that attends most to w.
 
     The best attention head of each relation, and of all words, is chosen on dev and scored on test,
-    with a 95 % interval over sentences. A permutation test compares its accuracy with that of the
-    best of all attention heads on permuted arcs. Tables also have the best fixed offset, and the
-    best head of an encoder with random weights if the datamodule's `random_init` is set. Nothing is
-    trained: run it with `python train.py test`.
+    with a 95 % interval over sentences. A paired test compares it with the best fixed offset, and a
+    permutation test with heads that are chosen on permuted arcs. Tables also have the best head of an
+    encoder with random weights if the datamodule's `random_init` is set. Nothing is trained: run it
+    with `python train.py test`.
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
             original does.
-        permutations: Number of permutations in the permutation test.
+        permutations: Number of draws of the permutation test, and of the test against the offset.
         ensemble: Largest number of attention heads in an ensemble (Limisiewicz et al. 2020); 1 makes
             no ensembles.
         minimum: Least number of words on dev that a relation needs to count for ensembles and for

@@ -1,8 +1,10 @@
 """Score of a task with heads ablated: single heads, layers, named sets (Kovaleva et al. 2019, Michel et al. 2019)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import comb, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +21,7 @@ from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
 from heads.single_heads import head_map
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import difference, draws_for, holm, p_units, pooled
+from metrics.bootstrap import beyond, difference, draws_for, holm, p_units, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from processes.progress import Progress
@@ -232,8 +234,9 @@ class HeadAblation(TaskExperiment):
     """Experiment that ablates attention heads of a model, and scores the model without them.
 
     It ablates each head alone, each layer alone, and each set of heads that the user names. Named
-    sets are compared with random sets. A paired bootstrap over texts tests the difference between
-    each score and the score of the intact model. Holm's method (1979) adjusts the p-values over all
+    sets are compared with random sets; the p-value takes the named set for one more random set
+    (`metrics.bootstrap.beyond`). A paired bootstrap over texts tests the difference between each score
+    and the score of the intact model. Holm's method (1979) adjusts the p-values over all
     rows of a table that have the same kind of ablation.
 
     Args:
@@ -245,8 +248,8 @@ class HeadAblation(TaskExperiment):
         layers: True to ablate each layer alone, that is all heads of the layer.
         sets: Named sets: the heads of each set, by name of the set. A head is written `layer-head`,
             a whole layer `layer`, both counted from 1.
-        random: Number of random sets for each named set, with as many heads of the same layers. A
-            random set takes other heads than the named set as long as there are enough.
+        random: Number of random sets for each named set, with as many heads of the same layers; fewer if there are
+            no more. They may share heads with the named set.
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
             the scored text, and `resample` never takes the scored text.
@@ -304,7 +307,7 @@ class HeadAblation(TaskExperiment):
                 )
             own = named_heads(wanted, task.layers, task.heads, option)
             drawn = np.random.default_rng([self.seed, place])
-            random = tuple(random_heads(own, task.heads, drawn) for _ in range(self.random))
+            random = random_sets(own, task.heads, self.random, drawn)
             found.append(HeadSet("sets", {"set": name, "heads": len(own)}, own, random))
         return found
 
@@ -361,10 +364,9 @@ class HeadAblation(TaskExperiment):
             row.pop("sd", None)
             if one.random:
                 random = [outputs.score(kind, heads, draws) for heads in one.random]
-                drawn = pooled(random)
-                row |= drawn.named("random")
+                row |= pooled(random).named("random")
                 row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
-                row |= difference(found, drawn).named("beyond_random")
+                row |= beyond(found, random).named("beyond_random")
             rows.setdefault(one.table, []).append(row)
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")
@@ -376,7 +378,7 @@ class HeadAblation(TaskExperiment):
             for p in (column for column in ("p", "beyond_random_p") if column in frame):
                 adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
                 frame[f"{p}_holm"] = adjusted.to_numpy()
-                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + draws)))
+                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + draws) if p == "p" else 0))
             if name == "sets":
                 asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
                 answer = ["kind", "set", "difference", *asked]
@@ -448,21 +450,22 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
 
 
-def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
-    """Draw a random set with as many heads of each layer as another set.
+def random_sets(like: Heads, heads: int, number: int, random: np.random.Generator) -> tuple[Heads, ...]:
+    """Draw different random sets with as many heads of each layer as another set.
 
-    In each layer, heads that the other set lacks are drawn first. Heads of the other set are drawn only
-    if these are too few.
+    Each such set but the given one is as likely, and may share heads with it, so that all are exchangeable if the given
+    set is one of many. There are fewer than `number` if there are no more.
 
     Args:
         like: The other set, as pairs of 0-based layer and head.
         heads: Number of heads of each layer of the model.
+        number: Largest number of sets.
         random: Random generator.
     """
-    found: set[tuple[int, int]] = set()
-    for layer in sorted({layer for layer, _ in like}):
-        own = {head for of, head in like if of == layer}
-        others = random.permutation([head for head in range(heads) if head not in own]).tolist()
-        drawn = [*others, *random.permutation(sorted(own)).tolist()][: len(own)]
-        found |= {(layer, int(head)) for head in drawn}
-    return frozenset(found)
+    sizes = Counter(layer for layer, _ in sorted(like))
+    others = prod(comb(heads, size) for size in sizes.values()) - 1
+    found = {like: None}
+    while len(found) <= min(number, others):
+        drawn = {layer: random.choice(heads, size, replace=False).tolist() for layer, size in sizes.items()}
+        found.setdefault(frozenset((layer, head) for layer, own in drawn.items() for head in own))
+    return tuple(found)[1:]

@@ -25,7 +25,7 @@ from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
 from heads.arc_evaluation import check_relations
 from heads.single_heads import Names, Predictions, head_name
-from interventions.ablation import DRAWS, random_heads
+from interventions.ablation import DRAWS, random_sets
 from interventions.task import (
     IGNORED,
     REFERENCES,
@@ -37,7 +37,7 @@ from interventions.task import (
     lacks_language_modelling,
     make_ablation,
 )
-from metrics.bootstrap import Statistic, difference, holm, p_units, pooled
+from metrics.bootstrap import Statistic, beyond, difference, holm, pooled
 from metrics.heads import most_attended
 from metrics.rows import ArcRows, ItemRows
 from probes.frozen import DependencyProbe
@@ -76,18 +76,9 @@ class RelationHeads:
 
     @property
     def random_among_best(self) -> int:
-        """Number of heads in the random sets that are also among the best heads.
-
-        It is above 0 only if layers have too few other heads.
-        """
+        """Number of heads in the random sets that are also among the best heads."""
         _, best, *random = self.sets
         return sum(len(heads & best) for heads in random)
-
-    @property
-    def random_drawn_twice(self) -> int:
-        """Number of random sets that are equal to an earlier one."""
-        random = self.sets[2:]
-        return len(random) - len(set(random))
 
 
 WordsOf = tuple[int, NDArray[np.int64]]
@@ -291,7 +282,7 @@ class AblatedScore:
             - `random`: mean change over the random sets;
             - `beyond`: `best` minus `random`.
 
-            Intervals, and the p-value of `beyond`, have names such as `best.low` and `beyond.p`.
+            Intervals have names such as `best.low`. The p-value `beyond.p` is over the random sets.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
         gathered = ItemRows(self.task.columns(sets)).to(device)
@@ -306,15 +297,15 @@ class AblatedScore:
             np.add.at(sums[name], of, column)
         outputs = TaskOutputs.from_rows(self.task, sums, sets)
         whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
-        drawn = pooled(random)
-        beyond = difference(best, drawn)
+        random = random or [best]  # there is no other set where all heads of the layers are best
+        drawn, apart = pooled(random), beyond(best, random)
         columns = {
             "intact": whole,
             "best": replace(difference(best, whole), p=None),
             "random": replace(difference(drawn, whole), sd=drawn.sd, p=None),
-            "beyond": beyond,
+            "beyond": apart,
         }
-        return {"n": sum(len(own) for _, own in words), **numbers(columns)}, beyond
+        return {"n": sum(len(own) for _, own in words), **numbers(columns)}, apart
 
 
 class CausalCheck(NestedExperiment):
@@ -332,8 +323,9 @@ class CausalCheck(NestedExperiment):
       masked at a time, or predicted as next pieces if the encoder is causal. It is left out if the
       encoder's files hold no head for language modelling.
 
-    Intervals and p-values come from a paired bootstrap over sentences or texts; they hold for the
-    random sets of this run. P-values are adjusted over the relations of each score (Holm 1979).
+    Intervals come from a paired bootstrap over sentences or texts; they hold for the random sets of this
+    run. P-values take the set of the best heads for one more random set (`metrics.bootstrap.beyond`), and
+    are adjusted over the relations of each score (Holm 1979).
 
     The other options are those of `NestedExperiment`; `seed` is also the seed of the random sets.
 
@@ -343,8 +335,9 @@ class CausalCheck(NestedExperiment):
         checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
             the dev split of its training data; None leaves out the score `task`.
         heads: Number of best attention heads that are ablated together.
-        random: Number of random sets. They take other heads than the best as long as there are enough;
-            the audit counts random heads among the best, and random sets that repeat another.
+        random: Number of random sets, at least 2, which may share heads with the best; fewer if there are no more. The
+            audit counts random heads among the best. A layer has few other sets of a single head: more sets, or
+            more heads, make the test stronger.
         upper: Number of last layers that the probe reads; heads are ablated below them.
         kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what
             depends on the sentence; `zero` also shifts the inputs of all later layers.
@@ -438,7 +431,6 @@ class CausalCheck(NestedExperiment):
             "probe_epochs": best.epoch,
             "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
             "random_heads_among_best": {one.relation: one.random_among_best for one in chosen},
-            "random_sets_drawn_twice": {one.relation: one.random_drawn_twice for one in chosen},
             "left_blank": blank,
         }
         if off.reference is not None:
@@ -487,7 +479,7 @@ class CausalCheck(NestedExperiment):
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
         columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
         answer = ("measure", "relation", "heads", "beyond", "p_holm")
-        columns |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
+        columns |= dict.fromkeys(("p", "p_holm"), "p")
         return Table(frame, columns, answer=answer), scores
 
     def _chosen(self) -> list[RelationHeads]:
@@ -505,7 +497,7 @@ class CausalCheck(NestedExperiment):
             ranked = [divmod(head, len(data.heads)) for head in order]
             best = [head for head in ranked if head[0] < len(data.layers) - self.upper][: self.heads]
             drawn = np.random.default_rng([self.seed, place])
-            random = (random_heads(frozenset(best), len(data.heads), drawn) for _ in range(self.random))
+            random = random_sets(frozenset(best), len(data.heads), self.random, drawn)
             heads = " ".join(head_name(*head) for head in best)
             sets = (frozenset[Head](), frozenset(best), *random)
             found.append(RelationHeads(relation, data.relations.index(relation), sets, heads, names.head(order[0])))

@@ -5,13 +5,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from scipy.stats import beta
 from sklearn.metrics import roc_auc_score
 
 from datamodules import AttentionBatch
 from heads.arc_evaluation import DependencyExperiment
 from interventions.known_cases import CASES, Case, Trial, promised
+from metrics.bootstrap import share_interval
 from processes.progress import LOGGER as PROGRESS
 from processes.progress import Progress
 from results import Estimate, Result, Table, Unit
@@ -94,28 +93,6 @@ def right(trials: pd.DataFrame) -> Estimate:
     """
     by_seed = (trials["found"] == trials["positive"]).groupby(trials["seed"]).agg(["sum", "size"])
     return Estimate(*share_interval(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy()), unit="fraction")
-
-
-def share_interval(found: NDArray[np.integer], verdicts: NDArray[np.integer]) -> tuple[float, float, float]:
-    """Return the share of verdicts that find something, with its 95 % interval over seeds.
-
-    The interval is that of Clopper & Pearson (1934), with as many trials as the verdicts are worth, which is fewer
-    than there are where the verdicts of a seed resemble each other (Korn & Graubard 1998, without their correction of
-    degrees of freedom). If every seed gives one verdict, every seed is a trial. If none or all find something,
-    nothing is known about resemblance, and every verdict is a trial.
-
-    Args:
-        found: Number of verdicts of each seed that find something.
-        verdicts: Number of verdicts of each seed.
-    """
-    total = int(verdicts.sum())
-    share = float(found.sum() / total)
-    variance = float(((found - share * verdicts) ** 2).sum()) / total**2
-    trials = min(total, share * (1 - share) / variance) if variance else total
-    successes = share * trials
-    low = beta.ppf(0.025, successes, trials - successes + 1) if share > 0 else 0.0
-    high = beta.ppf(0.975, successes + 1, trials - successes) if share < 1 else 1.0
-    return share, float(low), float(high)
 
 
 def rates(trials: pd.DataFrame) -> Table:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +50,11 @@ from training.checkpoints import instantiate
 
 _REVIEWS = 150  # of train, dev and test
 _DECODERS = 20  # seeds
+_COINS = 125  # swapped pairs of one pair of models
 _FEW = 150  # sentences of train, dev and test
 _SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
+
+_OF_BEST = ("p_shuffled", "p_offset")
 
 Scores = Mapping[str, Estimate]
 
@@ -69,7 +73,7 @@ def promised(test: str) -> float:
     """
     if test.startswith(ONE_SIDED):
         return LEVEL / 2
-    return LEVEL if test == "p" or test.startswith("p ") else np.nan
+    return LEVEL if test == "p" or test.startswith(("p ", "p_")) else np.nan
 
 
 Planted = tuple[Architecture, tuple[PlantedHead, ...], str | None]
@@ -281,7 +285,8 @@ def single_heads(case: Case) -> Iterator[Trial]:
             truth = f"a head attends from {relation} to its head"
             row = best[relation]
             yield Trial("heads", "the best head is the planted one", kind, truth, True, row["head"] == head)
-            yield Trial("heads", "p of the best head", kind, truth, True, row["p"] <= LEVEL)
+            for p in _OF_BEST:
+                yield Trial("heads", f"{p} of the best head", kind, truth, True, row[p] <= LEVEL)
         if kind == "planted":
             yield Trial("heads", "positional", kind, "a head of offset -1", True, roles["3-2"]["positional"])
             for head in wanted.values():
@@ -291,9 +296,9 @@ def single_heads(case: Case) -> Iterator[Trial]:
 
 
 def _nothing_in_heads(best: Mapping[str, Any], roles: Mapping[str, Any]) -> Iterator[Trial]:
-    for row in best.values():
-        if not np.isnan(row["p"]):
-            yield Trial("heads", "p of the best head", "null", "nothing", False, row["p"] <= LEVEL)
+    for row, p in product(best.values(), _OF_BEST):
+        if not np.isnan(row[p]):
+            yield Trial("heads", f"{p} of the best head", "null", "nothing", False, row[p] <= LEVEL)
     for role in ("positional", "syntactic"):
         for row in roles.values():
             yield Trial("heads", role, "null", "nothing", False, row[role])
@@ -366,13 +371,16 @@ def _counts(
 
 
 def _compared(experiment: str, counted: Callable[[str], Sequence[NDArray[np.float64]]]) -> Iterator[Trial]:
-    null = counted("null")
-    for kind, positive in (("planted", True), ("other null", False)):
-        counts = counted(kind)
-        better, worse = (numerator.sum() / denominator.sum() for numerator, denominator in (counts, null))
-        found = paired_permutation(*counts, *null, draws=1000) <= LEVEL and (not positive or better > worse)
-        truth = "heads of obj and det" if positive else "two null models"
-        yield Trial(experiment, "p of a comparison with a null model", kind, truth, positive, found)
+    planted, null, other = (np.stack(counted(kind)) for kind in ("planted", "null", "other null"))
+    test = "p of a comparison with a null model"
+    better = planted[0].sum() / planted[1].sum() > null[0].sum() / null[1].sum()
+    found = bool(better and paired_permutation(*planted, *null, draws=1000) <= LEVEL)
+    yield Trial(experiment, test, "planted", "heads of obj and det", True, found)
+    # Two models differ, be they trained alike: p is of the sentences, and right where a coin gives each to a model.
+    for seed in range(_COINS):
+        coin = np.random.default_rng(seed).integers(2, size=null.shape[1]) == 1
+        p = paired_permutation(*np.where(coin, null, other), *np.where(coin, other, null), draws=1000, seed=seed)
+        yield Trial(experiment, test, "other null", "two null models, swapped by a coin", False, p <= LEVEL)
 
 
 def ablation(case: Case) -> Iterator[Trial]:

@@ -22,7 +22,7 @@ from attention.capture import Heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
-from metrics.bootstrap import Statistic, mean, pearson, ratio, resample, spearman
+from metrics.bootstrap import Share, Statistic, pearson, resample, spearman
 from metrics.classification import auroc, f1_score, mcc_score
 from models import TransformerClassifier
 from results import Estimate, Floats, Unit, UserError
@@ -298,11 +298,10 @@ class LabelTask(Task):
         return (outputs.argmax(1) == gold).float()
 
     def statistic(self) -> Statistic:
-        of_numbers: Mapping[str, Statistic] = {"pearson": pearson, "spearman": spearman}
-        if self.score in of_numbers:
-            return of_numbers[self.score]
+        known: Mapping[str, Statistic] = {"pearson": pearson, "spearman": spearman, "accuracy": _accuracy}
+        if self.score in known:
+            return known[self.score]
         of_decisions: Mapping[str, Statistic] = {
-            "accuracy": _accuracy,
             "f1": f1_score(self.positive, self.width),
             "mcc": mcc_score(self.width),
         }
@@ -599,21 +598,12 @@ class LanguageModelling(Task):
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 
-def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
-    """Return the ratio of two sums over texts, for each bootstrap draw: first outputs to gold values.
+first_output_per_gold = Share(lambda values: (values[:, 1], values[:, 0]))
+"""Statistic of the ratio of two sums over texts: first outputs to gold values, the first column.
 
-    In language modelling this is the mean loss of a token: the first output of a text is the sum of its
-    losses, and the gold value is the number of its tokens to predict.
-
-    Args:
-        values: A row for each text, `[texts, 1 + width]`: its gold value, then its outputs.
-        weights: How often each text occurs in a draw, `[draws, texts]`.
-
-    Returns:
-        The ratio for each draw, `[draws]`; nan if the gold values sum to zero.
-    """
-    gold, outputs = values[:, 0], values[:, 1:]
-    return ratio(weights @ outputs[:, 0], weights @ gold)
+In language modelling this is the mean loss of a token: the first output of a text is the sum of its losses, and the
+gold value is the number of its tokens to predict.
+"""
 
 
 def _next_tokens(batch: SegmentBatch) -> tuple[Tensor, Tensor]:
@@ -634,9 +624,7 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
     return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
 
 
-def _accuracy(values: Floats, weights: Floats) -> Floats:
-    """Return the share of the rows whose two columns, gold and predicted class, are equal."""
-    return mean((values[:, 0] == values[:, 1])[:, None].astype(np.float64), weights)
+_accuracy = Share(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))))
 
 
 def _precise(numbers: Tensor) -> Tensor:

@@ -1,18 +1,24 @@
 """Bootstrap intervals and paired tests, for ratios of counts and for any statistic of a test set.
 
+A bootstrap has no width where all items are found or none, and too little where few are. So shares of few items have
+exact intervals (`share_interval`): those with fewer than `FEW` items, or with fewer than `LEAST` found or missed.
+
 A resample says how often each unit was drawn. It depends only on the number of units, the number of draws and the seed,
 so all estimates of one test set share their resamples, and runs are compared unit by unit. Seeds are not resampled:
 intervals and p-values describe the variation over units; the standard deviation over seeds is reported beside them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
+from scipy.stats import t as student
 
-from results import Estimate, Floats, Unit
+from results import FEW, Estimate, Flags, Floats, Unit
 
 Statistic = Callable[[Floats, Floats], Floats]
 """Maps values `[units, columns]` without nan and weights `[draws, units]` to one number per draw, `[draws]`.
@@ -22,6 +28,7 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
+LEAST = 5  # items found, and items missed, of a share that has a bootstrap interval; rule of thumb for proportions
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
@@ -29,8 +36,68 @@ SWAPS = 10_000  # random swaps of a permutation test, unless another number is g
 TIE = 1e-12  # ratios that differ by less count as equal: the order of summation changes the last digit
 
 
+@dataclass(frozen=True)
+class Share:
+    """Statistic that divides the items that are found by all items, such as an accuracy.
+
+    Attributes:
+        counts: Function that takes values `[units, columns]` and returns the items that are found in each unit, and
+            all items of the unit, each `[units]`.
+    """
+
+    counts: Callable[[Floats], tuple[Floats, Floats]]
+
+    def __call__(self, values: Floats, weights: Floats) -> Floats:
+        """Return the ratio of the two sums over units, under weights `[draws, units]`: `[draws]`."""
+        found, items = self.counts(values)
+        return ratio(weights @ found, weights @ items)
+
+
+mean = Share(lambda values: (values[:, 0], np.ones(len(values))))
+"""Statistic of the weighted mean of one column of values `[units, 1]`; it is a share if the values are 0 and 1."""
+
+
+def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
+    """Return the share of items that are found, and the ends of its exact 95 % interval, each `[...]`.
+
+    The interval is that of Clopper & Pearson (1934), with as many trials as the items are worth, which is fewer than
+    there are where the items of a unit resemble each other (Korn & Graubard 1998, without their correction of degrees
+    of freedom). If every unit has one item, every unit is a trial. If all items are found or none, nothing is known
+    about resemblance, and every item is a trial.
+
+    Args:
+        found: Number of items of each unit that are found, `[units, ...]`.
+        items: Number of items of each unit, `[units, ...]`.
+    """
+    found, items = np.asarray(found, np.float64), np.asarray(items, np.float64)
+    total = items.sum(axis=0)
+    share = ratio(found.sum(axis=0), total)
+    variance = ratio(((found - share * items) ** 2).sum(axis=0), total**2)
+    trials = np.fmin(total, ratio(share * (1 - share), variance))
+    right = share * trials
+    low = np.where(share > 0, betaincinv(right, trials - right + 1, _TAILS[0]), 0.0)
+    high = np.where(share < 1, betaincinv(right + 1, trials - right, _TAILS[1]), 1.0)
+    return share[()], low[()], high[()]
+
+
+def _few(found: Floats, items: Floats, unit: Unit, runs: int = 1) -> Flags:
+    """Return True for each column of counts `[units, columns]` that is a share of few items."""
+    right, total = found.sum(axis=0), items.sum(axis=0)
+    few: Flags = np.minimum(right, np.where(total < FEW, 0, total - right)) < LEAST
+    counts = np.stack([found, items])[..., few]
+    whole = np.abs(runs * counts - np.rint(runs * counts)) < TIE * (1 + runs * np.abs(counts))
+    few[few] = (unit == "fraction") & (whole & (counts >= 0) & (counts <= counts[1])).all(axis=(0, 1))
+    return few
+
+
 def bootstrap_ratio(
-    numerator: ArrayLike, denominator: ArrayLike, unit: Unit = "fraction", *, draws: int = 1000, seed: int = 0
+    numerator: ArrayLike,
+    denominator: ArrayLike,
+    unit: Unit = "fraction",
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    runs: int = 1,
 ) -> Estimate[Any]:
     """Return Σ numerator / Σ denominator with a 95 % interval, by the percentile bootstrap over units.
 
@@ -41,17 +108,22 @@ def bootstrap_ratio(
     All columns share the resamples. Memory stays bounded, unlike in `scipy.stats.bootstrap`, which
     copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
+    A share has the interval of `share_interval` if it has few items: fewer than `FEW`, or fewer than `LEAST` found or
+    missed. It is a share if its unit is `fraction` and its counts are whole numbers, with no numerator below 0 or
+    above its denominator.
+
     Args:
         numerator: Counts `[units, ...]`, for instance the right words of each sentence.
         denominator: Counts `[units, ...]`, for instance all words of each sentence.
         unit: Unit of the ratio.
         draws: Number of resamples.
         seed: Seed of the resampling.
+        runs: Number of runs whose counts were averaged.
 
     Returns:
-        The ratios and their intervals, `[...]`. A ratio is nan if its denominator is zero in all
-        units. An interval is nan if the denominator is nonzero in fewer than two units. Resamples in
-        which the denominator sums to zero are ignored.
+        The ratios and their intervals, `[...]`; `inputs` are the sums of the denominators. A ratio is nan if its
+        denominator is zero in all units. An interval is nan if the denominator is nonzero in fewer than two units.
+        Resamples in which the denominator sums to zero are ignored.
 
     Raises:
         ValueError: A count is not finite.
@@ -68,8 +140,11 @@ def bootstrap_ratio(
         sound &= ~np.isnan(ratios).all(axis=0)
     if sound.any():
         ends[:, sound] = np.nanquantile(ratios[:, sound], _TAILS, axis=0)
+        few = sound & _few(both[:, :columns], both[:, columns:], unit, runs)
+        ends[:, few] = share_interval(both[:, :columns][:, few], both[:, columns:][:, few])[1:]
     low, high = (end.reshape(shape)[()] for end in ends)
-    return Estimate(ratio(counts.sum(axis=0), totals.sum(axis=0))[()], low, high, unit=unit)
+    total = totals.sum(axis=0)[()]
+    return Estimate(ratio(counts.sum(axis=0), total)[()], low, high, unit=unit, inputs=total)
 
 
 def _resampled_sums(counts: Floats, draws: int, seed: int) -> Floats:
@@ -115,7 +190,8 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
         seed: Seed of the resampling.
 
     Returns:
-        The estimate. Its interval is nan for fewer than two units (rows with a nan not counted), and if
+        The estimate. A `Share` of few items has the interval of `share_interval`, as in `bootstrap_ratio`. The
+        interval is nan for fewer than two units (rows with a nan not counted), and if
         `draws` is 0.
     """
     rows = np.asarray(values, dtype=np.float64)
@@ -125,17 +201,14 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
         value = float(statistic(kept, np.ones((1, len(kept))))[0])
     if len(kept) > 1 and draws:
         found = np.concatenate([statistic(kept, weights[:, sound]) for weights in resamples(len(rows), draws, seed)])
-    return Estimate(value, *_interval(found), unit=unit, draws=found)
-
-
-def mean(values: Floats, weights: Floats) -> Floats:
-    """Return the weighted mean of one column, `[draws]`.
-
-    Args:
-        values: One column, `[units, 1]`.
-        weights: How often each unit was drawn, `[draws, units]`.
-    """
-    return ratio(weights @ values[:, 0], weights.sum(axis=1))
+    low, high = _interval(found)
+    inputs = None
+    if len(kept) > 1 and draws and isinstance(statistic, Share):
+        right, total = (column[:, None].astype(np.float64) for column in statistic.counts(kept))
+        if _few(right, total, unit)[0]:
+            low, high = (float(end[0]) for end in share_interval(right, total)[1:])
+        inputs = float(total.sum())
+    return Estimate(value, low, high, unit=unit, draws=found, inputs=inputs)
 
 
 def median(values: Floats, weights: Floats) -> Floats:
@@ -223,12 +296,15 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates from runs that differ only in the seed.
 
     The `draws` of all estimates must come from the same resamples of the same units. They are averaged
-    over the runs, and the interval is taken from these averages. `sd` is the standard deviation over
+    over the runs, and the interval is taken from these averages. If a run has another interval than that of its draws,
+    as shares of few items have, the ends are the means of the ends of all runs. `sd` is the standard deviation over
     seeds, nan for one run.
     """
     value, sd = mean_and_sd([one.value for one in seeds])
     draws = np.mean([one.draws for one in seeds], axis=0)
-    return Estimate(value, *_interval(draws), unit=seeds[0].unit, sd=sd, draws=draws)
+    own, drawn = (np.array([one.interval for one in seeds]), np.array([_interval(one.draws) for one in seeds]))
+    low, high = _interval(draws) if np.array_equal(own, drawn, equal_nan=True) else own.mean(axis=0).tolist()
+    return Estimate(value, low, high, unit=seeds[0].unit, sd=sd, draws=draws, inputs=seeds[0].inputs)
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -342,6 +418,52 @@ def paired_permutation(
         drawn += found.size
         as_large += int(np.count_nonzero(np.abs(found) >= abs(observed) - TIE))
     return (1 + as_large) / (1 + drawn)
+
+
+def best_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
+    """Return the one-sided p-value of the greatest of K sums of paired differences, by random signs of the units.
+
+    The null hypothesis is that no sum is above zero. Each draw gives the differences of each unit a random sign, and
+    takes the greatest of the K sums, as the observed one was chosen (max statistic of Westfall & Young 1993). The
+    p-value is (1 + k) / (1 + draws), where k draws have a maximum at least as great as the observed one. It is nan
+    without units.
+
+    Args:
+        differences: Differences of each unit, `[units, K]`.
+        draws: Number of random draws.
+        seed: Seed of the draws.
+    """
+    moved = np.asarray(differences, dtype=np.float64)
+    if not len(moved):
+        return np.nan
+    rng, chunk = np.random.default_rng(seed), max(1, CELLS // len(moved))
+    sizes = [min(chunk, draws - start) for start in range(0, draws, chunk)]
+    found = [(2.0 * rng.integers(2, size=(size, len(moved)), dtype=np.int8) - 1) @ moved for size in sizes]
+    as_great = np.concatenate(found).max(axis=1) >= moved.sum(axis=0).max() - TIE
+    return float((1 + np.count_nonzero(as_great)) / (1 + draws))
+
+
+def beyond(one: Estimate, others: Sequence[Estimate]) -> Estimate:
+    """Return a number minus the mean of several numbers of the same kind, with a p-value over these numbers.
+
+    The null hypothesis is that the first is drawn as the others are, for instance the score without some heads and the
+    scores without random heads. The p-value is that of Student's prediction of one further draw from N: it is exact if
+    the draws are normal and alike in their correlations, as those of overlapping random sets are. Ranks need no normal
+    distribution, but never give less than 1 / (N + 1). If all others are equal, the standard error is that of the
+    bootstrap over units, from which the interval comes in any case.
+
+    Args:
+        one: The number.
+        others: The others, with draws from the same resamples of the same units; p is nan for fewer than two.
+
+    Raises:
+        ValueError: The numbers of draws differ.
+    """
+    apart = difference(one, pooled(others))
+    error = np.std([each.value for each in others]) * np.sqrt((len(others) + 1) / max(len(others) - 1, 1))
+    error = error if error > TIE else np.nanstd(one.draws - pooled(others).draws)
+    p = 2 * student.sf(abs(apart.value) / max(error, TIE), len(others) - 1) if abs(apart.value) > TIE else 1.0
+    return replace(apart, p=float(p) if len(others) > 1 else np.nan)
 
 
 def holm(p_values: Sequence[float]) -> Floats:

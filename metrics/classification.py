@@ -203,7 +203,7 @@ def classification_scores(
     predicted = probabilities.argmax(axis=1)
     correct = (gold == predicted)[:, None]
     classes, both = probabilities.shape[1], np.column_stack([gold, predicted])
-    columns = {
+    columns: dict[str, tuple[Statistic, Floats]] = {
         "accuracy": (mean, correct),
         "f1": (f1_score(positive, classes), both),
         "auroc": (auroc_of, np.column_stack([gold, probabilities])),

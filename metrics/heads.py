@@ -6,7 +6,7 @@ attention head with a direction; L layers of H heads make K = 2LH predictors, in
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -205,72 +205,92 @@ def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers,
     return commonest, most / max(int(np.count_nonzero(arcs.length > 1)), 1)
 
 
-def permutation_p(
-    arcs: Arcs,
-    predicted: NDArray[np.integer],
-    groups: Mapping[str, Flags],
-    observed: Sequence[int],
-    *,
-    permutations: int = 1000,
-    seed: int = 0,
-) -> Floats:
-    """Return a permutation p-value for the best of K predictors in each group of words, `[groups]`.
+class Predicted(NamedTuple):
+    """Gold arcs of a split, and the syntactic heads that each of K predictors predicts.
 
-    A predictor is an attention head with a direction of attention. A small p-value means that the best
+    Attributes:
+        arcs: Gold arcs.
+        predicted: Position that each predictor chooses as the head of each word, `[words, K]`.
+        groups: Bool `[words]` by name of the group, for instance a relation.
+    """
+
+    arcs: Arcs
+    predicted: NDArray[np.integer]
+    groups: Mapping[str, Flags]
+
+
+class _Offsets:
+    """Offsets from the words of a group to their gold heads, and to the choice of each predictor."""
+
+    def __init__(self, split: Predicted, words: Flags) -> None:
+        arcs, rows = split.arcs, np.flatnonzero(words)
+        before, after = (np.digitize(room, _ROOM) for room in (arcs.word[rows] - 1, (arcs.length - arcs.word)[rows]))
+        order = np.argsort(before * (len(_ROOM) + 1) + after, kind="stable")
+        self._room, rows = (before * (len(_ROOM) + 1) + after)[order], rows[order]
+        word, head = arcs.word[rows], arcs.head[rows]
+        # Different codes for ROOT and for no prediction: neither matches anything when shuffled.
+        self._gold = np.where(head > 0, head - word, _NOWHERE).astype(np.int16)
+        self._chosen = np.empty((split.predicted.shape[1], len(rows)), np.int16)
+        for column, own in zip(split.predicted.T, self._chosen, strict=True):
+            own[:] = np.where(column[rows] > 0, column[rows] - word, -_NOWHERE)
+
+    def can_change(self) -> bool:
+        """Return True if two words of one class of room differ in their offset, so that a shuffle changes something."""
+        order = np.lexsort((self._gold, self._room))
+        return bool(((np.diff(self._gold[order]) != 0) & (np.diff(self._room[order]) == 0)).any())
+
+    def hits(self, rng: np.random.Generator, predictor: int | None = None) -> list[int]:
+        """Shuffle the gold offsets within classes of room; return how many each predictor finds, or one of them."""
+        # Sorting by class plus a random number below one shuffles within classes.
+        gold = self._gold[np.argsort(self._room + rng.random(len(self._gold)))]
+        columns = self._chosen if predictor is None else self._chosen[predictor, None]
+        return [int(np.count_nonzero(column == gold)) for column in columns]
+
+
+def permutation_p(
+    dev: Predicted, scored: Predicted, chosen: Sequence[int], *, permutations: int = 1000, seed: int = 0
+) -> Floats:
+    """Return a permutation p-value for the predictor that was chosen of K for each group of words, `[groups]`.
+
+    A predictor is an attention head with a direction of attention. A small p-value means that the
     predictor is more accurate than two things explain: the positions of the words, and its choice as
-    the best of K.
+    the best of K on dev.
 
     The offset of a gold head is its position minus the position of the word. A permutation shuffles the
     offsets among the words of a group that have about the same number of words before them, and about
     the same number after them. A shuffle among all words would put gold heads outside of sentences,
     where no predictor looks. A predictor with a fixed offset keeps its accuracy and is never
-    significant; a predictor that follows the arcs loses accuracy. Each permutation takes the maximum
-    over all predictors (max statistic of Westfall & Young 1993), which corrects for the choice of the
-    best of K.
+    significant; a predictor that follows the arcs loses accuracy. Each permutation chooses anew: it
+    shuffles dev too, takes the predictor that finds most there, and counts what this one finds in the
+    scored split. If dev itself is scored, this is the maximum over all predictors (max statistic of
+    Westfall & Young 1993).
 
     The smallest p-value is 1 / (permutations + 1). A p-value is nan if no shuffle can change the
     offsets of the group.
 
     Args:
-        arcs: Gold arcs.
-        predicted: Position that each predictor chooses as the head of each word, `[words, K]`.
-        groups: Bool `[words]` by name of the group, for instance a relation.
-        observed: For each group, the number of right predictions of the predictor whose p-value is
-            wanted.
+        dev: Predictions on dev, by which predictors are chosen.
+        scored: Predictions on the scored split; the same object as `dev` if dev is scored.
+        chosen: For each group of the scored split, the predictor whose p-value is wanted.
         permutations: Number of shuffles.
         seed: Seed of the shuffles.
     """
     rng = np.random.default_rng(seed)
-    # Different codes for ROOT and for no prediction: neither matches anything when shuffled.
-    gold = np.where(arcs.head > 0, arcs.head - arcs.word, _NOWHERE).astype(np.int16)
-
-    def offsets(rows: NDArray[np.integer]) -> NDArray[np.int16]:
-        """Offset from some words to the word that each predictor chooses, `[K, words]`."""
-        found, words = np.empty((predicted.shape[1], len(rows)), np.int16), arcs.word[rows]
-        for column, own in zip(predicted.T, found, strict=True):
-            chosen = column[rows]
-            own[:] = np.where(chosen > 0, chosen - words, -_NOWHERE)
-        return found
-
-    values = np.empty(len(groups))
-    progress = Progress("Permutation test of the heads", permutations * sum(map(np.count_nonzero, groups.values())))
-    room = np.digitize(arcs.word - 1, _ROOM) * (len(_ROOM) + 1) + np.digitize(arcs.length - arcs.word, _ROOM)
-    for place, (words, reached) in enumerate(zip(groups.values(), observed, strict=True)):
-        rows = np.flatnonzero(words)
-        rows = rows[np.argsort(room[rows], kind="stable")]
-        columns, inside, alike = offsets(rows), gold[rows], room[rows]
-        # A shuffle changes something if two words of one class differ in their offset.
-        order = np.lexsort((inside, alike))
-        if not ((np.diff(inside[order]) != 0) & (np.diff(alike[order]) == 0)).any():
-            values[place] = np.nan
-            progress.advance(permutations * len(rows))
+    values = np.full(len(scored.groups), np.nan)
+    progress = Progress(
+        "Permutation test of the heads", permutations * sum(map(np.count_nonzero, scored.groups.values()))
+    )
+    for place, ((group, words), predictor) in enumerate(zip(scored.groups.items(), chosen, strict=True)):
+        own, size = _Offsets(scored, words), int(np.count_nonzero(words))
+        if not own.can_change():
+            progress.advance(permutations * size)
             continue
+        choice = _Offsets(dev, dev.groups[group]) if dev is not scored and group in dev.groups else None
+        reached = np.count_nonzero(scored.predicted[words, predictor] == scored.arcs.head[words])
         as_good = 0
         for _ in range(permutations):
-            # Sorting by class plus a random number below one shuffles within classes.
-            shuffled = inside[np.argsort(alike + rng.random(len(rows)))]
-            best = max(int(np.count_nonzero(column == shuffled)) for column in columns)
-            as_good += best >= reached
-            progress.advance(len(rows))
+            best = int(np.argmax(choice.hits(rng))) if choice else predictor
+            as_good += int(max(own.hits(rng, None if dev is scored else best)) >= reached)
+            progress.advance(size)
         values[place] = (1 + as_good) / (permutations + 1)
     return values

@@ -267,7 +267,8 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     counted_all = all(score in one.content["ratios"] and one.items is not None for one in records)
     if counted_all and not math.isnan(found.value) and (len(records) > 1 or records[0].scores[score].low is None):
         counts = mean_counts([one.counts(score) for one in records])
-        low, high = bootstrap_ratio(counts["numerator"].to_numpy(), counts["denominator"].to_numpy()).interval
+        columns = counts["numerator"].to_numpy(), counts["denominator"].to_numpy()
+        low, high = bootstrap_ratio(*columns, found.unit, runs=len(records)).interval
         found = replace(found, low=low, high=high)
     return found
 

@@ -13,20 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 from rich import box
 from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from results import Estimate, Table, Unit
+from results import FEW, Estimate, Table, Unit
 from results.errors import counted
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:
     """Format a table as strings, and return a list of cells for each column, by name.
 
-    Intervals are in the cells of their numbers, for instance `54.3 [53.5, 55.1]`.
+    Intervals are in the cells of their numbers, for instance `54.3 [53.5, 55.1]`. In the column `n`, numbers of items
+    below `FEW` have a star: `6*`.
 
     Args:
         table: The table.
@@ -40,9 +42,17 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
             numbers = frame[[column, *intervals.get(column, ())]].to_numpy(dtype=float).tolist()
             cells[column] = [_cell(row, unit, missing) for row, unit in zip(numbers, units[column], strict=True)]
         else:
-            absent = frame[column].isna()
+            absent, few = frame[column].isna(), few_items(table) if column == "n" else []
             cells[column] = [missing if none else str(value) for value, none in zip(frame[column], absent, strict=True)]
+            cells[column] = [f"{cell}*" if place in few else cell for place, cell in enumerate(cells[column])]
     return cells
+
+
+def few_items(table: Table) -> list[int]:
+    """Return the numbers, from 0, of the rows with fewer than `FEW` items by the column `n`; none without shares."""
+    if "n" not in table.frame or not any("fraction" in unit for unit in table.units.values()):
+        return []
+    return np.flatnonzero(table.frame["n"].astype(float) < FEW).tolist()
 
 
 def number(value: float, unit: Unit, *, missing: str) -> str:
@@ -72,7 +82,8 @@ LISTED = 5  # longest list that is printed; a longer list is given by its length
 NARROW, LINES = 16, 3  # smallest width of a column of words; most lines of a cell
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
-LEGEND = "Fractions are ×100, with 95 % intervals in brackets; docs/glossary.md explains the scores."
+LEGEND = f"Fractions are ×100, with 95 % intervals in brackets; * is fewer than {FEW} items."
+LEGEND += " docs/glossary.md explains the scores."
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 
 
@@ -94,17 +105,22 @@ def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[
 
 
 def score_cell(score: Estimate) -> str:
-    """Format a score by its unit, with its interval if it has one."""
+    """Format a score by its unit, with its interval if it has one, and a star if it has few items."""
     ends = () if score.low is None or score.high is None else (score.low, score.high)
-    return _cell((score.value, *ends), score.unit, DASH)
+    return _cell((score.value, *ends), score.unit, DASH) + "*" * is_few(score)
+
+
+def is_few(score: Estimate) -> bool:
+    """Return True for a share of fewer than `FEW` items."""
+    return score.unit == "fraction" and score.inputs is not None and bool(score.inputs < FEW)
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
     """Return a table for the terminal, with the first rows of a table of results.
 
-    It has the columns that answer the question of the experiment, `table.answer`, and further columns as
-    far as they fit. A caption counts the rows and columns that are left out. If the columns of
-    `table.answer` alone are too wide, headings and words are broken into several lines. If that is not
+    It has the columns that answer the question of the experiment, `table.answer`, the number of items `n`, and further
+    columns as far as they fit. A caption counts the rows and columns that are left out. If these
+    columns alone are too wide, headings and words are broken into several lines. If that is not
     enough, intervals go below their numbers, and finally every row becomes a block of lines.
 
     Args:
@@ -115,7 +131,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     """
     cells = written(table, missing=DASH)
     needed = {name: 2 + _width([*_parts(name), *column[:ROWS]]) for name, column in cells.items()}
-    shown = [name for name in cells if name in table.answer]
+    shown = [name for name in cells if name in (*table.answer, "n")]
     for name in cells:
         if name not in shown and sum(needed[one] for one in (*shown, name)) - 2 <= width:
             shown.append(name)

@@ -21,8 +21,9 @@ from rich.text import Text
 
 from reports.figures import DOTS, STYLE, draw, fonts_for
 from reports.page import PAGE, html_page, write_page
-from reports.tables import LEGEND, audit_table, data_table, latex_table, score_cell, scores_table
-from results import ColouredTexts, Figure, Provenance, Result, Table
+from reports.reader import first_of
+from reports.tables import LEGEND, audit_table, data_table, few_items, is_few, latex_table, score_cell, scores_table
+from results import FEW, ColouredTexts, Figure, Provenance, Result, Table
 from results.digests import RECORD, checksums
 from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
@@ -112,9 +113,10 @@ class ResultWriter(pl.Callback):
             warn(f"figure {name} could not be drawn: {reason}")
         if fault := leave_page(folder):
             warn(fault)
-        for option, most in limit.items():
-            warn(f"the scores are of some test batches only: --trainer.{option} {most}")
-        for line in cast("list[str]", result.audit.get("warnings", [])):
+        lines = [
+            f"the scores are of some test batches only: --trainer.{option} {most}" for option, most in limit.items()
+        ]
+        for line in (*_few(result), *lines, *cast("list[str]", result.audit.get("warnings", []))):
             warn(line)
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
@@ -131,6 +133,15 @@ def _limit_of(trainer: pl.Trainer) -> dict[str, float]:
     most = trainer.limit_test_batches
     every = isinstance(most, float) and most == 1.0  # the integer 1 is a single batch
     return {} if every else {"limit_test_batches": most}
+
+
+def _few(result: Result) -> list[str]:
+    """Return a warning that names the scores of few items, and the tables with rows of few items; or nothing."""
+    found = [name for name, score in result.scores.items() if is_few(score)]
+    rows = {name: len(few_items(table)) for name, table in result.tables.items()}
+    found += [f"{counted(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
+    few = f"fewer than {FEW} items, marked * where printed: {first_of(found)}. Such intervals are wide" if found else ""
+    return [few] if few else []
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:

@@ -28,6 +28,8 @@ that no draw could have made smaller is a `least_p`, and printed with ≤."""
 UNITS: tuple[Unit, ...] = get_args(Unit)
 ENDS = ("low", "high", "sd", "p")
 """Numbers that belong to a value, named `<name>.low` and so on."""
+FEW = 20
+"""A share of fewer items has an exact interval, and is marked where it is printed."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Giv
 
 
 _SWEEP = ("sweep", ["layer", "rank", "epochs", "dev", "test", "low", "high"])
-_HEADS = ["relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p"]
+_HEADS = ["relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p_offset", "p_shuffled"]
 _RELATIONS = ("relations", ["relation", "n", "probe", "offset", "best_offset"])
 # The main table of an experiment, columns of it, and scores.
 PROBE = (*_RELATIONS, ["uas.low", "uuas.low", "uas_with_punctuation.low", "tree.uas.low"])

@@ -34,7 +34,7 @@ from heads.single_heads import (
 )
 from metrics.attachment import Arcs
 from metrics.bootstrap import bootstrap_ratio
-from metrics.heads import DIRECTIONS, most_attended, permutation_p
+from metrics.heads import DIRECTIONS, Predicted, most_attended, permutation_p
 from metrics.rows import ArcRows
 from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result
 from results.errors import UserError
@@ -44,7 +44,8 @@ from tests.tiny import save_gemma3, save_gpt2, save_mistral, save_modernbert
 from tests.trainers import scored
 from training import Experiment
 
-BEST = "relation n head direction dev test low high offset best_offset random_init p"
+BEST = "relation n head direction dev test low high offset best_offset random_init"
+BEST += " over_offset over_offset.low over_offset.high p_offset p_shuffled"
 NAMES = Names((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
@@ -187,18 +188,50 @@ def test_the_best_heads_equal_counting_in_the_store(
         best_random = random_dev.best(row["relation"])
         assert row["random_init"] == random_test.accuracy(best_random, row["relation"])
     assert (table["random_init"] != table["test"]).any()
-    assert table["p"].notna().any()
-    assert table[table["relation"] == "root"]["p"].isna().all()  # no root is ever found
+    assert table["p_shuffled"].notna().any()
+    assert table[table["relation"] == "root"]["p_shuffled"].isna().all()  # no root is ever found
 
 
-def test_p_is_that_of_what_was_reached_on_the_scored_split(
+def test_the_head_is_compared_with_heads_that_are_chosen_on_shuffled_dev(
     result: Result, splits: tuple[Counted, Counted], make_data: MakeData
 ) -> None:
-    dev, test = splits
-    _, scored, _ = opened(make_data(), "test")
-    reached = [test.right(dev.best(relation), relation)[0] for relation in scored.groups]
-    expected = permutation_p(scored.arcs, scored.predicted, scored.groups, reached, permutations=9, seed=0)
-    assert_array_equal(result.tables["best_heads"].frame["p"], expected)
+    on_dev, on_test = (
+        Predicted(one.arcs, one.predicted, one.groups)
+        for one in (opened(make_data(), split)[1] for split in ("dev", "test"))
+    )
+    chosen = [splits[0].best(relation) for relation in on_test.groups]
+    expected = permutation_p(on_dev, on_test, chosen, permutations=9, seed=0)
+    assert_array_equal(result.tables["best_heads"].frame["p_shuffled"], expected)
+
+
+@pytest.mark.parametrize("mode", ["held_out", "paper"])
+def test_the_head_is_compared_with_the_offset_word_by_word(
+    mode: str, result: Result, paper: Result, splits: tuple[Counted, Counted]
+) -> None:
+    table = (result if mode == "held_out" else paper).tables["best_heads"].frame
+    scored = splits[1] if mode == "held_out" else splits[0]
+    for _, row in table.iterrows():
+        sums: dict[int, list[int]] = {}  # by sentence: each head minus the offset
+        chosen = splits[0].best(row["relation"])
+        heads = [chosen] if mode == "held_out" else range(16)
+        for item, word, gold in scored.words(row["relation"]):
+            fixed = gold > 0 and gold - word == row["best_offset"]
+            for place, k in enumerate(heads):
+                own = sums.setdefault(item, [0] * len(heads))
+                own[place] += int(gold > 0 and scored.names(k, item, word) == gold) - fixed
+        accuracy = row["test"] if mode == "held_out" else row["dev"]
+        assert row["over_offset"] == pytest.approx(accuracy - row["offset"])
+        assert row["over_offset.low"] <= row["over_offset"] <= row["over_offset.high"]
+        signs = np.random.default_rng(0).integers(2, size=(9, len(sums)), dtype=np.int8)
+        observed = max(map(sum, zip(*sums.values(), strict=True)))
+        beaten = 0
+        for draw in signs:
+            totals = [
+                sum(own[k] if sign else -own[k] for own, sign in zip(sums.values(), draw, strict=True))
+                for k in range(len(heads))
+            ]
+            beaten += max(totals) >= observed
+        assert row["p_offset"] == pytest.approx((1 + beaten) / 10)
 
 
 def test_all_heads_and_their_maps_equal_counting_in_the_store(

@@ -1,6 +1,8 @@
 """Heads off, as the experiment scores them."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextDataModule
 from interventions import HeadAblation
-from interventions.ablation import random_heads
+from interventions.ablation import random_sets
 from interventions.task import LanguageModelling
 from metrics.bootstrap import holm
 from models import TransformerClassifier
@@ -75,8 +77,13 @@ def test_every_score_is_that_of_a_loop_over_texts(
     both = {(0, 0), *((1, head) for head in range(4))}
     assert named.loc["both", "score"] == pytest.approx(right(both).mean())
     assert named["heads"].to_dict() == {"both": 5, "first": 4}
-    # As many heads of a layer that has no others are the same heads.
-    assert named.loc["first", "random"] == pytest.approx(named.loc["first", "score"])
+    # A whole layer has no other set of as many heads; a head and a whole layer have three.
+    assert named.loc["first", ["random", "beyond_random", "beyond_random_p"]].isna().all()
+    others = [{(0, head), *both - {(0, 0)}} for head in (1, 2, 3)]
+    scores = np.array([right(one).mean() for one in (both, *others)])
+    assert named.loc["both", "random"] == pytest.approx(scores[1:].mean())
+    assert named.loc["both", "beyond_random"] == pytest.approx(scores[0] - scores[1:].mean())
+    assert named["beyond_random_p"].between(0, 1).to_dict() == {"both": True, "first": False}
     counts = [found["scores"][f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
     assert {"ablation_zero", "layers_zero"} <= set(found["figures"])
@@ -161,14 +168,19 @@ def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_tex
         assert row.score == pytest.approx(loop({(row.layer - 1, row.head - 1)}), rel=1e-4)
 
 
-def test_random_sets_have_as_many_heads_of_each_layer_and_others_where_there_are_enough() -> None:
+def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None:
     own = frozenset({(0, 0), (0, 3), (2, 1), (2, 2), (2, 0)})
-    drawn = {random_heads(own, 4, np.random.default_rng(seed)) for seed in range(20)}
-    assert len(drawn) == 3
-    for heads in drawn:
-        assert sorted(layer for layer, _ in heads) == [0, 0, 2, 2, 2]
-        assert {head for layer, head in heads if layer == 0} == {1, 2}
-        assert (2, 3) in heads
+    every = {
+        frozenset([*((0, head) for head in two), *((2, head) for head in three)])
+        for two in combinations(range(4), 2)
+        for three in combinations(range(4), 3)
+    }
+    drawn = Counter(heads for seed in range(800) for heads in random_sets(own, 4, 5, np.random.default_rng(seed)))
+    assert drawn.keys() == every - {own}
+    expected = 800 * 5 / 23
+    assert max(abs(number - expected) for number in drawn.values()) < 4 * expected**0.5
+    everything = random_sets(own, 4, 100, np.random.default_rng(0))
+    assert len(everything) == len(set(everything)) == 23
 
 
 @pytest.mark.parametrize(

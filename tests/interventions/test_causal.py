@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from scipy.stats import t as student
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
@@ -18,7 +19,7 @@ from datamodules import ClassificationDataModule, DependencyDataModule
 from fidelity import Fidelity, SetErasure
 from heads import SingleHeads
 from interventions import CausalCheck, HeadAblation, Importance, Pruning
-from interventions.ablation import random_heads
+from interventions.ablation import random_sets
 from interventions.causal import RelationHeads
 from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
@@ -106,7 +107,7 @@ def best_heads(data: DependencyDataModule, relation: str, layers: int) -> list[t
 def sets_of(data: DependencyDataModule, relation: str, layers: int, heads: int) -> list[Set]:
     best = frozenset(best_heads(data, relation, layers))
     drawn = np.random.default_rng([SEED, RELATIONS.index(relation)])
-    return [frozenset(), best, *(random_heads(best, heads, drawn) for _ in range(RANDOM))]
+    return [frozenset(), best, *random_sets(best, heads, RANDOM, drawn)]
 
 
 def hold(row: Mapping[Any, Any], values: Iterable[float], tolerance: float = 1e-9) -> None:
@@ -117,6 +118,9 @@ def hold(row: Mapping[Any, Any], values: Iterable[float], tolerance: float = 1e-
     assert row["random"] == pytest.approx(np.mean(random) - whole, abs=tolerance)
     assert row["random.sd"] == pytest.approx(np.std(random, ddof=1), abs=tolerance)
     assert row["beyond"] == pytest.approx(best - np.mean(random), abs=tolerance)
+    if np.std(random) > tolerance:
+        error = np.std(random, ddof=1) * (1 + 1 / len(random)) ** 0.5
+        assert row["p"] == pytest.approx(2 * student.cdf(-abs(best - np.mean(random)) / error, len(random) - 1), 1e-3)
     assert row["beyond.low"] - tolerance <= row["beyond"] <= row["beyond.high"] + tolerance
 
 
@@ -225,14 +229,20 @@ def test_the_score_of_a_fine_tuned_task(
         scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
 
 
-def test_random_sets_that_share_heads_are_counted() -> None:
-    """A layer of two heads, both among the best: random sets can only be the best ones again."""
-    best = ((0, 0), (0, 1), (1, 0))
-    sets = tuple(random_heads(frozenset(best), 2, np.random.default_rng(seed)) for seed in range(4))
-    assert sets == (frozenset({(0, 0), (0, 1), (1, 1)}),) * 4
-    chosen = RelationHeads("det", 0, (frozenset(), frozenset(best), *sets), "1-1 1-2 2-1", "1-1")
-    assert chosen.random_among_best == 8
-    assert chosen.random_drawn_twice == 3
+def test_random_heads_that_are_among_the_best_are_counted() -> None:
+    """A layer of two heads, both among the best, and one head of a layer of two: one other set is left."""
+    best = frozenset({(0, 0), (0, 1), (1, 0)})
+    sets = random_sets(best, 2, 5, np.random.default_rng(0))
+    assert sets == (frozenset({(0, 0), (0, 1), (1, 1)}),)
+    chosen = RelationHeads("det", 0, (frozenset(), best, *sets), "1-1 1-2 2-1", "1-1")
+    assert chosen.random_among_best == 2
+
+
+def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callable[..., DependencyDataModule]) -> None:
+    result = scored(check(kind="zero", heads=4, max_epochs=1), make_data(seed=0))
+    frame = result.tables["causal"].frame
+    assert frame[["p", "p_holm"]].isna().all(axis=None)
+    assert (frame["beyond"].dropna() == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from corpora.sample import write_sample_treebank
 from datamodules import DependencyDataModule
 from fidelity.checkpoints import load
 from interventions import KnownAnswers
-from interventions.known_answers import rates, right, separation, share_interval
+from interventions.known_answers import rates, right, separation
 from interventions.known_cases import CASES, Case, Trial, ablation, causal, promised, quantities
+from metrics.bootstrap import share_interval
 from models.natural import natural_model
 from results import UserError
 from tests.trainers import scored

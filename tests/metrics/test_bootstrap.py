@@ -1,12 +1,17 @@
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest, ttest_ind
+from scipy.stats import t as student
 
 from metrics import bootstrap
 from metrics.bootstrap import (
     Statistic,
+    best_p,
+    beyond,
     bootstrap_ratio,
     difference,
     draws_for,
@@ -21,7 +26,7 @@ from metrics.bootstrap import (
     resamples,
 )
 from metrics.classification import accuracy_drop, f1_drop, f1_score
-from results import Estimate
+from results import Estimate, Unit
 
 NAN = float("nan")
 
@@ -71,10 +76,72 @@ def test_resamples_without_a_denominator_are_left_out() -> None:
     # Two of forty units have words: 13 % of the resamples have neither, and only the rest have a ratio.
     right, totals = np.zeros(40), np.zeros(40)
     totals[:2], right[0] = 1.0, 1.0
-    assert bootstrap_ratio(right, totals).interval == (0.0, 1.0)
+    assert bootstrap_ratio(right, totals, "ratio").interval == (0.0, 1.0)
     # A single resample may have none at all.
     lone = [bootstrap_ratio(right, totals, draws=1, seed=seed).interval[0] for seed in range(30)]
     assert 0 < np.isnan(lone).sum() < 30
+
+
+def exact(found: int, items: int) -> tuple[float, float]:
+    """The interval of Clopper & Pearson, from another library function."""
+    ends = binomtest(found, items).proportion_ci()
+    return pytest.approx((ends.low, ends.high), abs=1e-9)  # type: ignore[return-value]
+
+
+def test_a_share_of_few_items_has_an_exact_interval() -> None:
+    for items in (2, 6, 19, 20, 400):
+        for found in range(items + 1):
+            hits, ones = (np.arange(items) < found).astype(float), np.ones(items)
+            of_ratio, of_mean = bootstrap_ratio(hits, ones), resample(mean, hits[:, None], "fraction")
+            few = items < 20 or min(found, items - found) < 5
+            assert (of_ratio.interval == exact(found, items)) == few, (found, items)
+            assert (of_mean.interval == exact(found, items)) == few
+            assert of_ratio.inputs == of_mean.inputs == items
+            if not few:  # nothing changes there
+                assert of_ratio.interval == bootstrap_ratio(hits, ones, "ratio").interval
+
+
+def test_intervals_of_shares_rise_with_the_items_that_are_found() -> None:
+    """The border of few items is a step of at most two points, and no interval is without width."""
+    items = np.repeat([1.0, 2.0, 3.0], 10)
+    found, ends = np.zeros(30), []
+    for unit in [*range(30), *range(10, 30), *range(20, 30)]:
+        ends.append(bootstrap_ratio(found, items).interval)
+        found[unit] += 1
+    low, high = np.array([*ends, bootstrap_ratio(found, items).interval]).T
+    assert (np.diff(low) >= -0.02).all()
+    assert (np.diff(high) >= -0.02).all()
+    assert (high - low > 0.05).all()
+
+
+def test_items_that_are_alike_within_a_unit_count_as_fewer() -> None:
+    assert bootstrap_ratio([3, 3, 0, 0], [3, 3, 3, 3]).interval == exact(2, 4)
+    assert bootstrap_ratio([3, 3, 3, 3], [3, 3, 3, 3]).interval == exact(12, 12)  # nothing is known about likeness
+
+
+@pytest.mark.parametrize(
+    ("found", "items", "unit"),
+    [
+        ([1.0, 1.0], [1.0, 1.0], "ratio"),
+        ([0.25, 0.5], [1.0, 1.0], "fraction"),  # means of a measure that is no count
+        ([-1.0, 1.0], [1.0, 1.0], "fraction"),
+        ([3.0, 1.0], [1.0, 1.0], "fraction"),
+    ],
+)
+def test_only_shares_have_exact_intervals(found: list[float], items: list[float], unit: Unit) -> None:
+    ratios = [sum(found[pick] for pick in picks) / 2 for picks in itertools.product(range(2), repeat=2)]
+    assert bootstrap_ratio(found, items, unit).interval == (min(ratios), max(ratios))
+
+
+def test_runs_of_few_items_do_not_count_as_more_items() -> None:
+    one = bootstrap_ratio([1, 1, 1, 1], [1, 1, 1, 1])
+    assert bootstrap_ratio([1.0] * 4, [1.0] * 4, runs=5).interval == one.interval
+    half = bootstrap_ratio([1, 1, 1, 0.5], [1] * 4, runs=2)  # one of two runs misses one item
+    assert exact(3, 4) != half.interval != one.interval
+    assert half.interval[0] < half.value < half.interval[1] < 1
+    runs = [resample(mean, np.array([[1.0]] * 6), "fraction"), resample(mean, np.array([[0.0]] * 6), "fraction")]
+    assert pooled(runs[:1]).interval == runs[0].interval == exact(6, 6)
+    assert pooled(runs).interval == tuple(np.mean([one.interval for one in runs], axis=0))
 
 
 def test_the_paired_bootstrap_is_a_loop_over_shared_resamples() -> None:
@@ -305,3 +372,41 @@ def test_the_smallest_p_of_any_family_can_reach_the_level(tests: int) -> None:
     assert p_units([found.p, 4 / (1 + draws), np.nan], 2 / (1 + draws)) == ["least_p", "p", "p"]
     assert draws == (1000 if tests <= 10 else 100 * tests)
     assert draws_for(tests, 1 << 28, 1000) == 1000  # what memory holds
+
+
+@pytest.mark.parametrize("others", [2, 5, 19])
+def test_a_number_is_tested_against_numbers_of_its_kind(others: int) -> None:
+    """A prediction of one further draw: exact for normal draws, and for those that share a part."""
+    rng, texts = np.random.default_rng(others), np.zeros((4, 1))
+    found = []
+    for _ in range(1000):
+        own = rng.normal(rng.normal(), 1, others + 1)
+        estimates = [resample(mean, texts + value, "ratio", draws=2) for value in own]
+        apart = beyond(estimates[0], estimates[1:])
+        expected = ttest_ind(own[:1], own[1:])  # Student's test of one number against several
+        assert (apart.value, apart.p) == pytest.approx((own[0] - own[1:].mean(), expected.pvalue))
+        found.append(apart.p)
+    assert 0.03 <= np.mean(np.array(found) <= 0.05) <= 0.07
+
+
+def test_a_number_against_equal_ones_has_the_error_of_the_bootstrap() -> None:
+    rng = np.random.default_rng(0)
+    one, other = (resample(mean, rng.integers(2, size=(50, 1)), "fraction") for _ in range(2))
+    found = beyond(one, [other] * 3)
+    error = np.std(one.draws - other.draws)
+    assert found.p == pytest.approx(2 * student.cdf(-abs(one.value - other.value) / error, 2))
+    assert beyond(one, [one] * 3).p == 1
+    assert math.isnan(beyond(one, [other]).p or 0)
+    assert found.interval == pytest.approx(difference(one, other).interval)
+
+
+@pytest.mark.parametrize("heads", [1, 6])
+def test_the_best_of_several_sums_is_tested_as_it_was_chosen(heads: int) -> None:
+    rng = np.random.default_rng(heads)
+    nulls = [best_p(rng.integers(-2, 3, (40, heads)), draws=99, seed=seed) for seed in range(1000)]
+    assert 0.03 <= np.mean(np.array(nulls) <= 0.05) <= 0.07
+    signs = np.array(list(itertools.product((1, -1), repeat=10)))
+    counts = rng.integers(-1, 4, (10, heads))
+    exact = np.mean((signs @ counts).max(axis=1) >= counts.sum(axis=0).max())
+    assert best_p(counts, draws=20_000) == pytest.approx(exact, abs=0.01)
+    assert np.isnan(best_p(np.zeros((0, heads))))

@@ -87,7 +87,8 @@ def test_what_is_not_defined_is_nan_and_nothing_else() -> None:
     gold = np.array([0, 0, 0])
     probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2]])
     scores = scores_of(gold, probabilities, 1)
-    assert scores["accuracy"] == scores["accuracy.low"] == 1.0
+    assert scores["accuracy"] == scores["accuracy.high"] == 1.0
+    assert scores["accuracy.low"] == pytest.approx(0.025 ** (1 / 3))  # Clopper & Pearson, three of three
     assert np.isnan([scores["f1"], scores["f1.low"], scores["auroc"], scores["auroc.high"]]).all()
     macro = scores_of(gold, probabilities, None)
     assert macro["f1"] == 1.0  # the class that is nowhere is left out of the mean

@@ -227,9 +227,11 @@ def test_single_heads_find_what_is_planted_and_nothing_in_the_null_model(tmp_pat
         for head, relation in relations.items():
             row = table.loc[relation]
             if heads:
-                assert (row["head"], row["direction"], row["p"]) == (head, "dependent→head", 0.01)
+                assert (row["head"], row["direction"], row["p_shuffled"]) == (head, "dependent→head", 0.01)
                 assert row["test"] > max(row["offset"] + 0.15, SHARES[relation] - 0.05)
+                assert row["p_offset"] == 0.01
             else:
+                assert row["p_offset"] > 0.5
                 assert row["test"] < row["offset"] - 0.1
 
 

@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from metrics.bootstrap import bootstrap_ratio
 from reports.tables import audit_table, data_table, escape, latex_table, scores_table
 from results import Estimate, Table, Unit
 
@@ -70,8 +71,8 @@ class TestFrames:
         shown = data_table("relations", table(frame, interval="accuracy", bits="bits"), "relations.csv")
         assert cells(shown) == [
             ["relation", "n", "accuracy", "probe", "best_offset", "bits"],
-            ["[unused1]", "12", "50.0 [40.0, 60.0]", "12.5 [10.0, 20.0]", "-1", "0.5"],
-            ["det", "3", "25.0", "100.0 [100.0, 100.0]", "1", "3"],
+            ["[unused1]", "12*", "50.0 [40.0, 60.0]", "12.5 [10.0, 20.0]", "-1", "0.5"],
+            ["det", "3*", "25.0", "100.0 [100.0, 100.0]", "1", "3"],
         ]
 
     def test_long_tables_are_cut_and_say_where_the_rest_is(self) -> None:
@@ -93,6 +94,18 @@ class TestFrames:
         rows = [[*names], *([number] * fitting for number in ("12.3", "98.8"))]
         blocks = [["column", "value"], ["1", "12.3"], ["7", "12.3"], ["", ""], ["1", "98.8"], ["7", "98.8"]]
         assert cells(shown, max(width, 13)) == (blocks if width == 1 else rows)
+
+    def test_the_number_of_items_is_never_left_out_and_small_numbers_are_marked(self) -> None:
+        """As in best_heads at 80 columns, where the answer alone is wider than the terminal."""
+        words = {"relation": ["nsubj", "compound:prt"], "n": [6, 20], "head": ["3-9", "10-12"]}
+        numbers = {name: [0.5, 0.25] for name in ("test", "low", "high", "offset", "random_init")}
+        frame = pd.DataFrame(words | {"direction": ["dependent→head"] * 2} | numbers)
+        units: dict[str, Unit] = dict.fromkeys(("test", "offset", "random_init"), "fraction")
+        given = Table(frame, units, "test", ("relation", "head", "direction", "test", "offset", "random_init"))
+        for width in (200, 80, 40):
+            printed = " ".join(word for row in cells(data_table("t", given, "t.csv", width), width) for word in row)
+            assert " 6* " in printed, printed
+            assert " 20 " in printed, printed
 
     def test_the_answer_takes_lines_where_it_cannot_take_columns(self) -> None:
         """Words fold, then intervals go below their numbers, then every row is a block of lines."""
@@ -197,7 +210,7 @@ def test_a_small_table_to_the_letter() -> None:
 relation & n & head & direction & test & best offset & p \\
 \midrule
 nmod:poss & 1234 & 3-9 & dependent $\rightarrow$ head & 80.8 [79.0, 82.5] & 1 & 0.000999 \\
-{}[unused1] & 7 & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & 0.25 \\
+{}[unused1] & 7* & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & 0.25 \\
 \bottomrule
 \end{tabular}
 """
@@ -331,3 +344,11 @@ def test_a_p_that_could_not_be_smaller_is_an_upper_bound() -> None:
     last = known.rows([3, 0])
     assert last.unit_rows()["p"] == ["p", "least_p"]
     assert last.frame["p"].tolist()[1] == 2 / 1001
+
+
+def test_scores_of_few_items_are_marked() -> None:
+    few, enough = (bootstrap_ratio([1] * size, [1] * size) for size in (6, 20))
+    assert cells(scores_table("t", {"few": few, "enough": enough}))[1:] == [
+        ["few", "100.0 [54.1, 100.0]*"],
+        ["enough", "100.0 [83.2, 100.0]"],
+    ]

@@ -254,9 +254,11 @@ def test_scores_of_some_batches_are_marked(limit: float, tmp_path: Path) -> None
     console = Console(width=120, color_system=None, force_terminal=False)
     trainer = trainer_with(console, tmp_path)
     trainer.limit_test_batches = limit
-    with console.capture() as printed:
+    with console.capture() as captured:
         trainer.test(Adding(), SourcedNumbers(), verbose=False)
-    assert f"Warning: the scores are of some test batches only: --trainer.limit_test_batches {limit}" in printed.get()
+    printed = captured.get()
+    assert "Warning: fewer than 20 items, marked * where printed: 3 rows of relations.csv. Such" in printed
+    assert f"Warning: the scores are of some test batches only: --trainer.limit_test_batches {limit}" in printed
     assert cast(dict[str, object], record_of(tmp_path)["audit"])["limit_test_batches"] == limit
 
 
