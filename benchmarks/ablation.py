@@ -12,9 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from attention.ablation import PIECES, AblatedModel, Ablation
 from attention.encoder import EncoderSpec, resolve
-from benchmarks.harness import Report, Settings, alternate, run, timed
-from corpora.registry import locate
-from corpora.sentence import CorpusError
+from benchmarks.harness import Report, Settings, alternate, command, found, timed
 from datamodules import ClassificationDataModule
 from models.transformer import SequenceClassifier
 
@@ -100,11 +98,7 @@ def inputs_of(data: ClassificationDataModule, most: int) -> list[dict[str, Tenso
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Every head off, one at a time: ours against one forward pass per head."""
-    corpus = settings.corpus or "sst2"
-    try:
-        locate(corpus, None)
-    except CorpusError:
-        corpus = "sample"
+    corpus = found(settings.corpus or "sst2")
     data = ClassificationDataModule(corpus, tokenizer=EncoderSpec(), max_length=128, cache=str(folder))
     data.setup("test")
     torch.manual_seed(0)
@@ -117,13 +111,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         raise RuntimeError(f"A logit differs from the reference's by {difference:.1e}.")
     layers, heads = classifier.layers, classifier.heads
     report.figure("corpus", corpus, "labelled texts")
-    report.ratio(
-        "over_reference",
-        seconds["reference"],
-        seconds["ours"],
-        "a whole pass for each head, by transformers (sdpa) ÷ layers below an ablated one computed once",
-        wanted="≥ 1.6",
-    )
+    meaning = "a whole pass for each head, by transformers (sdpa) ÷ layers below an ablated one computed once"
+    report.ratio("over_reference", seconds["reference"], seconds["ours"], meaning, wanted="≥ 1.6")
     report.figure("texts", ours.found.size(1), "of dev")
     report.figure("heads", layers * heads, "each off once")
     report.figure("limit", limit(layers), "layer passes saved, with queries, keys and values of the ablated layer kept")
@@ -137,10 +126,4 @@ def limit(layers: int) -> float:
     return layers * layers / (layers * (layers + 1) / 2 - layers / 3)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("ablation", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("ablation", measure)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.classifier_training import HIDDEN, classifier, texts
-from benchmarks.harness import Report, Settings, alternate, run, timed
+from benchmarks.harness import Report, Settings, alternate, command, timed
 from benchmarks.job import fit
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.adversary import DRAWN, Adversary, Farthest
@@ -222,10 +222,4 @@ def measure_best(
     report.figure("best_max_jsd", found[0], "mean over all texts")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("adversary", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("adversary", measure)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command
 from benchmarks.job import datamodule, fit
 from benchmarks.memory import run_job
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
@@ -180,10 +180,4 @@ def _memory(treebanks: Treebanks, cache: Path, large: int, small: int, report: R
     report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("probe_training", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("probe_training", measure)

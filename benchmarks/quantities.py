@@ -10,7 +10,7 @@ from attention import Encoder, EncoderSpec, Options, resolve
 from attention.extraction import estimated_seconds
 from attention.quantities import QUANTITIES, QuantityName
 from benchmarks.extraction import BareForward, TimedExtraction, memory
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 
 # The first keeps most on disk, the second makes the largest tensors.
 HEAVY: tuple[QuantityName, ...] = ("norms", "alti")
@@ -43,10 +43,4 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         memory(treebanks, folder, report, quantity)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("quantities", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("quantities", measure)

@@ -16,7 +16,7 @@ from attention import Encoder, EncoderSpec, Options, resolve
 from attention.extraction import in_order
 from attention.stream import Stream, make_stream
 from benchmarks.extraction import BareForward, TimedExtraction
-from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, first_sentences, timed
 from benchmarks.job import run_heads
 from benchmarks.memory import run_job
 from corpora.conllu import read_treebank
@@ -104,13 +104,8 @@ def _against_store(treebanks: Treebanks, settings: Settings, folder: Path, repor
             run_heads(Path(cache), files, EncoderSpec(), store)
 
     seconds = alternate(settings.rounds, disk=timed(lambda: heads("disk")), stream=timed(lambda: heads("stream")))
-    report.ratio(
-        "stream_over_store",
-        seconds["stream"],
-        seconds["disk"],
-        "the heads experiment, without trees and ensembles, streamed ÷ extracted and read",
-        wanted="≤ 1.0",
-    )
+    meaning = "the heads experiment, without trees and ensembles, streamed ÷ extracted and read"
+    report.ratio("stream_over_store", seconds["stream"], seconds["disk"], meaning, wanted="≤ 1.0")
     report.seconds("streamed_heads_s", seconds["stream"], "the heads experiment, streamed")
 
 
@@ -169,10 +164,4 @@ def joined(treebank: Path, target: Path, encoder: Encoder, pieces: int) -> Path:
     return target
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("streaming", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("streaming", measure)

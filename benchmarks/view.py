@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from playwright.sync_api import Browser, sync_playwright
 
 from attention.checks import EncoderError
-from benchmarks.harness import Report, Settings, run
+from benchmarks.harness import Report, Settings, command
 from pages import View, view_page
 
 SHAPES = ((100, 12, 12, 1.0, "≤ 2", "< 1"), (512, 32, 32, 4.0, "≤ 40", "< 4"))
@@ -69,10 +69,4 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         browser.close()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("view", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("view", measure)
