@@ -83,14 +83,7 @@ def _zeros(head: int, heads: int) -> Callable[[nn.Module, tuple[Tensor, ...]], t
 def inputs_of(data: ClassificationDataModule, most: int) -> list[dict[str, Tensor]]:
     """The first texts of dev in batches as the experiment has them."""
     texts = data.splits["dev"]
-    size = PIECES["cpu"] // 2
-    order = sorted(range(min(most, len(texts))), key=lambda item: int(texts.lengths[item]))
-    batches: list[list[int]] = []
-    for item in order:
-        if not batches or (len(batches[-1]) + 1) * int(texts.lengths[item]) > size:
-            batches.append([])
-        batches[-1].append(item)
-    found = [texts[batch] for batch in batches]
+    found = texts.batches(PIECES["cpu"] // 2, range(min(most, len(texts))))
     return [
         {"input_ids": one.tokens, "attention_mask": one.mask.long(), "token_type_ids": one.segments} for one in found
     ]

@@ -157,9 +157,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 
     chosen = select_texts(batches[0].batch, torch.arange(min(SAMPLE, len(batches[0].batch.index))))
     difference = trajectory_difference(adversary, _read(batches[0], chosen, checkpoint), TRAJECTORY)
-    report.figure(
-        "trajectory_difference", difference, f"of any weight, {TRAJECTORY} steps in double precision", wanted="≤ 1e-6"
-    )
+    meaning = f"of any weight, {TRAJECTORY} steps in double precision"
+    report.figure("trajectory_difference", difference, meaning, wanted="≤ 1e-6")
 
     found: dict[int, float] = {}
     theirs: list[float] = []

@@ -153,9 +153,8 @@ def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder,
     report.seconds("bare_forward_s", seconds["bare"], "the bare forward passes")
     report.seconds("extraction_s", seconds["extraction"], "extraction; alone, its stages take:")
     report.seconds("plan_s", seconds["plan"], "tokenising and alignment")
-    report.seconds(
-        "captured_forward_s", seconds["forward"], "forward passes with capture, reduction and cast, hashed and written"
-    )
+    meaning = "forward passes with capture, reduction and cast, hashed and written"
+    report.seconds("captured_forward_s", seconds["forward"], meaning)
     report.seconds("seal_s", seconds["seal"], "fsync and rename, which extraction hides behind forward passes")
     store = extraction.store
     assert store is not None

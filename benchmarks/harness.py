@@ -94,14 +94,12 @@ def _files(corpus: str, split: Literal["train", "dev"], folder: Path) -> Iterato
     """The files of a split; those of the sample are drawn from one seed after the other, as many as are asked for."""
     if corpus == "sample":
         for seed in range(SEEDS):
-            yield _drawn(folder / f"seed-{seed}", seed)[split]
+            yield _drawn(folder / f"seed-{seed}", seed=seed)[split]
     else:
         yield locate(corpus, None)[split]
 
 
-@cache
-def _drawn(folder: Path, seed: int) -> dict[str, Path]:
-    return write_sample_treebank(folder, seed=seed)
+_drawn = cache(write_sample_treebank)
 
 
 def first_sentences(sources: Iterable[Path], target: Path, most: int) -> Path:

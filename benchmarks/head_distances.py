@@ -116,9 +116,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.ratio("over_reference", seconds["reference"], seconds["ours"], meaning, wanted="≥ 4")
     report.figure("segments", sum(len(batch.index) for batch, _ in ours.passed), "whose weights lie in memory")
     report.figure("heads", len(ours.found), "of all layers")
-    report.figure(
-        "relative_difference", check(ours.found, reference.found), "the greatest of a distance", wanted="≤ 1e-4"
-    )
+    meaning = "the greatest of a distance"
+    report.figure("relative_difference", check(ours.found, reference.found), meaning, wanted="≤ 1e-4")
     report.seconds("streamed_s", seconds["ours"], "from weights to distances")
     report.seconds("reference_s", seconds["reference"], "the original way")
     if settings.memory:

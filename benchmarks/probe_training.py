@@ -149,9 +149,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     part = alternate(
         settings.rounds, batches=epoch(AttentionOnlyProbe, small), single=epoch(AttentionOnlyProbe, single)
     )
-    report.seconds(
-        "batch_of_one_s", part["single"], f"an epoch over {len(small.stores['train']):,} sentences, one a batch"
-    )
+    meaning = f"an epoch over {len(small.stores['train']):,} sentences, one a batch"
+    report.seconds("batch_of_one_s", part["single"], meaning)
     report.seconds("batches_s", part["batches"], "an epoch over the same, in batches bounded by cells")
     report.ratio("over_batch_of_one", part["single"], part["batches"], "the one ÷ the other", wanted="≥ 10")
 
@@ -174,9 +173,8 @@ def _memory(treebanks: Treebanks, cache: Path, large: int, small: int, report: R
     peaks = []
     for size, train, sentences in (("small", treebanks.small, small), ("large", treebanks.large, large)):
         peaks.append(run_job("fit", cache, train=train, dev=treebanks.dev).peak_mb)
-        report.figure(
-            f"peak_rss_mb_{size}", peaks[-1], f"peak anonymous memory of a training on {sentences:,} sentences"
-        )
+        meaning = f"peak anonymous memory of a training on {sentences:,} sentences"
+        report.figure(f"peak_rss_mb_{size}", peaks[-1], meaning)
     report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
 
 

@@ -36,9 +36,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     parts = slow.items()
     told = [estimated_seconds(encoder, parts, range(len(parts.shards)))]
     report.seconds("value_zeroing_estimate_s", told, "estimated from a sample, as printed before")
-    report.ratio(
-        "value_zeroing_to_estimate", [timed(slow)()], told, "its extraction ÷ the estimate", wanted="0.8 – 1.2"
-    )
+    meaning = "its extraction ÷ the estimate"
+    report.ratio("value_zeroing_to_estimate", [timed(slow)()], told, meaning, wanted="0.8 – 1.2")
     for quantity in HEAVY if settings.memory else ():
         memory(treebanks, folder, report, quantity)
 

@@ -74,9 +74,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.figure("first_ready_s", first, "from entering setup to its end, all still to be extracted")
     meaning = f"the same in a second run, a new process; the slowest of {settings.rounds}"
     report.figure("ready_s", max(seconds["ready_s"] for seconds in later), meaning, wanted="≤ 5")
-    report.seconds(
-        "startup_s", [seconds["startup_s"] for seconds in later], "from the start of that process to setup: imports"
-    )
+    meaning = "from the start of that process to setup: imports"
+    report.seconds("startup_s", [seconds["startup_s"] for seconds in later], meaning)
     report.figure("store_bytes", size, "all shards of train")
     report.figure("labels_bytes", store.manifest.labels.bytes, "words, heads, relations and tags of train")
 
@@ -99,9 +98,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.ratio("reads_to_numpy_memmap", seconds["ours"], seconds["plain"], meaning)
     report.figure("reads_per_s", READS / min(seconds["ours"]), "random sentences read and summed, one thread")
     report.figure("memmap_reads_per_s", READS / min(seconds["plain"]), "the same through numpy.memmap")
-    report.figure(
-        "sequential_gb_per_s", size / min(seconds["sequential"]) / 1e9, "all sentences in order, read and summed"
-    )
+    meaning = "all sentences in order, read and summed"
+    report.figure("sequential_gb_per_s", size / min(seconds["sequential"]) / 1e9, meaning)
 
 
 main = command("store", measure)

@@ -61,9 +61,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
             file.write_text(page, encoding="utf-8")
             size, shape = len(page.encode()) / MEGABYTE, f"{words}_words_{layers * heads}_heads"
             rounds = [first_drawing(browser, file) for _ in range(settings.rounds)]
-            report.seconds(
-                f"{shape}_drawn_s", rounds, "from the start of the navigation to the first drawing", wanted=soon
-            )
+            meaning = "from the start of the navigation to the first drawing"
+            report.seconds(f"{shape}_drawn_s", rounds, meaning, wanted=soon)
             report.figure(f"{shape}_mb", size, "size of the page in MB", wanted=most)
             report.figure(f"{shape}_written_s", seconds, "to write the page in Python, once")
         browser.close()
