@@ -12,9 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from attention.ablation import PIECES, AblatedModel, Ablation
 from attention.encoder import EncoderSpec, resolve
-from benchmarks.harness import Report, Settings, alternate, run, timed
-from corpora.registry import locate
-from corpora.sentence import CorpusError
+from benchmarks.harness import Report, Settings, alternate, command, found, timed
 from datamodules import ClassificationDataModule
 from models.transformer import SequenceClassifier
 
@@ -85,14 +83,7 @@ def _zeros(head: int, heads: int) -> Callable[[nn.Module, tuple[Tensor, ...]], t
 def inputs_of(data: ClassificationDataModule, most: int) -> list[dict[str, Tensor]]:
     """The first texts of dev in batches as the experiment has them."""
     texts = data.splits["dev"]
-    size = PIECES["cpu"] // 2
-    order = sorted(range(min(most, len(texts))), key=lambda item: int(texts.lengths[item]))
-    batches: list[list[int]] = []
-    for item in order:
-        if not batches or (len(batches[-1]) + 1) * int(texts.lengths[item]) > size:
-            batches.append([])
-        batches[-1].append(item)
-    found = [texts[batch] for batch in batches]
+    found = texts.batches(PIECES["cpu"] // 2, range(min(most, len(texts))))
     return [
         {"input_ids": one.tokens, "attention_mask": one.mask.long(), "token_type_ids": one.segments} for one in found
     ]
@@ -100,11 +91,7 @@ def inputs_of(data: ClassificationDataModule, most: int) -> list[dict[str, Tenso
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Every head off, one at a time: ours against one forward pass per head."""
-    corpus = settings.corpus or "sst2"
-    try:
-        locate(corpus, None)
-    except CorpusError:
-        corpus = "sample"
+    corpus = found(settings.corpus or "sst2")
     data = ClassificationDataModule(corpus, tokenizer=EncoderSpec(), max_length=128, cache=str(folder))
     data.setup("test")
     torch.manual_seed(0)
@@ -117,13 +104,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         raise RuntimeError(f"A logit differs from the reference's by {difference:.1e}.")
     layers, heads = classifier.layers, classifier.heads
     report.figure("corpus", corpus, "labelled texts")
-    report.ratio(
-        "over_reference",
-        seconds["reference"],
-        seconds["ours"],
-        "a whole pass for each head, by transformers (sdpa) ÷ layers below an ablated one computed once",
-        wanted="≥ 1.6",
-    )
+    meaning = "a whole pass for each head, by transformers (sdpa) ÷ layers below an ablated one computed once"
+    report.ratio("over_reference", seconds["reference"], seconds["ours"], meaning, wanted="≥ 1.6")
     report.figure("texts", ours.found.size(1), "of dev")
     report.figure("heads", layers * heads, "each off once")
     report.figure("limit", limit(layers), "layer passes saved, with queries, keys and values of the ablated layer kept")
@@ -137,10 +119,4 @@ def limit(layers: int) -> float:
     return layers * layers / (layers * (layers + 1) / 2 - layers / 3)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("ablation", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("ablation", measure)

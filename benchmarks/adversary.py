@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.classifier_training import HIDDEN, classifier, texts
-from benchmarks.harness import Report, Settings, alternate, run, timed
+from benchmarks.harness import Report, Settings, alternate, command, timed
 from benchmarks.job import fit
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.adversary import DRAWN, Adversary, Farthest
@@ -157,9 +157,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 
     chosen = select_texts(batches[0].batch, torch.arange(min(SAMPLE, len(batches[0].batch.index))))
     difference = trajectory_difference(adversary, _read(batches[0], chosen, checkpoint), TRAJECTORY)
-    report.figure(
-        "trajectory_difference", difference, f"of any weight, {TRAJECTORY} steps in double precision", wanted="≤ 1e-6"
-    )
+    meaning = f"of any weight, {TRAJECTORY} steps in double precision"
+    report.figure("trajectory_difference", difference, meaning, wanted="≤ 1e-6")
 
     found: dict[int, float] = {}
     theirs: list[float] = []
@@ -222,10 +221,4 @@ def measure_best(
     report.figure("best_max_jsd", found[0], "mean over all texts")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("adversary", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("adversary", measure)

@@ -14,7 +14,7 @@ import torch
 
 from attention import Encoder, EncoderSpec, Options
 from benchmarks.extraction import BareForward
-from benchmarks.harness import Report, Settings, Treebanks, first_sentences, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, command, first_sentences, timed
 from benchmarks.memory import AnonymousPeak
 from benchmarks.streaming import Streamed, decoder
 
@@ -61,13 +61,8 @@ def _measure(sentences: Path, folder: Path, precision: Precision, report: Report
             ours.append(timed(partial(streamed, share))())
         peak = max(peak, seen.bytes)
         theirs.append(timed(partial(bare, share))())
-    report.ratio(
-        f"{precision}_to_bare_forward",
-        [sum(ours)],
-        [sum(theirs)],
-        f"most attended words of all {LAYERS * HEADS} heads ÷ bare sdpa passes, both in {precision}, in turns",
-        wanted="≤ 1.15",
-    )
+    meaning = f"most attended words of all {LAYERS * HEADS} heads ÷ bare sdpa passes, both in {precision}, in turns"
+    report.ratio(f"{precision}_to_bare_forward", [sum(ours)], [sum(theirs)], meaning, wanted="≤ 1.15")
     report.seconds(f"{precision}_bare_forward_s", [sum(theirs)], "the bare passes")
     report.figure(f"{precision}_weights_mb", weights / 1e6, "weights, mapped from their file")
     if encoder.device.type == "cuda":
@@ -79,10 +74,4 @@ def _measure(sentences: Path, folder: Path, precision: Precision, report: Report
         report.figure("sentences", len(streamed.items), "read")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("billion", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("billion", measure)

@@ -8,11 +8,10 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from benchmarks.harness import Report, Settings, alternate, run
+from benchmarks.harness import Report, Settings, alternate, command, found
 from benchmarks.probe_training import VECTOR_SIZE, epoch
 from corpora.registry import locate
 from corpora.sample import write_sample_reviews
-from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule
 from models import AdditiveAttention, AttentionClassifier, EmbeddingSpec, RecurrentEncoder
 from models.layers import TextEncoder
@@ -68,13 +67,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 
 def texts(settings: Settings, folder: Path) -> tuple[str, ClassificationDataModule]:
     """SST-2 where the data root has it, else the embedded reviews; as many texts of each split as are wanted."""
-    corpus = "sample"
-    if settings.corpus is None:
-        try:
-            locate("sst2", None)
-            corpus = "sst2"
-        except CorpusError:
-            pass
+    corpus = found("sst2") if settings.corpus is None else "sample"
     whole = locate(corpus, None) if corpus == "sst2" else write_sample_reviews(folder / "reviews")
     files = {}
     for split in ("train", "dev", "test"):
@@ -86,10 +79,4 @@ def texts(settings: Settings, folder: Path) -> tuple[str, ClassificationDataModu
     return corpus, ClassificationDataModule(files, positive=positive, cache=str(folder / "cache"))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("classifier_training", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("classifier_training", measure)

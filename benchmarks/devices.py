@@ -20,7 +20,7 @@ from pytorch_lightning import LightningModule, Trainer
 from attention import Encoder
 from attention.encoder import EncoderSpec, resolve
 from benchmarks.extraction import BareForward, TimedExtraction
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 from benchmarks.job import datamodule, fit
 from benchmarks.probe_training import EpochTimer, random_vectors
 from datamodules import DependencyDataModule, VectorSpec
@@ -148,10 +148,4 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("devices", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("devices", measure)

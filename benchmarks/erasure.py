@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.adversary import classified_batches, trained
-from benchmarks.harness import Report, Settings, alternate, run, timed
+from benchmarks.harness import Report, Settings, alternate, command, timed
 from fidelity.classified import ClassifiedBatch
 from fidelity.erasure import SetErasure, first_flips
 from fidelity.saliency import Saliency
@@ -90,13 +90,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 
     both = alternate(settings.rounds, ours=timed(together), reference=timed(single), forwards=timed(forwards))
     scaled = [seconds * len(texts) / len(sample) for seconds in both["forwards"]]
-    report.ratio(
-        "over_reference",
-        both["reference"],
-        both["ours"],
-        "text by text, the decision anew for each erased weight, hidden states kept ÷ all at once",
-        wanted="≥ 20",
-    )
+    meaning = "text by text, the decision anew for each erased weight, hidden states kept ÷ all at once"
+    report.ratio("over_reference", both["reference"], both["ours"], meaning, wanted="≥ 20")
     report.ratio("over_forwards", scaled, both["ours"], "the same with the whole model for each erased weight ÷ ours")
     report.figure("texts", len(texts), "of at least two words, all of them on both sides")
     report.figure("orders", len(rankings[0]), "of each text: five random ones, one of each other ranking")
@@ -110,10 +105,4 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.figure("different_flips", int((flips != torch.tensor(theirs).T).sum()), "between the two sides", wanted="0")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("erasure", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("erasure", measure)

@@ -16,7 +16,7 @@ from attention import Encoder, EncoderSpec, Extraction, Items, Options, Store, c
 from attention.extraction import WORKERS, batches, extract, in_order, pad, shapes
 from attention.quantities import QuantityName
 from attention.store import seal_part, write_shard
-from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, first_sentences, timed
 from benchmarks.memory import run_job
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
@@ -59,23 +59,21 @@ class TimedExtraction:
         return cut_sentences(self._extraction, self.treebank, self.encoder)
 
 
-def shard_batches(items: Items) -> list[list[tuple[int, int]]]:
-    """The (item, window) pairs of every forward pass that extraction makes on a CPU, in its order."""
-    found: list[list[tuple[int, int]]] = []
-    for shard in range(len(items.shards)):
-        found.extend(batches(items, items.shards[shard], "cpu"))
-    return found
-
-
 class BareForward:
-    """The forward passes alone, by PyTorch's fused attention, over inputs that lie ready."""
+    """The forward passes alone, by PyTorch's fused attention, over inputs that lie ready.
 
-    def __init__(self, encoder: Encoder, items: Items) -> None:
+    Args:
+        encoder: Its files are used, its own model is not.
+        items: Inputs, as extraction on a CPU puts them into batches; or the batches.
+    """
+
+    def __init__(self, encoder: Encoder, items: Items | list[dict[str, Tensor]]) -> None:
         model = AutoModel.from_pretrained(encoder.source.folder, attn_implementation="sdpa", dtype=encoder.model.dtype)
         self._model = model.eval().to(encoder.device)
-        self._inputs = [
-            pad([items.inputs[item][part] for item, part in batch], encoder) for batch in shard_batches(items)
-        ]
+        if isinstance(items, Items):
+            cut = [batch for shard in items.shards for batch in batches(items, shard, "cpu")]
+            items = [pad([items.inputs[item][part] for item, part in batch], encoder) for batch in cut]
+        self._inputs = items
 
     def __len__(self) -> int:
         return len(self._inputs)
@@ -147,39 +145,24 @@ def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder,
         forward=timed(stages.forward),
         seal=timed(stages.seal),
     )
-    report.ratio(
-        "to_bare_forward",
-        seconds["extraction"],
-        seconds["bare"],
-        "extraction to disk ÷ bare sdpa forward passes over the same batches",
-        wanted="≤ 1.0",
-    )
-    report.ratio(
-        "to_bare_side_by_side",
-        seconds["extraction"],
-        seconds["side_by_side"],
-        "extraction to disk ÷ the same bare passes run side by side, one on each core, as extraction does",
-    )
+    meaning = "extraction to disk ÷ bare sdpa forward passes over the same batches"
+    report.ratio("to_bare_forward", seconds["extraction"], seconds["bare"], meaning, wanted="≤ 1.0")
+    meaning = "extraction to disk ÷ the same bare passes run side by side, one on each core, as extraction does"
+    report.ratio("to_bare_side_by_side", seconds["extraction"], seconds["side_by_side"], meaning)
     report.figure("sentences", len(items), "extracted")
     report.seconds("bare_forward_s", seconds["bare"], "the bare forward passes")
     report.seconds("extraction_s", seconds["extraction"], "extraction; alone, its stages take:")
     report.seconds("plan_s", seconds["plan"], "tokenising and alignment")
-    report.seconds(
-        "captured_forward_s", seconds["forward"], "forward passes with capture, reduction and cast, hashed and written"
-    )
+    meaning = "forward passes with capture, reduction and cast, hashed and written"
+    report.seconds("captured_forward_s", seconds["forward"], meaning)
     report.seconds("seal_s", seconds["seal"], "fsync and rename, which extraction hides behind forward passes")
     store = extraction.store
     assert store is not None
     cells = sum((items.words(item) + 2) ** 2 for item in range(len(items)))
     stored = sum(path.stat().st_size for path in store.folder.iterdir())
     report.figure("store_bytes", stored, "all files of the store")
-    report.ratio(
-        "bytes",
-        [stored],
-        [cells * encoder.layers * encoder.heads * 2],
-        "all files of the store ÷ Σ(n+2)² · layers · heads · 2 bytes",
-        wanted="≤ 1.01",
-    )
+    meaning = "all files of the store ÷ Σ(n+2)² · layers · heads · 2 bytes"
+    report.ratio("bytes", [stored], [cells * encoder.layers * encoder.heads * 2], meaning, wanted="≤ 1.01")
 
 
 def _against_reference(
@@ -191,13 +174,8 @@ def _against_reference(
     seconds = alternate(settings.rounds, reference=timed(reference), extraction=timed(extraction))
     assert extraction.store is not None
     difference = reference.check(extraction.store)
-    report.ratio(
-        "over_reference",
-        seconds["reference"],
-        seconds["extraction"],
-        "output_attentions and a NumPy loop over heads and words ÷ extraction, both to disk",
-        wanted="≥ 5",
-    )
+    meaning = "output_attentions and a NumPy loop over heads and words ÷ extraction, both to disk"
+    report.ratio("over_reference", seconds["reference"], seconds["extraction"], meaning, wanted="≥ 5")
     report.figure("reference_sentences", len(extraction.treebank), "that both extracted")
     report.seconds("reference_s", seconds["reference"], "the original way")
     report.figure("reference_difference", difference, "largest difference between weights of the two")
@@ -214,10 +192,4 @@ def memory(treebanks: Treebanks, folder: Path, report: Report, quantity: Quantit
     report.ratio(name, peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("extraction", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("extraction", measure)

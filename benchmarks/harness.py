@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,6 @@ from corpora.sample import write_sample_treebank
 from corpora.sentence import CorpusError
 from datamodules import TextDataModule, TextSource
 
-CorpusName = Literal["ud_english_ewt", "sample"]
 SMALL, LARGE = 2000, 12544
 """Sentences of the two training files whose peaks of memory are compared; LARGE is all of UD English EWT."""
 SEEDS = 7
@@ -50,17 +49,26 @@ class Settings:
     """
 
     json: Path | None = None
-    corpus: CorpusName | None = None
+    corpus: str | None = None
     limit: int | None = None
     rounds: int = 3
     memory: bool = True
+
+
+def found(corpus: str) -> str:
+    """The corpus where the data root has it, else the embedded sample."""
+    try:
+        locate(corpus, None)
+    except CorpusError:
+        return "sample"
+    return corpus
 
 
 @dataclass(frozen=True)
 class Treebanks:
     """Three CoNLL-U files and where they come from: two of training, one the beginning of the other, and dev."""
 
-    corpus: CorpusName
+    corpus: str
     small: Path
     large: Path
     dev: Path
@@ -72,13 +80,7 @@ class Treebanks:
         Raises:
             CorpusError: UD English EWT is asked for, and not under the data root.
         """
-        corpus = settings.corpus
-        if corpus is None:
-            try:
-                locate("ud_english_ewt", None)
-                corpus = "ud_english_ewt"
-            except CorpusError:
-                corpus = "sample"
+        corpus = settings.corpus or found("ud_english_ewt")
         limit = settings.limit or LARGE
         return cls(
             corpus,
@@ -88,18 +90,16 @@ class Treebanks:
         )
 
 
-def _files(corpus: CorpusName, split: Literal["train", "dev"], folder: Path) -> Iterator[Path]:
+def _files(corpus: str, split: Literal["train", "dev"], folder: Path) -> Iterator[Path]:
     """The files of a split; those of the sample are drawn from one seed after the other, as many as are asked for."""
     if corpus == "sample":
         for seed in range(SEEDS):
-            yield _drawn(folder / f"seed-{seed}", seed)[split]
+            yield _drawn(folder / f"seed-{seed}", seed=seed)[split]
     else:
         yield locate(corpus, None)[split]
 
 
-@cache
-def _drawn(folder: Path, seed: int) -> dict[str, Path]:
-    return write_sample_treebank(folder, seed=seed)
+_drawn = cache(write_sample_treebank)
 
 
 def first_sentences(sources: Iterable[Path], target: Path, most: int) -> Path:
@@ -122,14 +122,7 @@ def texts(settings: Settings, folder: Path, most: int) -> TextDataModule:
     Raises:
         CorpusError: Another corpus is asked for, and not under the data root.
     """
-    corpus: str | None = settings.corpus
-    if corpus is None:
-        try:
-            locate("wikitext", None)
-            corpus = "wikitext"
-        except CorpusError:
-            corpus = "sample"
-    source = TextSource(corpus, packing="pairs", limit=min(most, settings.limit or most))
+    source = TextSource(settings.corpus or found("wikitext"), packing="pairs", limit=min(most, settings.limit or most))
     data = TextDataModule([source], cache=str(folder))
     data.setup("test")
     return data
@@ -218,12 +211,8 @@ class Report:
 
     def to_json(self) -> str:
         """`{"benchmark", "machine", "ratios", "figures"}`."""
-        content = {
-            "benchmark": self.benchmark,
-            "machine": machine(),
-            "ratios": self.ratios,
-            "figures": self.figures,
-        }
+        names = {"benchmark": self.benchmark, "machine": machine()}
+        content = names | {"ratios": self.ratios, "figures": self.figures}
         return json.dumps(content, indent=1) + "\n"
 
 
@@ -272,3 +261,11 @@ def run(benchmark: str, measure: Callable[[Settings, Path, Report], None], argum
     if settings.json is not None:
         settings.json.write_text(report.to_json(), encoding="utf-8")
     return 0
+
+
+def command(benchmark: str, measure: Callable[[Settings, Path, Report], None]) -> Callable[[list[str] | None], int]:
+    """Return the command line of a benchmark, see `run`; where its module is the program, run it and exit."""
+    main = partial(run, benchmark, measure)
+    if measure.__module__ == "__main__":
+        raise SystemExit(main(None))
+    return main

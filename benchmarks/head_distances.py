@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analysis import Clusters
-from benchmarks.harness import Report, Settings, alternate, run, texts, timed
+from benchmarks.harness import Report, Settings, alternate, command, texts, timed
 from benchmarks.memory import run_job
 from corpora.sample import write_sample_text
 from datamodules import SegmentBatch, TextDataModule
@@ -112,18 +112,12 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     ours()
     seconds = alternate(settings.rounds, reference=timed(reference), ours=timed(ours))
     report.figure("corpus", data.names[0], "segments of two passages, at most 128 tokens")
-    report.ratio(
-        "over_reference",
-        seconds["reference"],
-        seconds["ours"],
-        "a loop over inputs and heads in NumPy ÷ one logarithm for each pair and weight",
-        wanted="≥ 4",
-    )
+    meaning = "a loop over inputs and heads in NumPy ÷ one logarithm for each pair and weight"
+    report.ratio("over_reference", seconds["reference"], seconds["ours"], meaning, wanted="≥ 4")
     report.figure("segments", sum(len(batch.index) for batch, _ in ours.passed), "whose weights lie in memory")
     report.figure("heads", len(ours.found), "of all layers")
-    report.figure(
-        "relative_difference", check(ours.found, reference.found), "the greatest of a distance", wanted="≤ 1e-4"
-    )
+    meaning = "the greatest of a distance"
+    report.figure("relative_difference", check(ours.found, reference.found), meaning, wanted="≤ 1e-4")
     report.seconds("streamed_s", seconds["ours"], "from weights to distances")
     report.seconds("reference_s", seconds["reference"], "the original way")
     if settings.memory:
@@ -144,10 +138,4 @@ def _memory(settings: Settings, corpus: str, folder: Path, report: Report) -> No
     report.ratio("peak_2000_over_200", peaks[LARGE], peaks[SMALL], "the one peak ÷ the other", wanted="0.9 – 1.1")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("head_distances", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("head_distances", measure)

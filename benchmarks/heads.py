@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attention.encoder import EncoderSpec
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 from datamodules import DependencyDataModule
 from metrics.attachment import ALL, PLAIN, groups_of
 from metrics.heads import hit_counts, most_attended
@@ -118,13 +118,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     seconds = alternate(settings.rounds, reference=timed(reference), ours=timed(ours))
     check(ours.counts, reference.counts)
     report.figure("corpus", treebanks.corpus, "its dev split")
-    report.ratio(
-        "over_reference",
-        seconds["reference"],
-        seconds["ours"],
-        "a loop over heads, sentences and words ÷ all heads in one pass over the store",
-        wanted="≥ 15",
-    )
+    meaning = "a loop over heads, sentences and words ÷ all heads in one pass over the store"
+    report.ratio("over_reference", seconds["reference"], seconds["ours"], meaning, wanted="≥ 15")
     report.figure("sentences", len(data.splits["dev"]), "scored")
     report.figure("predictors", len(ours.counts[ALL]), "heads, each asked both ways")
     report.figure("relations", len(ours.counts) - 1, "counted; each count is the same on both sides")
@@ -132,10 +127,4 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.seconds("reference_s", seconds["reference"], "the original way, all weights in memory beforehand")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("heads", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("heads", measure)

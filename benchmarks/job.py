@@ -20,7 +20,7 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from analysis import AttentionAnalyses, Clusters, Surface
 from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
-from datamodules import DependencyDataModule, TextDataModule, TextSource, VectorSpec
+from datamodules import DependencyDataModule, TextDataModule, TextSource
 from heads import SingleHeads
 from probes import AttentionOnlyProbe
 
@@ -29,20 +29,13 @@ def datamodule(
     cache: Path,
     train: Path,
     dev: Path | None = None,
-    max_sentences: int = 32,
-    vectors: VectorSpec | None = None,
     quantity: QuantityName = "attention",
+    **options: Any,  # noqa: ANN401 - a DependencyDataModule's own
 ) -> DependencyDataModule:
     """The treebank in these files through the default encoder."""
     files = {"train": str(train)} | ({"dev": str(dev)} if dev is not None else {})
-    return DependencyDataModule(
-        files,
-        encoder=EncoderSpec(),
-        options=Options(quantity=quantity),
-        cache=str(cache),
-        max_sentences=max_sentences,
-        vectors=vectors,
-    )
+    attention = Options(quantity=quantity)
+    return DependencyDataModule(files, encoder=EncoderSpec(), options=attention, cache=str(cache), **options)
 
 
 def fit(

@@ -77,25 +77,15 @@ class Ended:
 
 
 def run_job(
-    kind: Literal["setup", "fit", "distances", "heads"],
-    cache: Path,
-    *,
-    train: Path | str,
-    dev: Path | None = None,
-    limit: int | None = None,
-    quantity: str = "attention",
-    encoder: Path | None = None,
+    kind: Literal["setup", "fit", "distances", "heads"], cache: Path, *, train: Path | str, **options: Path | str | int
 ) -> Ended:
-    """Run `benchmarks.job` in a fresh process, as a user's run would be.
+    """Run `benchmarks.job` in a fresh process, as a user's run would be, with its options by name.
 
     Raises:
         CalledProcessError: It failed; its own message is on stderr.
     """
     command = [sys.executable, "-m", "benchmarks.job", kind, str(cache), str(train)]
-    command += ["--dev", str(dev)] if dev is not None else []
-    command += ["--limit", str(limit)] if limit is not None else []
-    command += ["--encoder", str(encoder)] if encoder is not None else []
-    command += ["--quantity", quantity, "--started", str(time.monotonic())]
+    command += [f"--{name}={value}" for name, value in {**options, "started": time.monotonic()}.items()]
     root = Path(__file__).resolve().parent.parent
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process,

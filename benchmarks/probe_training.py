@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command
 from benchmarks.job import datamodule, fit
 from benchmarks.memory import run_job
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
@@ -149,9 +149,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     part = alternate(
         settings.rounds, batches=epoch(AttentionOnlyProbe, small), single=epoch(AttentionOnlyProbe, single)
     )
-    report.seconds(
-        "batch_of_one_s", part["single"], f"an epoch over {len(small.stores['train']):,} sentences, one a batch"
-    )
+    meaning = f"an epoch over {len(small.stores['train']):,} sentences, one a batch"
+    report.seconds("batch_of_one_s", part["single"], meaning)
     report.seconds("batches_s", part["batches"], "an epoch over the same, in batches bounded by cells")
     report.ratio("over_batch_of_one", part["single"], part["batches"], "the one ÷ the other", wanted="≥ 10")
 
@@ -174,16 +173,9 @@ def _memory(treebanks: Treebanks, cache: Path, large: int, small: int, report: R
     peaks = []
     for size, train, sentences in (("small", treebanks.small, small), ("large", treebanks.large, large)):
         peaks.append(run_job("fit", cache, train=train, dev=treebanks.dev).peak_mb)
-        report.figure(
-            f"peak_rss_mb_{size}", peaks[-1], f"peak anonymous memory of a training on {sentences:,} sentences"
-        )
+        meaning = f"peak anonymous memory of a training on {sentences:,} sentences"
+        report.figure(f"peak_rss_mb_{size}", peaks[-1], meaning)
     report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("probe_training", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("probe_training", measure)

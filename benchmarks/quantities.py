@@ -10,7 +10,7 @@ from attention import Encoder, EncoderSpec, Options, resolve
 from attention.extraction import estimated_seconds
 from attention.quantities import QUANTITIES, QuantityName
 from benchmarks.extraction import BareForward, TimedExtraction, memory
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 
 # The first keeps most on disk, the second makes the largest tensors.
 HEAVY: tuple[QuantityName, ...] = ("norms", "alti")
@@ -36,17 +36,10 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     parts = slow.items()
     told = [estimated_seconds(encoder, parts, range(len(parts.shards)))]
     report.seconds("value_zeroing_estimate_s", told, "estimated from a sample, as printed before")
-    report.ratio(
-        "value_zeroing_to_estimate", [timed(slow)()], told, "its extraction ÷ the estimate", wanted="0.8 – 1.2"
-    )
+    meaning = "its extraction ÷ the estimate"
+    report.ratio("value_zeroing_to_estimate", [timed(slow)()], told, meaning, wanted="0.8 – 1.2")
     for quantity in HEAVY if settings.memory else ():
         memory(treebanks, folder, report, quantity)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("quantities", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("quantities", measure)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attention import Store
 from attention.store import tensor_name, unpack_weights
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 from benchmarks.job import datamodule
 from benchmarks.memory import run_job
 
@@ -72,15 +72,10 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.figure("corpus", treebanks.corpus, "train and dev are opened, train is read")
     report.figure("sentences", len(store), "in the store of train")
     report.figure("first_ready_s", first, "from entering setup to its end, all still to be extracted")
-    report.figure(
-        "ready_s",
-        max(seconds["ready_s"] for seconds in later),
-        f"the same in a second run, a new process; the slowest of {settings.rounds}",
-        wanted="≤ 5",
-    )
-    report.seconds(
-        "startup_s", [seconds["startup_s"] for seconds in later], "from the start of that process to setup: imports"
-    )
+    meaning = f"the same in a second run, a new process; the slowest of {settings.rounds}"
+    report.figure("ready_s", max(seconds["ready_s"] for seconds in later), meaning, wanted="≤ 5")
+    meaning = "from the start of that process to setup: imports"
+    report.seconds("startup_s", [seconds["startup_s"] for seconds in later], meaning)
     report.figure("store_bytes", size, "all shards of train")
     report.figure("labels_bytes", store.manifest.labels.bytes, "words, heads, relations and tags of train")
 
@@ -99,23 +94,12 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
             plain=timed(lambda: total(plain.read, items)),
             sequential=timed(lambda: total(ours, range(len(store)))),
         )
-    report.ratio(
-        "reads_to_numpy_memmap",
-        seconds["ours"],
-        seconds["plain"],
-        f"{READS:,} random sentences read and summed from warm pages ÷ the same through numpy.memmap",
-    )
+    meaning = f"{READS:,} random sentences read and summed from warm pages ÷ the same through numpy.memmap"
+    report.ratio("reads_to_numpy_memmap", seconds["ours"], seconds["plain"], meaning)
     report.figure("reads_per_s", READS / min(seconds["ours"]), "random sentences read and summed, one thread")
     report.figure("memmap_reads_per_s", READS / min(seconds["plain"]), "the same through numpy.memmap")
-    report.figure(
-        "sequential_gb_per_s", size / min(seconds["sequential"]) / 1e9, "all sentences in order, read and summed"
-    )
+    meaning = "all sentences in order, read and summed"
+    report.figure("sequential_gb_per_s", size / min(seconds["sequential"]) / 1e9, meaning)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("store", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("store", measure)

@@ -16,7 +16,7 @@ from attention import Encoder, EncoderSpec, Options, resolve
 from attention.extraction import in_order
 from attention.stream import Stream, make_stream
 from benchmarks.extraction import BareForward, TimedExtraction
-from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, command, first_sentences, timed
 from benchmarks.job import run_heads
 from benchmarks.memory import run_job
 from corpora.conllu import read_treebank
@@ -87,12 +87,10 @@ def _against_forward(treebanks: Treebanks, settings: Settings, folder: Path, rep
     bare = BareForward(encoder, every.items)
     seconds = alternate(settings.rounds, bare=timed(bare), one=timed(one), every=timed(every))
     report.figure("sentences", len(one.items), "read")
-    report.seconds(
-        "bare_forward_s", seconds["bare"], "bare sdpa passes of a decoder of 12 layers over the same batches"
-    )
-    report.ratio(
-        "to_bare_forward", seconds["one"], seconds["bare"], "most attended words of its last layer ÷ the bare passes"
-    )
+    meaning = "bare sdpa passes of a decoder of 12 layers over the same batches"
+    report.seconds("bare_forward_s", seconds["bare"], meaning)
+    meaning = "most attended words of its last layer ÷ the bare passes"
+    report.ratio("to_bare_forward", seconds["one"], seconds["bare"], meaning)
     report.ratio("all_layers_to_bare_forward", seconds["every"], seconds["bare"], "those of all 12 layers ÷ the same")
 
 
@@ -104,13 +102,8 @@ def _against_store(treebanks: Treebanks, settings: Settings, folder: Path, repor
             run_heads(Path(cache), files, EncoderSpec(), store)
 
     seconds = alternate(settings.rounds, disk=timed(lambda: heads("disk")), stream=timed(lambda: heads("stream")))
-    report.ratio(
-        "stream_over_store",
-        seconds["stream"],
-        seconds["disk"],
-        "the heads experiment, without trees and ensembles, streamed ÷ extracted and read",
-        wanted="≤ 1.0",
-    )
+    meaning = "the heads experiment, without trees and ensembles, streamed ÷ extracted and read"
+    report.ratio("stream_over_store", seconds["stream"], seconds["disk"], meaning, wanted="≤ 1.0")
     report.seconds("streamed_heads_s", seconds["stream"], "the heads experiment, streamed")
 
 
@@ -135,9 +128,8 @@ def _memory(treebanks: Treebanks, folder: Path, report: Report) -> None:
     for size, most in (("small", SMALL), ("large", LARGE)):
         train = first_sentences([treebanks.large], folder / f"heads-{size}.conllu", most)
         peaks.append(run_job("heads", folder, train=train, dev=test).peak_mb)
-        report.figure(
-            f"peak_rss_mb_{size}", peaks[-1], f"peak anonymous memory of the experiment on {most:,} sentences"
-        )
+        meaning = f"peak anonymous memory of the experiment on {most:,} sentences"
+        report.figure(f"peak_rss_mb_{size}", peaks[-1], meaning)
     report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
     model = decoder(folder / "long", layers=32, heads=32, size=256, longest=LONG)
     text = joined(treebanks.dev, folder / "long.conllu", Encoder(str(model)), LONG)
@@ -169,10 +161,4 @@ def joined(treebank: Path, target: Path, encoder: Encoder, pieces: int) -> Path:
     return target
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("streaming", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("streaming", measure)

@@ -6,10 +6,10 @@
 from pathlib import Path
 
 import torch
-from transformers import AutoModel
 
 from analysis import Surface
-from benchmarks.harness import Report, Settings, alternate, run, texts, timed
+from benchmarks.extraction import BareForward
+from benchmarks.harness import Report, Settings, alternate, command, texts, timed
 from datamodules import TextDataModule
 
 SEGMENTS = 256
@@ -48,47 +48,20 @@ class OnePass:
         surface.result({})
 
 
-class BareForward:
-    """Forward passes of the same batches with transformers alone, and nothing else done."""
-
-    def __init__(self, ours: OnePass, data: TextDataModule) -> None:
-        encoder = data.encoders["given"]
-        self._model = AutoModel.from_pretrained(
-            encoder.source.folder, attn_implementation="sdpa", dtype=torch.float32
-        ).eval()
-        self._inputs = [encoder.inputs(batch.tokens, batch.mask, batch.segments) for batch in ours.batches]
-
-    @torch.inference_mode()
-    def __call__(self) -> None:
-        """Run all batches once."""
-        for inputs in self._inputs:
-            self._model(**inputs)
-
-
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Surface statistics of all heads in one pass over texts, against a bare forward pass."""
     data = texts(settings, folder, SEGMENTS)
     ours = OnePass(data)
-    bare = BareForward(ours, data)
+    encoder = data.encoders["given"]
+    bare = BareForward(encoder, [encoder.inputs(batch.tokens, batch.mask, batch.segments) for batch in ours.batches])
     seconds = alternate(settings.rounds, bare=timed(bare), ours=timed(ours), capture=timed(ours.capture))
     report.figure("corpus", data.names[0], "segments of two passages, at most 128 tokens")
-    report.ratio(
-        "to_bare_forward",
-        seconds["ours"],
-        seconds["bare"],
-        "all surface statistics ÷ bare sdpa forward passes over the same batches",
-        wanted="≤ 1.6",
-    )
+    meaning = "all surface statistics ÷ bare sdpa forward passes over the same batches"
+    report.ratio("to_bare_forward", seconds["ours"], seconds["bare"], meaning, wanted="≤ 1.6")
     report.ratio("capture_to_bare_forward", seconds["capture"], seconds["bare"], "the same pass without any statistics")
     report.figure("segments", sum(len(batch.index) for batch in ours.batches), "each read once")
     report.seconds("bare_forward_s", seconds["bare"], "the bare forward passes")
     report.seconds("surface_s", seconds["ours"], "from the batches to tables and figures")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("surface", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("surface", measure)

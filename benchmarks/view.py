@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from playwright.sync_api import Browser, sync_playwright
 
 from attention.checks import EncoderError
-from benchmarks.harness import Report, Settings, run
+from benchmarks.harness import Report, Settings, command
 from pages import View, view_page
 
 SHAPES = ((100, 12, 12, 1.0, "≤ 2", "< 1"), (512, 32, 32, 4.0, "≤ 40", "< 4"))
@@ -61,18 +61,11 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
             file.write_text(page, encoding="utf-8")
             size, shape = len(page.encode()) / MEGABYTE, f"{words}_words_{layers * heads}_heads"
             rounds = [first_drawing(browser, file) for _ in range(settings.rounds)]
-            report.seconds(
-                f"{shape}_drawn_s", rounds, "from the start of the navigation to the first drawing", wanted=soon
-            )
+            meaning = "from the start of the navigation to the first drawing"
+            report.seconds(f"{shape}_drawn_s", rounds, meaning, wanted=soon)
             report.figure(f"{shape}_mb", size, "size of the page in MB", wanted=most)
             report.figure(f"{shape}_written_s", seconds, "to write the page in Python, once")
         browser.close()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return run("view", measure, arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = command("view", measure)

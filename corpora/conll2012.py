@@ -97,24 +97,22 @@ def read_documents(path: Path, parses: Path | None = None, tags: Mapping[str, st
     if parses is not None:
         attach_parses(path, sentences, Path(parses))
     find_meanings(sentences, tags or {})
-    audit = dict.fromkeys(_COUNTS.split(), 0)
+    audit = Counter(dict.fromkeys(_COUNTS.split(), 0))
     parts = Counter(text.name for text in texts)
     ids: dict[str, int] = {}
     documents = []
     for text in texts:
         name = text.name if parts[text.name] == 1 else f"{text.name}:{text.part}"
         if name in ids:  # a document may be named as another one's part
-            wrong = (
-                f"this document and that at line {ids[name]} are both called {name}, as a part of a document is called "
-                "NAME:PART"
-            )
+            wrong = f"this document and that at line {ids[name]} are both called {name}"
+            wrong += ", as a part of a document is called NAME:PART"
             raise CorpusError.at(path, text.line, wrong, "Rename one of them in its `#begin document`")
         ids[name] = text.line
         documents.append(_document(path, name, text, audit))
     return Documents(tuple(documents), audit)
 
 
-def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Document:
+def _document(path: Path, name: str, text: _Text, audit: Counter[str]) -> Document:
     """Return the document with heads and types; clusters are numbered by their first mentions."""
     spans = sorted(set(text.spans), key=lambda span: (span.sentence, span.start, -span.end, span.cluster))
     numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(span.cluster for span in spans))}
@@ -128,24 +126,17 @@ def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Docu
             raise CorpusError.at(path, sentence.lines[error.word], str(error), remedy) from None
         kind, heuristic = find_type(sentence, start, end, head)
         mentions.append(Mention(index, start, end, head, kind, numbers[cluster]))
-        audit[f"heads_by_{way}"] += 1
-        audit["several_heads"] += candidates > 1
-        audit["types_by_heuristic"] += heuristic
-        audit["types_unknown"] += kind == "unknown"
-        audit["heads_by_unknown_tags"] += way != "parse" and any(tag[0] == UNKNOWN for tag in sentence.tags[head:end])
+        unsure = way != "parse" and any(tag[0] == UNKNOWN for tag in sentence.tags[head:end])
+        audit.update({f"heads_by_{way}": 1, "several_heads": candidates > 1, "types_by_heuristic": heuristic})
+        audit.update(types_unknown=kind == "unknown", heads_by_unknown_tags=unsure)
     mentions.sort(key=lambda mention: (mention.sentence, mention.start, -mention.end, mention.cluster))
-    audit["documents"] += 1
-    audit["sentences"] += len(text.sentences)
-    audit["words"] += sum(len(sentence.words) for sentence in text.sentences)
-    audit["unknown_tags"] += sum(tag[0] == UNKNOWN for sentence in text.sentences for tag in sentence.tags)
-    audit["mentions"] += len(mentions)
-    audit["repeated_mentions"] += len(text.spans) - len(mentions)
-    audit["clusters"] += len(numbers)
-    audit["singletons"] += sum(size == 1 for size in Counter(span.cluster for span in spans).values())
-    audit["documents_without_mentions"] += not spans
-    places = Counter(span[:3] for span in spans)
+    tags = [tag for sentence in text.sentences for tag in sentence.tags]
+    audit.update(documents=1, sentences=len(text.sentences), words=len(tags), mentions=len(mentions))
+    audit.update(unknown_tags=sum(tag[0] == UNKNOWN for tag in tags), clusters=len(numbers))
+    audit.update(repeated_mentions=len(text.spans) - len(mentions), documents_without_mentions=not spans)
+    places, sizes = Counter(span[:3] for span in spans), Counter(span.cluster for span in spans)
+    audit.update(singletons=[*sizes.values()].count(1), crossing=_crossing(places))
     audit["spans_in_two_clusters"] += sum(number > 1 for number in places.values())
-    audit["crossing"] += _crossing(places)
     genre = next((found[1] for pattern in _GENRES if (found := pattern.match(name))), "")
     sentences = tuple(sentence.words for sentence in text.sentences)
     return Document(name, genre, sentences, tuple(sentence.tags for sentence in text.sentences), tuple(mentions))
@@ -256,10 +247,8 @@ class _Reader:
         for word, (line, cell) in enumerate(marks):
             for bracket in cell.split("|") if cell not in _NOTHING else ():
                 if (found := _BRACKET.fullmatch(bracket)) is None:
-                    remedy = (
-                        "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention, "
-                        "`(5|(7` opens two"
-                    )
+                    remedy = "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention"
+                    remedy += ", `(5|(7` opens two"
                     raise self._error(line, f"the coreference column contains {cell!r}, which is malformed", remedy)
                 cluster = int(found[1] or found[2])
                 if found[1]:

@@ -121,9 +121,8 @@ class Columns:
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
         if self.leave_out and self.label is None:
-            raise CorpusError(
-                f"columns.leave_out is {list(self.leave_out)}, but columns.label is null. Name its column."
-            )
+            names = list(self.leave_out)
+            raise CorpusError(f"columns.leave_out is {names}, but columns.label is null. Name its column.")
 
 
 def read_labelled(
@@ -266,10 +265,10 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _json_fault(error: ValueError | RecursionError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"the line is not valid JSON ({error.msg} at character {error.pos + 1})"
-    fault = (
-        "its brackets are nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+    deep = isinstance(error, RecursionError)
+    return (
+        f"the line cannot be read: {'its brackets are nested too deeply' if deep else 'a number has too many digits'}"
     )
-    return f"the line cannot be read: {fault}"
 
 
 def _shown(names: Iterable[str]) -> str:

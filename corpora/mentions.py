@@ -271,11 +271,8 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
     for word, bit in enumerate(bits):
         found = _BIT.fullmatch(bit)
         if found is None:
-            raise ParseBitError(
-                word,
-                f"the parse bit {bit!r} is malformed: it must have brackets around one *, such as (NP* or *) or "
-                "(S(NP*)",
-            )
+            wanted = "it must have brackets around one *, such as (NP* or *) or (S(NP*)"
+            raise ParseBitError(word, f"the parse bit {bit!r} is malformed: {wanted}")
         for label in found[1].split("(")[1:]:
             phrase = Constituent(re.split("[-=]", label, maxsplit=1)[0], word, 0)
             path[-1].children.append(phrase)

@@ -199,9 +199,8 @@ class Grammar:
             parts[place] = words = self._item(items[place], scope)
             for top in _unattached(words):
                 if (not top.relation or "nsubj" in top.relation) and top.tag in ("NN", "NNS", "NNP", "PRP"):
-                    scope["PLURAL"] = top.tag == "NNS" or any(
-                        (word.relation, word.head) == ("conj", top) for word in words
-                    )
+                    joined = any((word.relation, word.head) == ("conj", top) for word in words)
+                    scope["PLURAL"] = joined or top.tag == "NNS"
         tops = [_unattached(words) for words in parts]
         attached = list(zip(items, tops, strict=True))
         roots = [top for item, found in attached for top in found if not (item["target"] or top.relation)]
@@ -217,7 +216,7 @@ class Grammar:
         if len(what) > 1 and what.isupper():
             words = self._expand(what, {**scope, "RELATION": relation} if relation else scope)
         else:
-            forms, tags = what.split("|"), (item["tag"] or _TAGS.get(what.split("|")[0], "_")).split("|")
+            forms, tags = _forms(item)
             words = [Word(forms[-1], tags[-1]) if scope["PLURAL"] else Word(forms[0], tags[0])]
         for top in _unattached(words):
             top.relation = top.relation or relation
@@ -229,6 +228,12 @@ class Grammar:
             if item["case"]:
                 words.insert(0, Word(item["case"], "IN", "case", top))
         return words
+
+
+def _forms(item: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the forms of a word that stands in a template itself, and their tags."""
+    forms = item["what"].split("|")
+    return forms, (item["tag"] or _TAGS.get(forms[0], "_")).split("|")
 
 
 def _unattached(words: Sequence[Word]) -> list[Word]:
@@ -267,10 +272,7 @@ def _add_literals(templates: Sequence[str], found: defaultdict[str, set[str]]) -
         if item["case"]:
             found[item["case"]].add("IN")
         if len(item["what"]) == 1 or not item["what"].isupper():
-            forms, tags = (
-                item["what"].split("|"),
-                (item["tag"] or _TAGS.get(item["what"].split("|")[0], "_")).split("|"),
-            )
+            forms, tags = _forms(item)
             for place, form in enumerate(forms):
                 found[form.lower()].add(tags[min(place, len(tags) - 1)])
 

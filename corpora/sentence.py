@@ -135,9 +135,8 @@ def to_table(sentences: Iterable[Sentence]) -> pa.Table:
             return pa.ListArray.from_arrays(offsets, pa.array(values, field.type.value_type))
         codes = {label: code for code, label in enumerate(sorted(set(values)))}
         indices = pa.array([codes[value] for value in values], pa.int32())
-        return pa.ListArray.from_arrays(
-            offsets, pa.DictionaryArray.from_arrays(indices, pa.array(list(codes), pa.string()))
-        )
+        coded = pa.DictionaryArray.from_arrays(indices, pa.array(list(codes), pa.string()))
+        return pa.ListArray.from_arrays(offsets, coded)
 
     ids = pa.array([row.id for row in rows], pa.string())
     return pa.Table.from_arrays([ids, *map(column, list(SCHEMA)[1:])], schema=SCHEMA)

@@ -184,9 +184,8 @@ def _link_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             names = fields
             if missing := [name for name in _COLUMNS if name not in names]:
                 wrong = f"the header has no column {missing[0]!r}"
-                raise CorpusError.at(
-                    path, number, wrong, f"Name the columns {', '.join(_COLUMNS)} in the first line, separated by tabs"
-                )
+                remedy = f"Name the columns {', '.join(_COLUMNS)} in the first line, separated by tabs"
+                raise CorpusError.at(path, number, wrong, remedy)
             continue
         found = dict(zip(names, fields, strict=True))
         if empty := [name for name in _COLUMNS if not found[name]]:
@@ -208,9 +207,8 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
             return (place,)
         case []:
             wrong = f"column {column!r}: the word {entry!r} is not in the sentence"
-            raise CorpusError.at(
-                path, line, wrong, "Write the word as in the sentence, or its number from 1 (several: 3,4)"
-            )
+            remedy = "Write the word as in the sentence, or its number from 1 (several: 3,4)"
+            raise CorpusError.at(path, line, wrong, remedy)
         case places:
             wrong = f"column {column!r}: the word {entry!r} is in the sentence {len(places)} times"
             remedy = f"Write its number: {' or '.join(str(place + 1) for place in places)}"
@@ -253,10 +251,8 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
         elif head == 0:
             audit["root_edges"] += 1
         elif head > len(sentence):
-            wrong = (
-                f"word {word + 1} ({sentence.words[word]}) has the enhanced head {head}, but the last word is number "
-                f"{len(sentence)}"
-            )
+            wrong = f"word {word + 1} ({sentence.words[word]}) has the enhanced head {head}"
+            wrong += f", but the last word is number {len(sentence)}"
             raise CorpusError.at(path, line, wrong, "Correct column DEPS")
         else:
             yield Link(relation, (word,), (head - 1,))
@@ -307,8 +303,5 @@ def _elements(annotation: Mapping[str, Any], spans: list[tuple[int, int]]) -> It
 
 def _within(stretches: Iterable[tuple[int, int]], spans: list[tuple[int, int]]) -> tuple[int, ...]:
     """Return the positions of the words that overlap one of the stretches of characters."""
-    return tuple(
-        place
-        for place, (start, end) in enumerate(spans)
-        if any(start < last and first < end for first, last in stretches)
-    )
+    found = (any(start < last and first < end for first, last in stretches) for start, end in spans)
+    return tuple(place for place, within in enumerate(found) if within)
