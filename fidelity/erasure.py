@@ -194,8 +194,7 @@ class SetErasure(FidelityTest):
         found, never = np.split(values, 2, axis=1)
         counted = never == 0 if self.last == "erase" else np.ones_like(never)
         pairs = zip(found.T, counted.T, strict=True)
-        medians: Floats = np.mean([median(one[:, None], weights * counts) for one, counts in pairs], axis=0)
-        return medians
+        return np.asarray(np.mean([median(one[:, None], weights * counts) for one, counts in pairs], axis=0))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Return the figure `erasure`: the share of weights erased when the decision flips, as violins.
@@ -303,8 +302,7 @@ def _mean_of_all(values: Floats, weights: Floats) -> Floats:
 def _median_below(values: Floats, weights: Floats) -> Floats:
     """Return the mean over random orders of their medians, minus the median of the ranking, the last column."""
     *of_random, of_ranking = (median(one[:, None], weights) for one in values.T)
-    below: Floats = np.mean(of_random, axis=0) - of_ranking
-    return below
+    return np.asarray(np.mean(of_random, axis=0) - of_ranking)
 
 
 def _flips_at_last(values: Floats, weights: Floats) -> Floats:

@@ -252,8 +252,7 @@ def _spans(flags: Flags) -> Integers:
 def _f1_of_means(values: Floats, weights: Floats) -> Floats:
     """Return the F1 of mean precision and mean recall, the columns, in each draw."""
     precision, recall = (mean(column[:, None], weights) for column in values.T)
-    f1: Floats = 2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny)
-    return f1
+    return np.asarray(2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny))
 
 
 def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:

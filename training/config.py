@@ -86,27 +86,22 @@ def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
     """Return how many values a node of YAML stands for if aliases are written out; infinite for one in itself."""
     if node not in known:
         known[node] = inf  # until its parts are counted
-        inside = [] if isinstance(node, yaml.ScalarNode) or node is None else node.value
-        known[node] = 1 + sum(
-            _values(one, known) for one in (chain(*inside) if isinstance(node, yaml.MappingNode) else inside)
-        )
+        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = chain(*inside) if isinstance(node, yaml.MappingNode) else inside
+        known[node] = 1 + sum(_values(one, known) for one in parts)
     return known[node]
 
 
-class Bounded:
-    """Mixin of loaders of YAML that refuses text whose aliases stand for more than `MOST` values."""
+class BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """Safe loader of YAML that refuses text whose aliases stand for more than `MOST` values."""
 
     def get_single_node(self) -> yaml.Node | None:
         """Return the only document of the text, as a tree in which an alias is the node that it stands for."""
-        node: yaml.Node | None = super().get_single_node()  # type: ignore[misc]
+        node: yaml.Node | None = yaml.SafeLoader.get_single_node(self)  # not super(): jsonargparse's loader has it too
         if _values(node, {}) > MOST:
             fault = f"it has more than {MOST:,} values, counting each alias as all that it stands for: remove aliases"
             raise yaml.constructor.ConstructorError(problem=fault)
         return node
-
-
-class BoundedLoader(Bounded, yaml.SafeLoader):  # type: ignore[misc]
-    """Safe loader that is bounded."""
 
 
 class _Loader(BoundedLoader):
