@@ -12,11 +12,11 @@ from torch import Tensor
 from fidelity.classified import ClassifiedBatch, ranks_of, renormalised
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
-from results.errors import check_numbers, check_values
+from results.errors import check_values
 
 Last = Literal["erase", "keep"]  # rule for the last weight of a text
 RANDOM: Literal["random"] = "random"
@@ -149,10 +149,9 @@ class SetErasure(FidelityTest):
     directions: ClassVar = {"median_fraction": "↓", "never_flips": "↓"}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
-        check_values(self, rankings=rankings, last=last)
-        self.names = check_rankings(f"{self.name}: rankings", rankings)
-        check_numbers(self, least=1, draws=draws)
-        self.rankings, self.draws, self.last = tuple(rankings), draws, last
+        check_values(self, last=last)
+        self.take(rankings, draws)
+        self.last = last
 
     def columns(self, classes: int) -> Sequence[str]:
         orders = (self._draws_of(ranking, column) for ranking in self.names for column in ("fraction", "mass", "never"))

@@ -92,16 +92,20 @@ def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
     return known[node]
 
 
-class BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Safe loader of YAML that refuses text whose aliases stand for more than `MOST` values."""
+class Bounded:
+    """Mixin of loaders of YAML that refuses text whose aliases stand for more than `MOST` values."""
 
     def get_single_node(self) -> yaml.Node | None:
         """Return the only document of the text, as a tree in which an alias is the node that it stands for."""
-        node: yaml.Node | None = yaml.SafeLoader.get_single_node(self)  # not super(): jsonargparse's loader has it too
+        node: yaml.Node | None = super().get_single_node()  # type: ignore[misc]
         if _values(node, {}) > MOST:
             fault = f"it has more than {MOST:,} values, counting each alias as all that it stands for: remove aliases"
             raise yaml.constructor.ConstructorError(problem=fault)
         return node
+
+
+class BoundedLoader(Bounded, yaml.SafeLoader):  # type: ignore[misc]
+    """Safe loader that is bounded."""
 
 
 class _Loader(BoundedLoader):

@@ -18,7 +18,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from processes.overview import overview
 from results.errors import near
-from training.config import BoundedLoader, SettingsError, in_a_line, leaves, read_yaml
+from training.config import Bounded, BoundedLoader, SettingsError, in_a_line, leaves, read_yaml
 from training.faults import is_told_by_the_first
 
 # Unclear messages of jsonargparse. tests/training/test_parsing.py provokes each of them.
@@ -32,8 +32,11 @@ _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
 
-# jsonargparse also reads texts within settings as YAML.
-_loaders_dumpers.get_yaml_default_loader().get_single_node = BoundedLoader.get_single_node  # type: ignore[no-untyped-call]
+class _Loader(Bounded, _loaders_dumpers.get_yaml_default_loader()):  # type: ignore[misc]
+    """Loader of jsonargparse, which also reads texts within settings as YAML."""
+
+
+_loaders_dumpers.yaml_default_loader = _Loader  # type: ignore[assignment]
 
 
 class Parser(LightningArgumentParser):
