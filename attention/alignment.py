@@ -134,11 +134,8 @@ def split_words(
         positions = np.repeat(np.arange(len(parts), dtype=np.int32), [len(ids) for ids in parts])
         with_unknown = sum(tokenizer.unk_token_id in ids for ids in parts[1:-1])
         apart = 0 if aligned or encoding.ids == [*chain(*own)] else sum(map(ne, own, in_text))
-        found.append(
-            AlignedPieces(
-                np.array([*chain(*parts)], np.int32), positions, len(words), 0, own.count([]), with_unknown, apart
-            )
-        )
+        counts = own.count([]), with_unknown, apart
+        found.append(AlignedPieces(np.array([*chain(*parts)], np.int32), positions, len(words), 0, *counts))
     return found
 
 
@@ -228,9 +225,8 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
     sizes = [np.bincount(each.positions, minlength=each.words + 2)[1:-1] for each in sentences]
     positions = np.repeat(np.arange(sum(map(len, sizes)) + 2), [len(before), *np.concatenate(sizes), len(behind)])
     ids = np.concatenate([before, *(each.ids[each.inside] for each in sentences), behind])
-    words, *counts = np.sum(
-        [(each.words, each.unknown, each.with_unknown, each.apart) for each in sentences], 0
-    ).tolist()
+    sums = [(each.words, each.unknown, each.with_unknown, each.apart) for each in sentences]
+    words, *counts = np.sum(sums, 0).tolist()
     return AlignedPieces(ids, positions.astype(np.int32), words, 0, *counts)
 
 

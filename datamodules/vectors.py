@@ -229,15 +229,12 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
     found = next(filter(Path.is_file, (path, full, *others)), None)
     if found is None and (path.suffix or len(path.parts) > 1 or path.exists()):
-        raise UserError.at(
-            path, None, f"there is no such file of word vectors; {full} does not exist either", _ACCEPTED
-        )
+        wrong = f"there is no such file of word vectors; {full} does not exist either"
+        raise UserError.at(path, None, wrong, _ACCEPTED)
     path = found or _download(spec.name, fetch)
     if path.suffix == ".kv" and not spec.allow_pickle:
-        remedy = "If you trust its source, allow it on the command line: --data.init_args.vectors.allow_pickle true"
-        remedy += (
-            " (in Python VectorSpec(…, allow_pickle=True)); else convert it with KeyedVectors.save_word2vec_format"
-        )
+        remedy = "If you trust its source, allow it on the command line: --data.init_args.vectors.allow_pickle true "
+        remedy += "(in Python VectorSpec(…, allow_pickle=True)); else convert it with KeyedVectors.save_word2vec_format"
         raise UserError.at(path, None, "this file is a pickle, and opening a pickle can run any program", remedy)
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]
 

@@ -272,8 +272,7 @@ def _area(values: Floats, weights: Floats) -> Floats:
 
 
 def _highest(values: Floats, weights: Floats) -> Floats:
-    highest: Floats = _means(values, weights).max(axis=1)
-    return highest
+    return np.asarray(_means(values, weights).max(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

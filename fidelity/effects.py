@@ -18,7 +18,7 @@ from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings
+from fidelity.saliency import KNOWN, Explainer, Saliency
 from metrics.bootstrap import mean, ratio
 from processes.progress import Progress
 from results import Figure, Floats, HeatMap, Table, Unit
@@ -171,13 +171,12 @@ class Effects(FidelityTest):
         draws: int = 10,
         removal: Removal = "delete",
     ) -> None:
-        check_values(self, rankings=rankings, removal=removal)
-        self.names = check_rankings(f"{self.name}: rankings", rankings, tuple(dict.fromkeys((*LEARNED, *KNOWN))))
-        check_numbers(self, least=1, texts=texts, k=k, draws=draws)
+        check_values(self, removal=removal)
+        self.take(rankings, draws, tuple(dict.fromkeys((*LEARNED, *KNOWN))))
+        check_numbers(self, least=1, texts=texts, k=k)
         check_numbers(self, least=2, removals=removals)
         check_numbers(self, above=0, below=1, keep=keep)
-        self.rankings, self.texts, self.removals, self.keep = tuple(rankings), texts, removals, keep
-        self.k, self.draws, self.removal = k, draws, removal
+        self.texts, self.removals, self.keep, self.k, self.removal = texts, removals, keep, k, removal
         self.quantities = QUANTITIES if "learned_norms" in rankings else QUANTITIES[:1]
         self._fitted: dict[str, _Fitted] = {}
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from fidelity.classified import ClassifiedBatch, ranks_of, renormalised
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import Share, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
-from results.errors import check_numbers, check_values
+from results.errors import check_values
 
 Last = Literal["erase", "keep"]  # rule for the last weight of a text
 RANDOM: Literal["random"] = "random"
@@ -149,10 +149,9 @@ class SetErasure(FidelityTest):
     directions: ClassVar = {"median_fraction": "↓", "never_flips": "↓"}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
-        check_values(self, rankings=rankings, last=last)
-        self.names = check_rankings(f"{self.name}: rankings", rankings)
-        check_numbers(self, least=1, draws=draws)
-        self.rankings, self.draws, self.last = tuple(rankings), draws, last
+        check_values(self, last=last)
+        self.take(rankings, draws)
+        self.last = last
 
     def columns(self, classes: int) -> Sequence[str]:
         orders = (self._draws_of(ranking, column) for ranking in self.names for column in ("fraction", "mass", "never"))
@@ -194,8 +193,7 @@ class SetErasure(FidelityTest):
         found, never = np.split(values, 2, axis=1)
         counted = never == 0 if self.last == "erase" else np.ones_like(never)
         pairs = zip(found.T, counted.T, strict=True)
-        medians: Floats = np.mean([median(one[:, None], weights * counts) for one, counts in pairs], axis=0)
-        return medians
+        return np.asarray(np.mean([median(one[:, None], weights * counts) for one, counts in pairs], axis=0))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Return the figure `erasure`: the share of weights erased when the decision flips, as violins.
@@ -302,8 +300,7 @@ _mean_of_all = Share(lambda values: (values.mean(axis=1), np.ones(len(values))))
 def _median_below(values: Floats, weights: Floats) -> Floats:
     """Return the mean over random orders of their medians, minus the median of the ranking, the last column."""
     *of_random, of_ranking = (median(one[:, None], weights) for one in values.T)
-    below: Floats = np.mean(of_random, axis=0) - of_ranking
-    return below
+    return np.asarray(np.mean(of_random, axis=0) - of_ranking)
 
 
 def _flips_at_last(values: Floats, weights: Floats) -> Floats:

@@ -28,13 +28,13 @@ from fidelity.comparison import (
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.judge import Judged, judge_tables
-from fidelity.saliency import PLANTED, Explainer, Saliency, is_ranking, name_of
+from fidelity.saliency import KNOWN, PLANTED, Explainer, Saliency, check_rankings, is_ranking, name_of
 from metrics.bootstrap import Statistic, draws_for, mean, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
 from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
-from results.errors import UserError, check_numbers, counted
+from results.errors import UserError, check_numbers, check_values, counted
 from training import Experiment, gathered, recorded_gradients
 from training.checkpoints import data_settings
 from training.experiment import check_names
@@ -89,6 +89,8 @@ class FidelityTest(ABC):
             scores are main scores.
         rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
             objects. In columns and scores a file has its name without the ending.
+        names: Names of the rankings in columns and scores, for a test that uses `take`.
+        draws: Number of random orders, for such a test.
         level: Level of attention to test, the option of `Fidelity`, which sets it before `begin`.
         read: Indices of the texts of test that are read, or None for all; set before `begin`, too.
         directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
@@ -99,8 +101,26 @@ class FidelityTest(ABC):
     headline: ClassVar[tuple[str, ...]] = ("",)
     directions: ClassVar[Mapping[str, str]] = {}
     rankings: Sequence[str | Explainer] = ()
+    names: tuple[str, ...] = ()
+    draws: int = 1
     level: str | None = None
     read: Sequence[int] | None = None
+
+    def take(self, rankings: Sequence[str | Explainer], draws: int, known: Sequence[str] = KNOWN) -> None:
+        """Check the options `rankings` and `draws` of a test, and set the attributes that they determine.
+
+        Args:
+            rankings: Rankings of the words, each once.
+            draws: Number of random orders, 1 or more.
+            known: Names that a ranking may have.
+
+        Raises:
+            UserError: An option has a value that is not allowed.
+        """
+        check_values(self, rankings=rankings)
+        self.names = check_rankings(f"{self.name}: rankings", rankings, known)
+        check_numbers(self, least=1, draws=draws)
+        self.rankings, self.draws = tuple(rankings), draws
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int

@@ -16,10 +16,10 @@ from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width, sets_read
-from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import mean
 from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
-from results.errors import UserError, check_numbers, check_values, counted
+from results.errors import UserError, check_values, counted
 from training import gathered
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
@@ -87,16 +87,14 @@ class Rationale(FidelityTest):
         removal: Removal = "delete",
         every_length: EveryLength | None = None,
     ) -> None:
-        check_values(self, rankings=rankings, removal=removal)
-        self.names = check_rankings(f"{self.name}: rankings", rankings)
-        check_numbers(self, least=1, draws=draws)
+        check_values(self, removal=removal)
+        self.take(rankings, draws)
         if not fractions or not all(0 < fraction < 1 for fraction in fractions):
             raise UserError(
                 f"rationale: fractions is {list(fractions)}, but must be shares of the words between 0 and 1, for "
                 "instance [0.1, 0.5]."
             )
-        self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
-        self.removal, self.every_length = removal, every_length
+        self.fractions, self.removal, self.every_length = tuple(fractions), removal, every_length
         self._beam = every_length.beam if every_length else None
         columns = (*MEANS, *(EVERY_LENGTH if every_length else ()))
         self._means = [f"{ranking}.{column}" for ranking in self.names for column in columns]
@@ -252,8 +250,7 @@ def _spans(flags: Flags) -> Integers:
 def _f1_of_means(values: Floats, weights: Floats) -> Floats:
     """Return the F1 of mean precision and mean recall, the columns, in each draw."""
     precision, recall = (mean(column[:, None], weights) for column in values.T)
-    f1: Floats = 2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny)
-    return f1
+    return np.asarray(2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny))
 
 
 def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
+from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import TIE, pooled, ratio, resample
 from results import Floats, Table, Unit
-from results.errors import UserError, check_numbers, check_values
+from results.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +66,7 @@ class Shortcut(FidelityTest):
     directions: ClassVar = {"precision_at_k": "↑", "mean_rank": "↓"}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5) -> None:
-        check_values(self, rankings=rankings)
-        self.names = check_rankings(f"{self.name}: rankings", rankings)
-        check_numbers(self, least=1, draws=draws)
-        self.rankings, self.draws = tuple(rankings), draws
+        self.take(rankings, draws)
         self._weak: dict[str, float] = {}
 
     def begin(

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, to_tokens
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings
-from results.errors import check_numbers, check_values
+from fidelity.saliency import RANKINGS, Explainer, Saliency
 
 AMOUNTS = tuple(tenth / 10 for tenth in range(1, 10))
 """Shares ρ of the embedded numbers that the form with equal amounts keeps, or removes, in expectation."""
@@ -58,10 +57,7 @@ class SoftRationale(FidelityTest):
     }
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 1) -> None:
-        check_values(self, rankings=rankings)
-        self.names = check_rankings(f"{self.name}: rankings", rankings)
-        check_numbers(self, least=1, draws=draws)
-        self.rankings, self.draws = tuple(rankings), draws
+        self.take(rankings, draws)
 
     def columns(self, classes: int) -> Sequence[str]:
         return [*(f"{ranking}.{column}" for ranking in self.names for column in COLUMNS), "undefined"]

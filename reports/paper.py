@@ -46,9 +46,7 @@ _RULE = re.compile(rf"{_FIXED.pattern}|[<>] .+")
 CLOSE, MOST = 0.1, 5.0  # farthest from a published number: this share of it, and in points of the page at most this
 _PLACE = re.compile(r"[^@]+@[^\[\]@]+(\[[^\[\]]+\])?")
 _SIDES = {">": "above", "<": "below"}
-_MARKUP = re.compile(
-    r"[\\`*_{}|<]|&(?=[#\w])|\](?=[(\[])"
-)  # characters that Markdown or HTML may read as more than text
+_MARKUP = re.compile(r"[\\`*_{}|<]|&(?=[#\w])|\](?=[(\[])")  # what Markdown or HTML may read as more than text
 
 
 @dataclass(frozen=True)

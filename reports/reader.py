@@ -149,11 +149,8 @@ class Record:
                 "all runs"
             )
         if score not in ratios or score not in self.scores:
-            why = (
-                "cannot be compared item by item"
-                if score in self.scores
-                else f"is not a score{near(score, self.scores)}"
-            )
+            unknown = f"is not a score{near(score, self.scores)}"
+            why = "cannot be compared item by item" if score in self.scores else unknown
             raise RecordError(f"{self.path}: {score} {why}; choose a score with counts per item: {', '.join(ratios)}")
         if self.items is None or not self.items.is_file():
             raise RecordError(

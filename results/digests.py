@@ -94,13 +94,8 @@ class Digests:
             new = self._changed(stamps)
         if new:
             with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:  # hashing releases the lock of Python
-                hashes = pool.map(file_digest, new)
-                self._keep(
-                    {
-                        name: {"stamp": new[path][1], "sha256": sha256}
-                        for (path, (name, _)), sha256 in zip(new.items(), hashes, strict=True)
-                    }
-                )
+                hashed = zip(new.values(), pool.map(file_digest, new), strict=True)
+                self._keep({name: {"stamp": stamp, "sha256": sha256} for (name, stamp), sha256 in hashed})
         return {path: self._known[name]["sha256"] for path, (name, _) in stamps.items()}
 
     def _changed(self, stamps: Mapping[Path, tuple[str, str]]) -> dict[Path, tuple[str, str]]:
@@ -120,11 +115,8 @@ class Digests:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             keep(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())
         except OSError as error:  # a full disk or a read-only folder: only time is lost
-            log.warning(
-                "%s: cannot write the checksum cache (%s); the next run recomputes checksums",
-                self._path,
-                error.strerror or error,
-            )
+            why = error.strerror or error
+            log.warning("%s: cannot write the checksum cache (%s); the next run recomputes checksums", self._path, why)
 
     def one(self, path: Path) -> str:
         """Return the SHA-256 of one file in hexadecimal."""

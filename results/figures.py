@@ -282,19 +282,14 @@ class Maps(Figure):
         labels = len(self.row_labels), len(self.column_labels)
         shapes = [(len(grid), *{*map(len, grid)}) for grid in (self.maps, self.names) if len(grid)]
         drawn = [one for row in self.maps for one in row if one is not None]
-        _refuse(
-            self,
-            self.title,
-            {
-                f"rows and columns {shapes} for {labels} labels": shapes[:1] != [labels] or {*shapes} != {labels},
-                "no matrix": not drawn,
-                f"a scale that ends at {self.top}": self.top is not None and not 0 < self.top < np.inf,
-                "a matrix that is not square": any(one.ndim != 2 or len({*one.shape, 0}) != 2 for one in drawn),
-                "values that are not finite, or below zero": not all(
-                    _within(one, 0, np.inf, nan=False) for one in drawn
-                ),
-            },
-        )
+        faults = {
+            f"rows and columns {shapes} for {labels} labels": shapes[:1] != [labels] or {*shapes} != {labels},
+            "no matrix": not drawn,
+            f"a scale that ends at {self.top}": self.top is not None and not 0 < self.top < np.inf,
+            "a matrix that is not square": any(one.ndim != 2 or len({*one.shape, 0}) != 2 for one in drawn),
+            "values that are not finite, or below zero": not all(_within(one, 0, np.inf, nan=False) for one in drawn),
+        }
+        _refuse(self, self.title, faults)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -337,16 +332,13 @@ class AttentionLines(Figure):
     def __post_init__(self) -> None:
         shape, words = np.shape(self.weights), len(self.words)
         strays = sorted({*self.arcs} - {*np.ndindex(words, words)})
-        # Sums over the pieces of a word may exceed one by a rounding error.
-        _refuse(
-            self,
-            self.title,
-            {
-                f"weights of shape {shape} for {words} words": shape != (words, words) or not words,
-                "weights outside 0–1": not _within(self.weights, 0, 1 + 1e-3, nan=False),
-                f"arcs outside the {words} words: {strays}": strays,
-            },
-        )
+        faults: dict[str, object] = {
+            f"weights of shape {shape} for {words} words": shape != (words, words) or not words,
+            # Sums over the pieces of a word may exceed one by a rounding error.
+            "weights outside 0–1": not _within(self.weights, 0, 1 + 1e-3, nan=False),
+            f"arcs outside the {words} words: {strays}": strays,
+        }
+        _refuse(self, self.title, faults)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (

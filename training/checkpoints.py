@@ -81,9 +81,8 @@ def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:
     for name, number in leaves(model):
         bound = layers if ".layers" in name else most
         if isinstance(number, int) and number > bound and _SIZE.search(name):
-            raise TrainingError(
-                f"{path}: {name.partition('.')[2]} is {number:,}, but the weights allow at most {bound:,}."
-            )
+            fault = f"{name.partition('.')[2]} is {number:,}, but the weights allow at most {bound:,}."
+            raise TrainingError(f"{path}: {fault}")
 
 
 def _damage(path: Path) -> str | None:
@@ -168,11 +167,7 @@ def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     config = content.get("config")
     try:
         found = yaml.load(config, BoundedLoader) if isinstance(config, str) else None
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ):  # ValueError: an impossible date; RecursionError: nested brackets
+    except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
         found = None
     return found if isinstance(found, Mapping) else {"model": None}
 

@@ -251,9 +251,8 @@ class ProbingCLI(CommandLine):
         if trainer.progress_bar_callback is None and not getattr(self.model, "counts_progress", False):
             callbacks.append(ProgressLines())
         if self.writer is not None:
-            callbacks.insert(
-                0, self.writer(folder=folder, quiet=self.settings.quiet, **self.settings.figures.as_dict())
-            )
+            figures = self.settings.figures.as_dict()
+            callbacks.insert(0, self.writer(folder=folder, quiet=self.settings.quiet, **figures))
         return trainer
 
     def preflight(self, runs: Path) -> Trainer:

@@ -86,10 +86,9 @@ def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
     """Return how many values a node of YAML stands for if aliases are written out; infinite for one in itself."""
     if node not in known:
         known[node] = inf  # until its parts are counted
-        inside = [] if isinstance(node, yaml.ScalarNode) or node is None else node.value
-        known[node] = 1 + sum(
-            _values(one, known) for one in (chain(*inside) if isinstance(node, yaml.MappingNode) else inside)
-        )
+        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = chain(*inside) if isinstance(node, yaml.MappingNode) else inside
+        known[node] = 1 + sum(_values(one, known) for one in parts)
     return known[node]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +22,6 @@ from torch import Tensor
 from processes.ranks import Ranks
 from results import Result
 from results.errors import UserError, counted
-from results.files import temporary
 from training.checkpoints import TrainingError
 from training.experiment import Experiment
 from training.lifecycle import TrainedModule
@@ -97,12 +96,11 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
         for folder in {training.file.parent for training in trainings if training.file is not None}:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                (sign := temporary(folder / "writable")).touch()
-                sign.unlink()
+                TemporaryFile(dir=folder).close()
             except OSError as error:
-                remedy = "Give --data.init_args.cache a folder that can be written"
+                fault = f"no trained model can be kept there ({error.strerror})"
                 raise UserError.at(
-                    folder, None, f"no trained model can be kept there ({error.strerror})", remedy
+                    folder, None, fault, "Give --data.init_args.cache a folder that can be written"
                 ) from None
             alive.enter_context(ranks.alive(folder))
         for place in sorted(range(len(trainings)), key=lambda place: owners[place] != ranks.rank):  # own ones first
