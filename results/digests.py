@@ -37,7 +37,7 @@ def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
         content: Content of `results.json`.
     """
     said = {key: value for key, value in content.items() if key != "checksums"}
-    names = [content["items"], *(name for kind in _NUMBERS for name in content.get(kind, {}).values())]
+    names = [content.get("items"), *(name for kind in _NUMBERS for name in content.get(kind, {}).values())]
     found = {RECORD: digest(json.dumps(said, sort_keys=True).encode())}
     return found | {name: file_digest(folder / name) for name in names if name and (folder / name).is_file()}
 

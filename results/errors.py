@@ -38,7 +38,8 @@ class UserError(ValueError):
 
 def lacks_memory(error: BaseException) -> bool:
     """Return True if an error, of Python, of the system or of PyTorch, reports a lack of memory."""
-    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+    names = {kind.__name__ for kind in type(error).__mro__}  # without PyTorch's own class, which takes long to import
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or _NO_MEMORY.search(str(error)) is not None
 
 
 def refuse_lack_of_memory(error: BaseException, what: object) -> None:
