@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -264,9 +265,8 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
     others = ("fixed_offset", "confidence", "offset_share")
     numbers: dict[str, HeadNumbers] = {"relation_accuracy": accuracy}
     numbers |= {name: without_interval(number(name), "fraction") for name in others}
-    return HeadSummary(
-        numbers, {name: table[name].tolist() for name in ("relation", "direction", "syntactic", "offset")}
-    )
+    names = ("relation", "direction", "syntactic", "offset")
+    return HeadSummary(numbers, {name: table[name].tolist() for name in names})
 
 
 def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
@@ -289,12 +289,8 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
     own = "test" if table["test"].notna().any() else "dev"
     best = table.loc[table.groupby("head", sort=False)["dev"].idxmax()]
     value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (own, "low", "high"))
-    nearest = np.full(shape, result.numbers["nearest.all"])
-    numbers = {
-        "antecedent": Estimate(value, low, high, unit="fraction"),
-        "nearest_mention": without_interval(nearest, "fraction"),
-    }
-    return HeadSummary(numbers, {})
+    nearest = without_interval(np.full(shape, result.numbers["nearest.all"]), "fraction")
+    return HeadSummary({"antecedent": Estimate(value, low, high, unit="fraction"), "nearest_mention": nearest}, {})
 
 
 class Atlas(Experiment[TextDataModule]):
@@ -332,10 +328,8 @@ class Atlas(Experiment[TextDataModule]):
         corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self.attention.names}
         for name in [name for name in corpora if name in ANNOTATED and TREEBANK not in names]:
             del corpora[name]
-            rank_zero_warn(
-                f"The atlas omits {name}, which needs a treebank. To include it, give one with "
-                "--data.init_args.treebank."
-            )
+            remedy = "To include it, give one with --data.init_args.treebank."
+            rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
         self.attention.restrict(corpora)
         self.parts.append(self.attention)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
@@ -408,9 +402,8 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
         frame = one.rows()
         if encoder == "given" and random is not None:
             flags = outside(given.estimates(), random.estimates())
-            frame["outside_random"] = [
-                " ".join(name for name, of in flags.items() if of.ravel()[row]) for row in range(len(frame))
-            ]
+            of_heads = zip(*(of.ravel() for of in flags.values()), strict=True)
+            frame["outside_random"] = [" ".join(compress(flags, of_head)) for of_head in of_heads]
         tables[f"{prefix}atlas"] = Table(frame, one.units, answer=_ANSWER if encoder == "given" else ())
         grid = frame.pivot(index="layer", columns="head", values="role").to_numpy().tolist()
         cells = [[None if role == NO_ROLE else role for role in row] for row in grid]

@@ -331,11 +331,8 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             return Result("differences", {})
         numbers = ("before", "after", "difference")
         of_rows = [unit for table, unit in zip(tables, units, strict=True) for _ in range(len(table))]
-        whole = Table(
-            pd.concat(tables, ignore_index=True),
-            {**dict.fromkeys(numbers, of_rows), "p": "p", "p_holm": "p"},
-            interval="difference",
-        )
+        of_columns: dict[str, Any] = {**dict.fromkeys(numbers, of_rows), "p": "p", "p_holm": "p"}
+        whole = Table(pd.concat(tables, ignore_index=True), of_columns, interval="difference")
         answer = ("quantity", *numbers, "heads")
         by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), answer=answer)
         return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)

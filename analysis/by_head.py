@@ -83,9 +83,8 @@ class HeadMeans(nn.Module):
         if uniform is not None:
             found = found.where(uniform[:, :, None] != 0, torch.nan)
         self._layers.clear()
-        for moments, numbers in zip(
-            self._moments.values(), (found, found.nanmean(2), found.nanmean((1, 2))), strict=True
-        ):
+        levels = (found, found.nanmean(2), found.nanmean((1, 2)))
+        for moments, numbers in zip(self._moments.values(), levels, strict=True):
             moments.update(group, numbers)  # type: ignore[operator]
 
     def means(self, level: Literal["heads", "layers", "model"] = "heads") -> Means:

@@ -108,21 +108,12 @@ class Clusters(Analysis):
         frame = pd.DataFrame({"layer": layers + 1, "head": heads + 1, "x": points[:, 0], "y": points[:, 1]})
         frame["cluster"], frame["behaviour"] = cut(tree), list(others["surface"].classes()["behaviour"])
         one, other = np.triu_indices(len(distances), 1)
-        pairs = pd.DataFrame(
-            {
-                "layer": layers[one] + 1,
-                "head": heads[one] + 1,
-                "other_layer": layers[other] + 1,
-                "other_head": heads[other] + 1,
-                "distance": distances[one, other],
-            }
-        )
+        ends = {"layer": layers[one] + 1, "head": heads[one] + 1}
+        ends |= {"other_layer": layers[other] + 1, "other_head": heads[other] + 1}
+        pairs = pd.DataFrame({**ends, "distance": distances[one, other]})
         within, between, p = layer_test(distances, layers, run_seed(None))
-        scores = {
-            "within_layer": Estimate(within, unit="nats"),
-            "between_layer": Estimate(between, unit="nats"),
-            "p": Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0]),
-        }
+        scores = {"within_layer": Estimate(within, unit="nats"), "between_layer": Estimate(between, unit="nats")}
+        scores["p"] = Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0])
         tables = {
             "head_distances": Table(pairs, {"distance": "nats"}),
             "clusters": Table(frame, {"x": "nats", "y": "nats"}, answer=("layer", "head", "cluster", "behaviour")),

@@ -205,21 +205,19 @@ class Linguistic(Analysis):
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         # Classes and pairs that some segment has.
-        sums = self._uniform.compute().sums  # [groups, layers, classes and pairs]
-        found = {name: one for place, (name, one) in enumerate(self._numbers.over().items()) if sums[..., place].any()}
+        means = self._uniform.compute()
+        every = enumerate(self._numbers.over().items())
+        found = {name: one for place, (name, one) in every if means.sums[..., place].any()}
         classes = {name: one for name, one in found.items() if name in self._columns}
         pairs = {name: one for name, one in found.items() if name in self.pairs}
-        by_layer = self._uniform.compute().over().value  # [layers, classes and pairs]
+        by_layer = means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
         best = {name: best_head(one) for name, one in found.items()}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
             headline=[f"{self.name}.{name}" for name in classes],
-            tables={
-                "linguistic": _table(classes, uniform, "class"),
-                "token_to_token": _table(pairs, uniform, "pair"),
-            },
+            tables={"linguistic": _table(classes, uniform, "class"), "token_to_token": _table(pairs, uniform, "pair")},
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
             audit={"missing": self.missing, "absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},
         )

@@ -145,10 +145,9 @@ class Patterns(Analysis):
         heads.insert(2, "pattern", self.classes()["pattern"])
         by_layer = {name: head_rows(self._numbers.over("layers", own)) for name, own in groups.items()}
         each = [{"corpus": name, **numbers(self._numbers.over("model", own))} for name, own in groups.items()]
+        joined = pd.concat(by_layer, names=["corpus"]).reset_index("corpus").reset_index(drop=True)
         tables = {
-            "patterns": Table(
-                pd.concat(by_layer, names=["corpus"]).reset_index("corpus").reset_index(drop=True), _UNITS
-            ),
+            "patterns": Table(joined, _UNITS),
             "patterns_total": Table(pd.DataFrame(each), _UNITS, answer=("corpus", *PATTERNS)),
             "head_patterns": Table(heads, _UNITS),
         }
@@ -162,14 +161,8 @@ class Patterns(Analysis):
         if gallery := _gallery_figure(gathered([one for kept in self._gallery for one in kept])):
             figures["pattern_gallery"] = gallery
         scores = {f"pattern.{name}": model[name] for name in PATTERNS}
-        return Result(
-            experiment=self.name,
-            scores=scores,
-            tables=tables,
-            figures=figures,
-            audit={"inputs": int(model["block"].inputs)},
-            headline=list(scores),
-        )
+        audit = {"inputs": int(model["block"].inputs)}
+        return Result(self.name, scores, tables, figures, audit=audit, headline=list(scores))
 
 
 def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:

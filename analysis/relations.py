@@ -249,6 +249,8 @@ class Relations(Analysis):
         bounds = frame.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
+        figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
+        bounded = {"max_words": self.max_words or "none", "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{ALL}": best},
@@ -257,17 +259,8 @@ class Relations(Analysis):
                 "relations": Table(frame, units),
                 "relation_heads": Table(listed.reset_index(drop=True), units, answer=_ANSWER),
             },
-            figures={
-                "relations": head_map("Attention along links", every.value, marked=place, value_label="largest weight")
-            },
-            audit={
-                "max_words": self.max_words or "none",
-                "max_element": MAX_ELEMENT,
-                "min_distance": MIN_DISTANCE,
-                "labels": len(frames) - 1,
-                "best_head": head_name(*place),
-                **self._counts,
-            },
+            figures={"relations": figure},
+            audit={**bounded, "labels": len(frames) - 1, "best_head": head_name(*place), **self._counts},
         )
 
 

@@ -162,6 +162,10 @@ class RepeatedSequences(Analysis):
         ]
         frame = pd.DataFrame(rows, columns=["role", "head", "score", "low", "high", "uniform"])
         units: dict[str, Unit] = {"score": "fraction", "uniform": "fraction"}
+        figures = {}
+        for role, (place, _) in best.items():
+            title = f"{role.capitalize()} heads on repeated tokens"
+            figures[role] = head_map(title, found[role].value, marked=place, value_label="mass on it")
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
@@ -170,14 +174,6 @@ class RepeatedSequences(Analysis):
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
                 "repeated": Table(head_rows(found), self._numbers.units),
             },
-            figures={
-                f"repeated_{role}": head_map(
-                    f"{role.capitalize()} heads on repeated tokens",
-                    found[role].value,
-                    marked=place,
-                    value_label="mass on it",
-                )
-                for role, (place, _) in best.items()
-            },
+            figures={f"repeated_{role}": figure for role, figure in figures.items()},
             audit={"sequences": self.sequences, "tokens": self.length, **best_audit(best)},
         )

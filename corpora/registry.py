@@ -185,10 +185,8 @@ def _split(archive: Path, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
     dev = train[_DEV - 1 :: _DEV]
     del train[_DEV - 1 :: _DEV]
     if not (train and dev and test):
-        wrong = (
-            f"the archive is incomplete: it has only {len(train) + len(dev)} train and {len(test)} test texts of this "
-            "corpus"
-        )
+        there = f"{len(train) + len(dev)} train and {len(test)} test texts of this corpus"
+        wrong = f"the archive is incomplete: it has only {there}"
         raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again")
     return {"train": train, "dev": dev, "test": test}
 
@@ -273,10 +271,8 @@ def no_file(path: Path, otherwise: str = "") -> CorpusError:
 def _remedy(corpus: Corpus, root: Path) -> str:
     if corpus.can_be_fetched:
         return f"Fetch it: `python -m corpora.registry {corpus.name} --root {shlex.quote(str(root))}`"
-    return (
-        f"It cannot be downloaded, because no public address has exactly this file. To make {corpus.name}: "
-        f"{corpus.recipe}"
-    )
+    why = "It cannot be downloaded, because no public address has exactly this file"
+    return f"{why}. To make {corpus.name}: {corpus.recipe}"
 
 
 def locate(name: str, root: str | Path | None) -> dict[str, Path]:
@@ -368,9 +364,8 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 1 after a CorpusError, whose message is printed.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m corpora.registry", description="Fetch a public corpus by its name."
-    )
+    about = "Fetch a public corpus by its name."
+    parser = argparse.ArgumentParser(prog="python -m corpora.registry", description=about)
     parser.add_argument("name", nargs="?", help="the corpus")
     parser.add_argument("--root", help="data root; default $PROBING_DATA, else ./data")
     parser.add_argument("--list", action="store_true", help="list the corpora and leave")

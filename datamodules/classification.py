@@ -75,10 +75,8 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > max(_SHOWN, len(texts) // 2):
         wrong = f"{len(labels)} different labels in {len(texts)} texts: this is probably not the label column"
-        remedy = (
-            "Name it with --data.init_args.columns.label or, if the labels are numbers to predict, set "
-            "--data.init_args.regression true"
-        )
+        remedy = "Name it with --data.init_args.columns.label or, if the labels are numbers to predict"
+        remedy += ", set --data.init_args.regression true"
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > 2:
         if marks := [label for label in labels if label in ("-", "-1")]:
@@ -295,11 +293,8 @@ class TextSplit(Dataset[TextBatch]):
                 batch by itself.
             items: Indices of the texts; None for all.
         """
-        size = max(len(self), 1)
-        for batch in LengthBatches(
-            self.lengths, items=items, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"
-        ):
-            yield self[batch]
+        bounds: dict[str, Any] = {"max_cells": most, "max_sentences": max(len(self), 1), "cells": "tokens"}
+        yield from map(self.__getitem__, LengthBatches(self.lengths, items=items, shuffle=False, **bounds))
 
     def tokens(self, item: int) -> list[int]:
         """Return the ids of the tokens of a text, delimiters included.
@@ -552,15 +547,12 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             return read_eraser(path, self.columns, empty=self._policies["empty"])
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
         split = split if columns.split else None
-        read = read_labelled(
-            path, columns=columns, format=self.format, header=self.header, split=split, **self._policies
-        )
+        form: dict[str, Any] = {"format": self.format, "header": self.header, **self._policies}
+        read = read_labelled(path, columns=columns, split=split, **form)
         for text in read.texts if self._known_labels else ():
             if text.label not in self._known_labels:
-                wrong = (
-                    f"label {text.label!r} is not a label of {self.corpus} ({', '.join(self._known_labels)}), so this "
-                    "is not the original file"
-                )
+                wrong = f"label {text.label!r} is not a label of {self.corpus} ({', '.join(self._known_labels)})"
+                wrong += ", so this is not the original file"
                 remedy = f"Replace it: {CORPORA[str(self.corpus)].recipe}"
                 raise CorpusError.at(path, text.line, wrong, remedy)
         return read
@@ -613,9 +605,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if split == "train" and self._pieces is not None:
             self.vocabulary = tokenization.piece_vocabulary(self._pieces)
         elif split == "train":
-            self.vocabulary = tokenization.build_vocabulary(
-                tokens.counts, min_count=self.min_count, max_words=self.max_words
-            )
+            least, most = self.min_count, self.max_words
+            self.vocabulary = tokenization.build_vocabulary(tokens.counts, min_count=least, max_words=most)
         if split == "train" and self.shortcut is not None:
             self._check_planted(files[split], self.shortcut.words(self.labels))
         data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)

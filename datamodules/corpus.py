@@ -374,15 +374,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     ) -> BatchLoader[Item]:
         """Return the batches of this rank; a resumed training skips the batches that it has seen."""
         stream = data.store if isinstance(getattr(data, "store", None), Stream) else None
-        batches = LengthBatches(
-            data.lengths,
-            shuffle=shuffle,
-            seed=run_seed(self.seed),
-            rank=self.ranks.rank,
-            world=self.ranks.world,
-            batch_per=self.batch_per,
-            **bounds,
-        )
+        bounds |= {"rank": self.ranks.rank, "world": self.ranks.world, "batch_per": self.batch_per}
+        batches = LengthBatches(data.lengths, shuffle=shuffle, seed=run_seed(self.seed), **bounds)
         if shuffle and self.trainer is not None:
             batches.resume(self.trainer)
         return BatchLoader(data, batches, self.workers, None if stream is None else stream.workers)
@@ -537,9 +530,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
             source = resolve(replace(self.encoder, weights="random"))
             paths = dict.fromkeys(files[split] for split in STAGES["test"])
             stores = self._stores(paths, source, load_later(source, self.trainer))
-            self.random_splits = self.make_splits(
-                {split: stores[files[split]] for split in STAGES["test"]}, "random_init"
-            )
+            by_split = {split: stores[files[split]] for split in STAGES["test"]}
+            self.random_splits = self.make_splits(by_split, "random_init")
 
     def _open(self, files: Mapping[str, Path], wanted: Sequence[Split], ahead: Sequence[Split]) -> None:
         """Open the stores of the wanted splits, make the stores of the splits ahead, and load the word vectors."""
@@ -649,13 +641,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         if self.vectors is not None:
             data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
         for split, store in self.stores.items():
-            data[split] = {
-                **corpus_of(files[split]),
-                "file": files[split].name,
-                "sha256": store.manifest.identity["corpus_sha256"],
-                self.unit: store.manifest.items,
-                "store": store.manifest.key,
-            }
+            manifest, known = store.manifest, {**corpus_of(files[split]), "file": files[split].name}
+            held = {self.unit: manifest.items, "store": manifest.key}
+            data[split] = {**known, "sha256": manifest.identity["corpus_sha256"], **held}
             audit[split] = {**store.manifest.audit, **count_shared(self._texts(self.stores), split)}
         if halved := sum(encoder.halved for encoder in self._loaded):
             audit["batches_halved_for_memory"] = halved

@@ -181,9 +181,8 @@ class _Corpus:
                 return texts.read_framenet(self.path, audit)
         columns, header = self.source.columns or Columns(label=None), self.source.header in (None, True)
         skips = self.known is not None and "malformed" in self.known.skip
-        return texts.read_texts(
-            self.path, audit, columns=columns, format=form, header=header, malformed="skip" if skips else "error"
-        )
+        policy: Literal["error", "skip"] = "skip" if skips else "error"
+        return texts.read_texts(self.path, audit, columns=columns, format=form, header=header, malformed=policy)
 
 
 Stretch = tuple[Passage, WordPieces]
@@ -553,10 +552,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             specs["random_init"] = replace(self.encoder, weights="random")
         self.encoders = {which: Encoder(resolve(spec), device) for which, spec in specs.items()}
         digests = Digests(self.cache)
-        self._described = {
-            which: {**encoder.description, **encoder.source.identity(digests)}
-            for which, encoder in self.encoders.items()
-        }
+        encoders = self.encoders.items()
+        self._described = {which: {**one.description, **one.source.identity(digests)} for which, one in encoders}
         self.max_length = min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
         if "before" in self.encoders:
             _check_before(self.encoders["before"], self.encoders["given"])
@@ -565,10 +562,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             if next(segments.read(audit), None) is None:
                 raise _no_segment(self.files()[name], audit)
         self._sha256 = {corpus.name: digests.one(corpus.path) for corpus in self._corpora}
-        rank_zero_info(
-            f"Data ready in {time.perf_counter() - entered:.1f} s: {', '.join(self.names)} in segments of at most "
-            f"{self.max_length} tokens."
-        )
+        ready = f"{', '.join(self.names)} in segments of at most {self.max_length} tokens"
+        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {ready}.")
 
     @property
     def provenance(self) -> Provenance:
@@ -619,10 +614,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     def has_split(self, split: registry.Split) -> bool:
         """Return True if every corpus has this split, because the registry names it or the path contains `{split}`."""
-        return all(
-            split in CORPORA[source.corpus].splits if source.corpus in CORPORA else "{split}" in source.corpus
-            for source in self.sources
-        )
+        names = [source.corpus for source in self.sources]
+        return all(split in CORPORA[name].splits if name in CORPORA else "{split}" in name for name in names)
 
     def drawn(self, split: registry.Split | None, most: int, seed: int) -> Iterator[SegmentBatch]:
         """Draw segments of each corpus at random, and yield them in batches; every rank draws the same segments.

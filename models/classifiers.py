@@ -223,9 +223,8 @@ class HierarchicalClassifier(TextClassifier):
         members = _members(words.groups)
         vectors = torch.einsum("...bst,btd->...bsd", weights[..., None, :] * members, words.hidden)
         mask = members.any(2).expand(vectors.shape[:-1])
-        states = self.sentence_encoder(vectors.flatten(0, -3), mask.flatten(0, -2)).view(
-            *mask.shape, self.sentence_encoder.size
-        )
+        states = self.sentence_encoder(vectors.flatten(0, -3), mask.flatten(0, -2))
+        states = states.view(*mask.shape, self.sentence_encoder.size)
         attended = self.sentence_attention(states.flatten(0, -3), mask.flatten(0, -2))
         return Level(attended.view(mask.shape), mask, states)
 

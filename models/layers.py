@@ -226,9 +226,8 @@ class ConvolutionEncoder(TextEncoder):
         self.size = filters * len(kernels)
 
     def build(self, input_size: int) -> None:
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(input_size, self.filters, kernel, padding=kernel // 2) for kernel in self.kernels
-        )
+        made = (nn.Conv1d(input_size, self.filters, kernel, padding=kernel // 2) for kernel in self.kernels)
+        self.convolutions = nn.ModuleList(made)
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
         # A window at the end of a text reaches into the padding, which may hold perturbed embeddings.

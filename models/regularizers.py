@@ -121,7 +121,20 @@ class Residual(Regularizer):
         return embedded + hidden
 
 
-class Tying(Regularizer):
+class _Weighted(Regularizer):
+    """Base of regularisers with a term times a weight.
+
+    Args:
+        weight: Weight of the term.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        check_numbers(self, least=0, weight=weight)
+        self.weight = weight
+
+
+class Tying(_Weighted):
     """Regulariser with the term `weight · (1/T) Σ_t ‖h_t − e_t‖²` over the T words of a text, averaged over texts.
 
     h is the encoder's output, before transforms, and e are the embedded words. This is the formula of Tutek & Šnajder
@@ -135,11 +148,6 @@ class Tying(Regularizer):
     """
 
     name = "tying"
-
-    def __init__(self, weight: float = 1.0) -> None:
-        super().__init__()
-        check_numbers(self, least=0, weight=weight)
-        self.weight = weight
 
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
         _one_size(self, embedded, hidden)
@@ -252,7 +260,7 @@ class MaskedLanguageModel(Regularizer):
         return draws.to(tokens.device)
 
 
-class Conicity(Regularizer):
+class Conicity(_Weighted):
     """Regulariser with the term `weight · mean_t cos(h_t, h̄)` over the words of a text, averaged over texts.
 
     h are the hidden states that attention averages, and h̄ is their mean. The term, conicity (Chandrahas et al.
@@ -264,11 +272,6 @@ class Conicity(Regularizer):
     """
 
     name = "conicity"
-
-    def __init__(self, weight: float = 1.0) -> None:
-        super().__init__()
-        check_numbers(self, least=0, weight=weight)
-        self.weight = weight
 
     def term(self, state: Encoded) -> Mean:
         words = state.words[..., None]

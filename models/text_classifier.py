@@ -218,9 +218,8 @@ class TextClassifier(TextModel):
     def learned_alphas(self) -> dict[str, float]:
         """Each learned α of `EntmaxAttention`, as `attention.alpha` or `sentence_attention.alpha`."""
         found = {name: module for name, module in self.named_modules() if isinstance(module, EntmaxAttention)}
-        return {
-            f"{name}.alpha": torch.as_tensor(module.alpha).item() for name, module in found.items() if module.learned
-        }
+        learned = {name: module.alpha for name, module in found.items() if module.learned}
+        return {f"{name}.alpha": torch.as_tensor(alpha).item() for name, alpha in learned.items()}
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         self._evaluate(batch, self._val)
@@ -317,15 +316,9 @@ def classification_result(
         return Result("regression", scores, audit=audit, items=items, ratios=ratios, headline=headline)
     labels, gold, predicted = data.labels, test.gold, test.outputs.argmax(axis=1)
     names = np.array(labels, dtype=object)
-    items = pd.DataFrame(
-        {
-            **texts,
-            "gold": names[gold],
-            "predicted": names[predicted],
-            **ratio_columns(gold, predicted, positive),
-            **{f"probability.{label}": test.outputs[:, place] for place, label in enumerate(labels)},
-        }
-    )
+    columns = {**texts, "gold": names[gold], "predicted": names[predicted], **ratio_columns(gold, predicted, positive)}
+    probabilities = {f"probability.{label}": test.outputs[:, place] for place, label in enumerate(labels)}
+    items = pd.DataFrame({**columns, **probabilities})
     table = confusion(gold, predicted, len(labels))
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     axes = ("gold", "predicted", "share of the class")

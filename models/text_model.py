@@ -75,10 +75,8 @@ def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remed
         UserError: The model has no such level.
     """
     if strange := sorted(imposed.keys() - set(levels)):
-        fault = (
-            f"No weights can be imposed on level {strange[0]!r}; the model's attention levels are {', '.join(levels)}."
-        )
-        raise UserError(f"{fault} {remedy}".strip())
+        fault = f"No weights can be imposed on level {strange[0]!r}"
+        raise UserError(f"{fault}; the model's attention levels are {', '.join(levels)}. {remedy}".strip())
     return imposed
 
 
@@ -124,13 +122,9 @@ class TextSizes:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
         """Return the sizes from a mapping that `dataclasses.asdict` has made of them, as in a checkpoint."""
-        tokenizer = plain["tokenizer"]
-        parts = {
-            "vocabulary": Vocabulary(**plain["vocabulary"]),
-            "tokenizer": None if tokenizer is None else EncoderSpec(**tokenizer),
-            "options": TokenOptions(**plain["options"]),
-        }
-        return cls(**{**plain, **parts})
+        parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**plain["options"])}
+        tokenizer = plain["tokenizer"] and EncoderSpec(**plain["tokenizer"])
+        return cls(**{**plain, **parts, "tokenizer": tokenizer})
 
     def tokenize(self, texts: Sequence[str | tuple[str, str]]) -> TextSplit:
         """Tokenize new texts, or pairs of texts, and return them as a split `test`; the labels are placeholders, 0."""
@@ -334,10 +328,8 @@ def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[P
         lengths = (level.mask.sum(1) if name == SENTENCE else batch.lengths).tolist()
         rows = level.weights.float().cpu().numpy()
         levels[name] = [row[:length].copy() for row, length in zip(rows, lengths, strict=True)]
-    return [
-        Prediction(text, probabilities[place], {name: rows[place] for name, rows in levels.items()})
-        for place, text in enumerate(batch.index.tolist())
-    ]
+    of_texts = [{name: rows[place] for name, rows in levels.items()} for place in range(len(probabilities))]
+    return list(map(Prediction, batch.index.tolist(), probabilities, of_texts))
 
 
 def prediction_table(
@@ -368,7 +360,7 @@ def prediction_table(
             "gold": [labels[place] for place in gold] if labels else gold,
             "predicted": [labels[place] for place in best] if labels else [one.probabilities[0] for one in found],
             **{
-                f"probability.{label}": [prediction.probabilities[place] for prediction in found]
+                f"probability.{label}": [one.probabilities[place] for one in found]
                 for place, label in enumerate(labels)
             },
             "words": [split.forms(text) for text in texts],

@@ -83,9 +83,8 @@ class SequenceClassifier(nn.Module):
     def __init__(self, source: EncoderSource, classes: int) -> None:
         super().__init__()
         self.model, self.drawn = load_classifier(source, classes)
-        self.names = (
-            () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
-        )
+        labels = {} if self.drawn else self.model.config.id2label or {}
+        self.names = tuple(str(name) for _, name in sorted(labels.items()))
         found = check(self.model, source.spec.name, source.spec.scores, changes=True)
         self.layers, self.heads = found.layers, found.heads
         self._segmented = is_segmented(self.model, load_tokenizer(source))
@@ -104,9 +103,8 @@ class SequenceClassifier(nn.Module):
             return find_parts(self.model, type(self.model).__name__)
         except UserError as error:
             fault = str(error).partition(". ")[0].partition(" Choose")[0]
-            raise UserError(
-                f"the ranking attention_norm: {fault}. Leave it out of the `rankings` of each test."
-            ) from None
+            remedy = "Leave it out of the `rankings` of each test"
+            raise UserError(f"the ranking attention_norm: {fault}. {remedy}.") from None
 
     def freeze(self) -> None:
         """Freeze the weights from the files; only weights that were initialised at random stay trainable."""
@@ -189,9 +187,8 @@ class SequenceClassifier(nn.Module):
             return of_first
         # transformers' decoders find the last piece by its id, which embeddings do not have.
         hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state
-        logits: Tensor = self.model.get_submodule("score")(
-            hidden[torch.arange(len(hidden), device=hidden.device), last]
-        )
+        read = hidden[torch.arange(len(hidden), device=hidden.device), last]
+        logits: Tensor = self.model.get_submodule("score")(read)
         return logits
 
     def _check(self, name: str) -> None:
@@ -229,9 +226,8 @@ class SequenceClassifier(nn.Module):
                 ours = self(self.embed(padded), mask[None], torch.zeros_like(padded)).logits
         except Exception as error:  # of any kind, from an architecture that needs token ids
             reason = " ".join(str(error).split())
-            raise EncoderError(
-                f"{name} cannot be run on input embeddings ({reason}). Choose another classifier."
-            ) from error
+            wrong = f"{name} cannot be run on input embeddings ({reason}). Choose another classifier."
+            raise EncoderError(wrong) from error
         own = own.detach()
         if own.isnan().any():
             raise EncoderError(f"{name}: the logits of a short text are nan. Choose another classifier.")
@@ -379,9 +375,8 @@ class TransformerClassifier(TextClassifier):
                 f"that sorting gives the order of the head, for instance {names[0]} to 0_{names[0]}."
             )
         if names and labels:
-            self.audit["classes_of_the_head"] = ", ".join(
-                f"{label} = {name}" for label, name in zip(labels, names, strict=True)
-            )
+            pairs = zip(labels, names, strict=True)
+            self.audit["classes_of_the_head"] = ", ".join(f"{label} = {name}" for label, name in pairs)
         if self.classifier.drawn:
             self.audit["drawn_weights"] = ", ".join(self.classifier.drawn)
 
@@ -413,20 +408,16 @@ class TransformerClassifier(TextClassifier):
         imposed = {**output.imposed, **imposed}
         texts, time = mask.shape
         leading = torch.broadcast_shapes(*(weights.shape[:-2] for weights in imposed.values()))  # type: ignore[no-untyped-call]
-        rows = {
-            head: weights.expand(*leading, texts, time).reshape(-1, time)
-            for head, weights in self._rows(imposed).items()
-        }
+        found_rows = self._rows(imposed).items()
+        rows = {head: weights.expand(*leading, texts, time).reshape(-1, time) for head, weights in found_rows}
         logits = [output.logits[:0]]  # `leading` may have no element
         copies, most = leading.numel() * texts, max(PIECES // time, 1)
         for first in range(0, copies, most):
             places = torch.arange(first, min(first + most, copies), device=mask.device)
             text = places % texts
             imposed_here = {head: of_head[places] for head, of_head in rows.items()}
-            found = self.classifier(
-                output.embedded[text], mask[text], output.segments[text], list(imposed_here), imposed_here
-            )
-            logits.append(found.logits)
+            inputs = output.embedded[text], mask[text], output.segments[text]
+            logits.append(self.classifier(*inputs, list(imposed_here), imposed_here).logits)
         return torch.cat(logits).view(*leading, texts, output.logits.size(1))
 
     def value_norms(self, output: Output, level: str) -> Tensor:

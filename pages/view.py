@@ -209,9 +209,8 @@ class _Grid:
         self._values, self._first = values, int(sink)
         self.heads = values.shape[0] * values.shape[1]
         self.size = values.shape[2]
-        self.tops = [
-            float(f"{head.max():.6g}") for head in map(self.head, range(self.heads))
-        ]  # with as many digits as the page has
+        tops = (head.max() for head in map(self.head, range(self.heads)))
+        self.tops = [float(f"{top:.6g}") for top in tops]  # with as many digits as the page has
         self._thumbnails = Packed(b"".join(map(self._thumbnail, range(self.heads))), noisy=True)
 
     def head(self, place: int) -> Floats:
@@ -297,13 +296,8 @@ def _page(views: Sequence[View], packed: Sequence[_Packed], threshold: float) ->
         texts.append(_text(view) | {"grids": grids})
     title = views[0].title if len(views) == 1 else f"{views[0].quantity.capitalize()} in {len(views)} texts"
     described: dict[str, object] = {"view": {"texts": texts, "threshold": threshold, "thumbnail": THUMBNAIL}}
-    return document(
-        title,
-        render("view.html", title=title),
-        styles=[resource("view.css")],
-        scripts=[resource("view.js")],
-        data=described | data,
-    )
+    code = {"styles": [resource("view.css")], "scripts": [resource("view.js")]}
+    return document(title, render("view.html", title=title), **code, data=described | data)
 
 
 def _grid(view: View, name: str) -> dict[str, object]:

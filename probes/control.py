@@ -101,9 +101,7 @@ class ControlTask(NestedExperiment):
             for column in (right, total):
                 items[column], items[f"control.{column}"] = task.items[column], control.items[column]
             of_task, of_control = task.scores[name], control.scores[name]
-            interval = paired_bootstrap(
-                *(items[f"{of}{column}"] for of in ("", "control.") for column in (right, total))
-            )
+            interval = paired_bootstrap(*(items[f"{of}{one}"] for of in ("", "control.") for one in (right, total)))
             value = of_task.value - of_control.value
             difference = Estimate(value, interval.low, interval.high, unit=of_task.unit)
             columns = {"task": of_task, "control": of_control, "selectivity": difference}
@@ -125,15 +123,8 @@ class ControlTask(NestedExperiment):
             "cut_off": sum(not best.stopped for _, best in copies),
             **self._unseen(),
         }
-        return Result(
-            self.experiment,
-            scores,
-            {"selectivity": table},
-            audit=audit,
-            items=items,
-            ratios=ratios,
-            headline=(headline, f"control.{headline}", "selectivity"),
-        )
+        shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
+        return Result(self.experiment, scores, tables, audit=audit, items=items, ratios=ratios, headline=shown)
 
     def _unseen(self) -> dict[str, int]:
         """Count the words of test, and among them the words whose type is not in train."""

@@ -119,9 +119,8 @@ def _describe(origin: Origin[Sizes]) -> str:
     if isinstance(encoder, Mapping):
         parts.append(f"{encoder['weights']} weights {str(encoder['weights_sha256'])[:12]}…")
     if sizes.heads:
-        parts.append(
-            f"{source.get('options.quantity', 'attention')} of {len(sizes.layers)} layers × {len(sizes.heads)} heads"
-        )
+        quantity = source.get("options.quantity", "attention")
+        parts.append(f"{quantity} of {len(sizes.layers)} layers × {len(sizes.heads)} heads")
     if sizes.pairs:
         layers, ranks = (", ".join(map(str, dict.fromkeys(column))) for column in zip(*sizes.pairs, strict=True))
         parts.append(f"hidden states of layers {layers}, at ranks {ranks}")

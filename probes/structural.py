@@ -251,9 +251,8 @@ class MatrixSweep(DependencyProbe):
     def _predictions(self, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]) -> Tensor:
         """Return the predictions of some pairs, `[batch, pairs, …]`."""
         states = self.states(batch)
-        return torch.stack(
-            [self.predict(states[:, self._places[self.pairs[pair].layer]] @ matrices[pair].T) for pair in pairs], dim=1
-        )
+        read = {pair: states[:, self._places[self.pairs[pair].layer]] for pair in pairs}
+        return torch.stack([self.predict(of_layer @ matrices[pair].T) for pair, of_layer in read.items()], dim=1)
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         """Return the predictions of every matrix, each with the weights of its best epoch.
@@ -422,10 +421,9 @@ class StructuralProbe(MatrixSweep):
         data = self.data
         read_fields(data, self.reads, type(self).__name__)
         self._places = {layer: place for place, layer in enumerate(data.hidden_layers)}
-        pairs = sweep_pairs(self.layers, self.ranks, data.hidden_layers, data.hidden_size)
-        self.bind_to(
-            data, self.reads, Sizes(hidden=data.hidden_size, pairs=tuple((layer, rank) for layer, rank in pairs))
-        )
+        swept = sweep_pairs(self.layers, self.ranks, data.hidden_layers, data.hidden_size)
+        pairs = tuple((layer, rank) for layer, rank in swept)
+        self.bind_to(data, self.reads, Sizes(hidden=data.hidden_size, pairs=pairs))
 
     def predict_sentences(
         self,
@@ -480,32 +478,19 @@ class StructuralProbe(MatrixSweep):
         table = sweep_table(self.pairs, self.best_epoch.tolist(), on_dev[self.headline], on_test[self.headline])
         chosen = int(table.frame["dev"].fillna(-1).argmax())
         weighted, weights = on_test[self.correlation]
-        items = pd.DataFrame(
-            {
-                "sentence": test["index"],
-                "id": [self.data.splits["test"].ids[index] for index in test["index"]],
-                "words": words,
-                total: test["total"].astype(np.int64),
-                right: test["right"][:, chosen].astype(np.int64),
-                "spearman": test["correlation"][:, chosen],
-                "spearman_weighted": weighted[:, chosen],
-                "spearman_weight": weights[:, chosen],
-            }
-        )
+        ids = [self.data.splits["test"].ids[index] for index in test["index"]]
+        items = pd.DataFrame({"sentence": test["index"], "id": ids, "words": words})
+        items[[total, right]] = np.stack([test["total"], test["right"][:, chosen]], 1).astype(np.int64)
+        items["spearman"] = test["correlation"][:, chosen]
+        items["spearman_weighted"], items["spearman_weight"] = weighted[:, chosen], weights[:, chosen]
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
-        layer, rank = self.pairs[chosen]
+        (layer, rank), epochs = self.pairs[chosen], int(self.best_epoch[chosen])
         return Result(
             experiment=self.experiment,
             scores=ratio_scores(items, ratios),
             tables={"sweep": table},
             figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
-            audit={
-                "epochs": int(self.best_epoch[chosen]),
-                "layer": layer,
-                "rank": rank,
-                **self.trained_on,
-                **self.warned(int(self.best_epoch[chosen])),
-            },
+            audit={"epochs": epochs, "layer": layer, "rank": rank, **self.trained_on, **self.warned(epochs)},
             items=items,
             ratios=ratios,
             headline=tuple(ratios),
