@@ -166,12 +166,10 @@ def _in_text(encoding: Encoding, words: Sequence[str], lead: int) -> tuple[list[
 def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArray[np.int64]]:
     """Return the ids of the delimiters before the first passage, and behind each passage."""
     encoded = tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
-    ids = np.array(encoded["input_ids"], np.int64)
     owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
     places = [np.flatnonzero(owners == passage) for passage in range(passages)]
-    starts = [int(found[0]) for found in places] + [len(ids)]
-    stops = [int(found[-1]) + 1 for found in places]
-    return [ids[: starts[0]], *(ids[stop:start] for stop, start in zip(stops, starts[1:], strict=True))]
+    ends = [end for found in places for end in (found[0], found[-1] + 1)]
+    return np.split(np.array(encoded["input_ids"], np.int64), ends)[::2]  # without the passages themselves
 
 
 def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str]:

@@ -895,9 +895,8 @@ def _drawn(kind: Any, model: PreTrainedModel, seed: int) -> PreTrainedModel:  # 
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        drawn: PreTrainedModel = kind.from_config(
-            model.config, attn_implementation="eager", dtype=torch.float32, **_NO_CODE
-        )
+        options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, **_NO_CODE}
+        drawn: PreTrainedModel = kind.from_config(model.config, **options)
     return drawn.to(model.dtype)  # type: ignore[arg-type, no-any-return]
 
 
@@ -945,13 +944,9 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     if source.spec.device_map is not None:
         raise EncoderError("encoder.device_map is for encoders that are only read, not for classifiers. Leave it out.")
     config.num_labels = classes
-    model, report = _pretrained(
-        AutoModelForSequenceClassification,
-        source,
-        config,
-        f" as a classifier of {classes} classes",
-        ignore_mismatched_sizes=True,  # they are refused below, by name
-    )
+    kind, purpose = AutoModelForSequenceClassification, f" as a classifier of {classes} classes"
+    # Sizes that do not match are refused below, by name.
+    model, report = _pretrained(kind, source, config, purpose, ignore_mismatched_sizes=True)
     if config.is_encoder_decoder:
         raise EncoderError(
             f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, but only classifiers with "
@@ -972,7 +967,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     drawn = _with_random_weights(model.base_model, source.spec.seed)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         options = {**_eager(source.spec), "dtype": model.dtype}
-        model = AutoModelForSequenceClassification.from_config(config, **options).eval()  # type: ignore[no-untyped-call]
+        model = kind.from_config(config, **options).eval()  # type: ignore[no-untyped-call]
     model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # the drawn body may also have a pooler
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 

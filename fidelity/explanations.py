@@ -267,9 +267,8 @@ def _by_word(read: Mapping[str, Any], where: str) -> Floats:
         return scores
     if wrong := [one for one in owners if one is not None and not 0 <= one < len(read["words"])]:
         raise UserError(f"{where} has the word id {wrong[0]}, but {counted(len(read['words']), 'word')}.")
-    inside = [place for place, owner in enumerate(owners) if owner is not None]
-    words = np.array([owners[place] for place in inside], np.int64)
-    return np.asarray(np.bincount(words, scores[inside], len(read["words"])), np.float64)
+    words = np.array([-1 if owner is None else owner for owner in owners], np.int64)
+    return np.asarray(np.bincount(words[words >= 0], scores[words >= 0], len(read["words"])), np.float64)
 
 
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:

@@ -413,11 +413,8 @@ def _line(one: Finding, numbers: Numbers, asked: str, notes: list[str]) -> list[
         reach = " to ".join(number(end, limit.unit, missing=DASH) for end in _interval(limit))
         bound = f"; seen if {f'{side} {score_cell(limit)}' if side else reach}"
     published = one.published if isinstance(one.published, str) else f"{one.published:g}"
-    names = [
-        f"[{escaped(one.paper)}]({quote(one.paper)}.md)",
-        one.item + bound,
-        f"{published} ({one.of}; {one.source})",
-    ]
+    paper = f"[{escaped(one.paper)}]({quote(one.paper)}.md)"
+    names = [paper, one.item + bound, f"{published} ({one.of}; {one.source})"]
     shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
     return [*names, *cells, shown, asked, verdict, f"{one.paper}, {one.item}", one.why]
 
@@ -443,9 +440,7 @@ def escaped(text: object) -> str:
 
 def _markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown; only the columns `paper` and `command` are Markdown already."""
-    cells = [
-        list(one) if name in ("paper", "command") else [escaped(cell) for cell in one] for name, one in table.items()
-    ]
+    cells = [list(one) if name in ("paper", "command") else [*map(escaped, one)] for name, one in table.items()]
     rows: list[Iterable[object]] = [table.columns, ["---"] * len(cells), *zip(*cells, strict=True)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 

@@ -211,8 +211,7 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     try:
         return kind(**parser.parse_object(dict(content)).as_dict())
     except ArgumentError as error:
-        fault = re.sub(r'Parser key "([^"]+)":\s*', r"`\1`: ", str(error))
-        fault = in_a_line(fault)
+        fault = in_a_line(re.sub(r'Parser key "([^"]+)":\s*', r"`\1`: ", str(error)))
         for pattern, words in _PLAIN:
             fault = re.sub(pattern, words, fault)
         raise SettingsError(f"{where}: {fault}") from None

@@ -275,10 +275,8 @@ def other_model(difference: str) -> str:
     Args:
         difference: Difference between the models, as a relative clause: `which has a decoder`.
     """
-    return (
-        f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
-        f"trained with."
-    )
+    remedy = "give --config and the options of --model that it was trained with"
+    return f"The checkpoint is of another model, {difference}: {remedy}."
 
 
 @dataclass(frozen=True)
