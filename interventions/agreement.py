@@ -130,7 +130,7 @@ def lost_without(run: Path, kind: str) -> pd.Series:
         content = json.loads(path.read_text(encoding="utf-8"))
         fault = altered(path, content)
         score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
-        frame = read_csv(below(path.parent, content["tables"]["ablation"]))
+        frame = read_csv(below(path.parent, content["tables"]["ablation"]), na_values=[""])
         about = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         kinds = frame["kind"].unique().tolist()
         own = frame[frame["kind"] == kind]

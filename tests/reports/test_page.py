@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from reports import page as module
 from reports.page import main, write_page
+from reports.reader import RecordError
 from reports.tables import latex_table
 from reports.writer import write
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, Figure, HeatMap, Provenance, Result, Table
@@ -411,10 +412,10 @@ class TestSize:
             (tmp_path / f"secret{suffix}").write_text("word\nmine alone\n", encoding="utf-8")
         content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         content |= {"tables": {"small": f"{outside}.csv"}, "figures": {"drawn": f"{outside}.png"}}
+        del content["checksums"]  # as of an older version
         (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
-        page = write_page(folder).read_text(encoding="utf-8")
-        assert "mine alone" not in page
-        assert page.count("leads out of the folder") == 2
+        with pytest.raises(RecordError, match="which is not in its folder"):
+            write_page(folder)
 
     def test_a_folder_without_results_is_refused_in_a_line(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"has no results\.json: no test has ended in it"):
