@@ -294,8 +294,8 @@ class ChosenHeads:
             }
         )
         shares = ("dev", "test", "offset", "random_init", "over_offset")
-        units: dict[str, Unit | Sequence[Unit]] = {**dict.fromkeys(shares, "fraction"), "p_offset": "p"}
-        units["p_shuffled"] = p_units(frame["p_shuffled"], 1 / (1 + permutations))
+        units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
+        units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
         of_random = ["random_init"] if control else []
         answer = ["relation", "head", "direction", self.split, "offset", *of_random, "p_offset"]
         return Table(frame, units, interval=self.split, answer=answer)
