@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metrics.bootstrap import Statistic, mean, pearson, ratio, resample, spearman
 from results import Estimate, Floats, Integers, Table
@@ -203,7 +203,7 @@ def classification_scores(
     predicted = probabilities.argmax(axis=1)
     correct = (gold == predicted)[:, None]
     classes, both = probabilities.shape[1], np.column_stack([gold, predicted])
-    columns = {
+    columns: dict[str, tuple[Statistic, ArrayLike]] = {
         "accuracy": (mean, correct),
         "f1": (f1_score(positive, classes), both),
         "auroc": (auroc_of, np.column_stack([gold, probabilities])),

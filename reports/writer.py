@@ -113,8 +113,6 @@ class ResultWriter(pl.Callback):
             warn(f"figure {name} could not be drawn: {reason}")
         if fault := leave_page(folder):
             warn(fault)
-        if few := _few(result):
-            warn(f"fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide")
         for option, most in limit.items():
             warn(f"the scores are of some test batches only: --trainer.{option} {most}")
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
@@ -159,6 +157,9 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
     for table in tables:
         console.print(table)
         console.print()
+    if few := _few(result):
+        said = f"Warning: fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide"
+        console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
     if others := [
         f"{name}.csv ({counted(len(one.frame), 'row')})" for name, one in result.tables.items() if not one.answer

@@ -199,7 +199,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
     lines = []
     for group, folder, counts in zip(groups, folders, pooled, strict=True):
         mean, sd = mean_and_sd([run.value for run in group])
-        estimate = replace(bootstrap_ratio(*counts, unit, runs=len(group)), value=mean)
+        estimate = replace(bootstrap_ratio(counts[0], counts[1], unit, runs=len(group)), value=mean)
         name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
         line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
         if counts is not pooled[0]:

@@ -100,7 +100,7 @@ class TestFrames:
         words = {"relation": ["nsubj", "compound:prt"], "n": [6, 20], "head": ["3-9", "10-12"]}
         numbers = {name: [0.5, 0.25] for name in ("test", "low", "high", "offset", "random_init")}
         frame = pd.DataFrame(words | {"direction": ["dependent→head"] * 2} | numbers)
-        units = dict.fromkeys(("test", "offset", "random_init"), "fraction")
+        units: dict[str, Unit] = dict.fromkeys(("test", "offset", "random_init"), "fraction")
         given = Table(frame, units, "test", ("relation", "head", "direction", "test", "offset", "random_init"))
         for width in (200, 80, 40):
             printed = " ".join(word for row in cells(data_table("t", given, "t.csv", width), width) for word in row)
