@@ -113,10 +113,9 @@ class ResultWriter(pl.Callback):
             warn(f"figure {name} could not be drawn: {reason}")
         if fault := leave_page(folder):
             warn(fault)
-        lines = [
-            f"the scores are of some test batches only: --trainer.{option} {most}" for option, most in limit.items()
-        ]
-        for line in (*_few(result), *lines, *cast("list[str]", result.audit.get("warnings", []))):
+        for option, most in limit.items():
+            warn(f"the scores are of some test batches only: --trainer.{option} {most}")
+        for line in cast("list[str]", result.audit.get("warnings", [])):
             warn(line)
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
@@ -136,12 +135,10 @@ def _limit_of(trainer: pl.Trainer) -> dict[str, float]:
 
 
 def _few(result: Result) -> list[str]:
-    """Return a warning that names the scores of few items, and the tables with rows of few items; or nothing."""
+    """Name the scores of few items, and the tables with rows of few items."""
     found = [name for name, score in result.scores.items() if is_few(score)]
     rows = {name: len(few_items(table)) for name, table in result.tables.items()}
-    found += [f"{counted(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
-    few = f"fewer than {FEW} items, marked * where printed: {first_of(found)}. Such intervals are wide" if found else ""
-    return [few] if few else []
+    return found + [f"{counted(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
@@ -162,6 +159,9 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
     for table in tables:
         console.print(table)
         console.print()
+    if few := _few(result):
+        said = f"Warning: fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide"
+        console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
     if others := [
         f"{name}.csv ({counted(len(one.frame), 'row')})" for name, one in result.tables.items() if not one.answer
