@@ -81,7 +81,7 @@ def test_nothing_is_written_and_groups_are_the_passes_of_a_store(
     groups = list(store.groups)
     assert sorted(item for group in groups for item in group) == list(range(len(store)))
     assert 1 < len(groups) < len(store)
-    disk = make_data(options=Options(too_long="window"))
+    disk = make_data(cache=str(tmp_path / "disk"), options=Options(too_long="window"))  # made in the same passes
     disk.setup("test")
     for item, weights in store.each("attention", range(0, len(store), 2)):
         assert torch.equal(weights, disk.stores["dev"].read("attention", item))
