@@ -69,7 +69,9 @@ def run_over(
     given = f"[{','.join(map(str, checkpoints))}]" if len(checkpoints) > 1 else str(checkpoints[0])
     command = ["test", config, f"--model.init_args.checkpoints={given}", f"--trainer.default_root_dir={folder}"]
     quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1"]
-    cli = train.main([*command, *quiet, *options])
+    with pytest.MonkeyPatch.context() as patch:  # a checkpoint does not say where the cache is
+        patch.setenv("PROBING_CACHE", str(checkpoints[0].parents[1] / "stores"))
+        cli = train.main([*command, *quiet, *options])
     (path,) = folder.rglob("results.json")
     return cli, path.parent, json.loads(path.read_text(encoding="utf-8"))
 
