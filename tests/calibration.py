@@ -228,9 +228,13 @@ def row(name: str, case: Case, number: int) -> str:
     return f"| {name.strip()} | {case.columns} | {cells[0]} | {cells[1].partition(' |')[0]} |"
 
 
-if __name__ == "__main__":
-    given = int(sys.argv[1]) if len(sys.argv) > 1 else NULLS
+def main(number: int = NULLS) -> None:
+    """Print the rows of the table, of so many nulls and effects."""
     for name, case in CASES.items():
         start = time.perf_counter()
-        print(row(name, case, given), flush=True)
+        print(row(name, case, number), flush=True)
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))

@@ -53,10 +53,12 @@ SIZES: Sequence[tuple[str, int]] = (
 LATENT = {"num_key_value_heads": 4}
 VISION = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
 FURTHER: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"), LATENT),
+    **dict.fromkeys(("axk1", "axk2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"), LATENT),
     **dict.fromkeys(
         ("glm4_moe_lite", "longcat_flash", "minicpm3", "dots3_note_text", "esmc", "glm5_next_text"), LATENT
     ),
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral"), {"head_dim": 8}),
+    "deepseek_v2": {**LATENT, "num_experts_per_tok": 2},
     **dict.fromkeys(("glm_image_text", "glm_ocr_text", "glm4v_text", "qwen2_vl_text", "qwen2_5_vl_text"), VISION),
     "bamba": {"attn_layer_indices": [1, 3], "mamba_n_heads": 4, "mamba_d_head": 16},
     "codegen": {"rotary_dim": 4},
@@ -295,11 +297,16 @@ def message(one: Row) -> str:
     return text.partition(". Choose")[0]
 
 
-if __name__ == "__main__":
-    start, found = time.monotonic(), []
-    for name in sys.argv[1:] or text_models():
+def main(names: Sequence[str] = ()) -> None:
+    """Print the rows of some model types, or write the page of all."""
+    start, found = time.monotonic(), list[Row]()
+    for name in names or text_models():
         found.append(row(name))
         last = found[-1]
         print(last.cells if last.layers else f"{name}: {last.refused or last.unbuilt}", flush=True)
-    if len(sys.argv) == 1:
+    if not names:
         PAGE.write_text(page(found, time.monotonic() - start), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
