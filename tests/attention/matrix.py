@@ -50,14 +50,14 @@ SIZES: Sequence[tuple[str, int]] = (
     (r"(mamba_d_state|ssm_state_size|^state_size|mamba_chunk_size)$", 8),
 )
 """Names of settings, and their values in a small model; the first that fits counts."""
-LATENT = {"num_key_value_heads": 4}
+LATENT, SMALL_HEADS = {"num_key_value_heads": 4}, {"head_dim": 8}
 VISION = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
 FURTHER: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"), LATENT),
     **dict.fromkeys(
         ("glm4_moe_lite", "longcat_flash", "minicpm3", "dots3_note_text", "esmc", "glm5_next_text"), LATENT
     ),
-    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral"), {"head_dim": 8}),
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral"), SMALL_HEADS),
     "deepseek_v2": {**LATENT, "num_experts_per_tok": 2},
     **dict.fromkeys(("glm_image_text", "glm_ocr_text", "glm4v_text", "qwen2_vl_text", "qwen2_5_vl_text"), VISION),
     "bamba": {"attn_layer_indices": [1, 3], "mamba_n_heads": 4, "mamba_d_head": 16},
