@@ -479,6 +479,8 @@ def test_a_run_killed_while_it_draws_is_completed(
     drawn = whole["columns"].keys() - first["columns"].keys()  # the columns of the numbers of figures
     assert drawn == {name for name in whole["columns"] if name.endswith(".data")}
     whole["columns"] = {name: whole["columns"][name] for name in first["columns"]}
+    sums = [one.pop("checksums") for one in (whole, first)]  # those of tables and items alone are the same
+    assert {name for name in sums[1] if sums[0].get(name) != sums[1][name]} == {"results.json"}
     assert whole == first
     assert not list(tmp_path.rglob("*state-*"))
 
