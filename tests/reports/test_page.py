@@ -93,7 +93,7 @@ def table(page: Page, name: str) -> Any:  # noqa: ANN401
 
 def column(page: Page, name: str, place: int) -> list[str]:
     cells = table(page, name).locator(f"tbody tr > :nth-child({place})")
-    return [text.strip() for text in cells.all_text_contents()]
+    return [text.strip().rstrip("*") for text in cells.all_text_contents()]  # fewer than 20 items are marked
 
 
 def clipboard(page: Page) -> str:
