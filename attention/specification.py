@@ -19,7 +19,6 @@ from attention.alignment import (
     AlignedPieces,
     AlignmentError,
     FromPieces,
-    cuts_running_text,
     most_central,
     overlapping,
     split_words,
@@ -149,7 +148,7 @@ class Extraction:
         if self.encoder is not None:
             identity |= {
                 "encoder": self.encoder.identity(digests),
-                "alignment": ALIGNMENT_VERSION + cuts_running_text(self.encoder.folder),
+                "alignment": ALIGNMENT_VERSION,
                 "options": {name: value for name, value in asdict(self.options).items() if name not in _APART},
                 "quantities": [quantity := self.options.quantity],
             }

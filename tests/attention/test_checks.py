@@ -168,6 +168,17 @@ def test_the_check_leaves_windows_as_they_are() -> None:
     assert numbers() == before
 
 
+def test_a_fault_beyond_a_large_top_k_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published model chooses 2,048 positions, more than any text of a check has."""
+    monkeypatch.setattr("attention.capture._chosen", lambda indices, query, key, mask: mask)
+    settings = {**matrix.small("deepseek_v32"), "index_topk": 2048}
+    monkeypatch.setattr(matrix, "small", lambda _: settings)
+    model = matrix.build("deepseek_v32")
+    assert model.config.index_topk == 2048
+    assert check(model, "deepseek_v32").tapped
+    assert model.config.index_topk == 2048
+
+
 def test_states_that_differ_are_seen_although_the_weights_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(*args: Any, **options: Any) -> tuple[Tensor, None]:  # noqa: ANN401
         outputs, _ = attend(*args, **options)

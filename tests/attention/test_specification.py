@@ -75,17 +75,6 @@ def test_every_version_changes_the_key(
     assert store_key(extraction.identity(digests)) != before
 
 
-def test_stores_of_words_that_are_cut_as_before_stay_valid(
-    extraction: Extraction, digests: Digests, tmp_path: Path
-) -> None:
-    savers = {"bert": tiny.save_bert, "gpt2": tiny.save_gpt2, "gemma": tiny.save_gemma}
-    sources = {name: resolve(EncoderSpec(str(save(tmp_path / name)))) for name, save in savers.items()}
-    found = {name: replace(extraction, encoder=each).identity(digests)["alignment"] for name, each in sources.items()}
-    assert found == {"bert": 1, "gpt2": 1, "gemma": 2}
-    embedded = {name: each.embeddings_identity(digests)["encoder"] for name, each in sources.items()}
-    assert [each["version"] for each in embedded.values()] == [1, 1, 2]  # type: ignore[index]
-
-
 def test_names_and_times_do_not_change_the_key(extraction: Extraction, digests: Digests, tmp_path: Path) -> None:
     before = store_key(extraction.identity(digests))
     moved = extraction.corpus.rename(tmp_path / "moved.conllu")
