@@ -39,7 +39,6 @@ from transformers import (
 )
 from transformers.models.auto import modeling_auto
 
-from attention import modeling_pruned
 from attention.alignment import split_words
 from attention.capture import (
     AttentionMasks,
@@ -718,7 +717,7 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     """Return the config of an encoder.
 
     Raises:
-        EncoderError: The config cannot be read, or describes a model of other input than text, or a pruned model.
+        EncoderError: The config cannot be read, or describes a model of other input than text.
     """
     with _told(source, ": its config.json cannot be loaded"):
         _refuse_sizes(source)
@@ -729,11 +728,6 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
         reads = reads if isinstance(reads, str) else " and ".join(reads)
         found = f"this is a model for {reads} input ({config.model_type}), not for text"
         raise EncoderError(f"{source.spec.name}: {found}. Choose an encoder or decoder of text.")
-    if hasattr(config, "kept_heads"):
-        raise EncoderError(
-            f"{source.spec.name}: this model is pruned, and pruned models cannot be read here. Name the unpruned "
-            f"model; to study it without some heads, run HeadAblation."
-        )
     return config
 
 
@@ -972,17 +966,10 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 
 
-def refuse_existing(folder: Path) -> None:
-    """Raise EncoderError if a path exists, so that no model is overwritten."""
-    if folder.exists() or folder.is_symlink():
-        raise EncoderError(f"{folder} exists already and is not overwritten. Name a folder that does not exist.")
-
-
 def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:
     """Write a model and its tokenizer to a new folder, as plain files of transformers.
 
-    For a model whose attention heads were removed, the file `modeling_pruned.py` is added, with the classes that load
-    it. The folder appears complete or not at all.
+    The folder appears complete or not at all.
 
     Args:
         model: The model.
@@ -998,9 +985,6 @@ def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labe
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
     files = {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)}
-    if hasattr(config, "kept_heads"):
-        config.auto_map = modeling_pruned.auto_map(config.model_type)
-        files.add(Path(modeling_pruned.__file__))
     with new_folder(folder) as partial:
         model.save_pretrained(partial)
         config.save_pretrained(partial)
@@ -1015,7 +999,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Raises:
         EncoderError: The path exists, or the folder cannot be written.
     """
-    refuse_existing(folder)
+    if folder.exists() or folder.is_symlink():
+        raise EncoderError(f"{folder} exists already and is not overwritten. Name a folder that does not exist.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made, quiet():

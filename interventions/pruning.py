@@ -1,10 +1,7 @@
 """Score of a classifier as attention heads are pruned, least important first (Michel et al. 2019)."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,26 +14,19 @@ from torch import Tensor, nn
 from analysis.by_head import head_rows
 from attention.ablation import Ablation
 from attention.capture import Head, Heads, Mixture, intervening, replacing
-from attention.encoder import refuse_existing, save_model
-from attention.modeling_pruned import LAYOUTS, RemovedHeads, is_prunable, prune
 from heads.single_heads import head_map
 from interventions.ablation import DRAWS, TaskExperiment, compared
 from interventions.task import Classification, TaskOutputs
 from metrics.bootstrap import draws_for, holm, p_units
 from metrics.moments import Moments
-from models.transformer import SequenceClassifier
-from processes.progress import Progress
 from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
-from results.errors import UserError, check_numbers, check_values, counted
+from results.errors import check_numbers, check_values, counted
 from training import recorded_gradients
 from training.experiment import check_names
 
 _STEPS = 10
 SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
 """Shares of the heads that are pruned (Michel et al. 2019, §4)."""
-TIMED = 256
-"""Texts of a timed pass, drawn at random from the scored texts."""
-_ROUNDS = 3  # the fastest pass counts: other load makes a pass slower, never faster
 _BITS = 44  # behind the point of importance: derivatives of a confident classifier are tiny
 
 Ranking = Literal["importance", "confidence", "random"]
@@ -110,9 +100,7 @@ class Pruning(TaskExperiment):
     the words of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer
     may lose all its heads, as by default in the released code of Michel et al.
 
-    For the score, the outputs of pruned heads are set to zero. The column `seconds` is the time of a
-    pass over up to 256 texts, by a model from which these heads have been removed; see
-    `attention.modeling_pruned.prune`.
+    The outputs of pruned heads are set to zero, which gives the same scores as a model without them.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was
@@ -124,13 +112,10 @@ class Pruning(TaskExperiment):
         seeds: Number of random orders, whose scores are averaged.
         split: Split that is scored.
         score: Name of the score; by default the default score of the data.
-        save: Folder to save a model to, without its least important heads; needs `share`.
-        share: Share of the heads that the saved model lacks; needs `save`.
         seed: Seed of random draws; by default the seed of the run.
 
     Raises:
-        UserError: An option is out of range, data and checkpoint do not fit, or heads of the model to
-            save cannot be removed.
+        UserError: An option is out of range, or data and checkpoint do not fit.
     """
 
     experiment = "pruning"
@@ -146,34 +131,14 @@ class Pruning(TaskExperiment):
         seeds: int = 5,
         split: Literal["dev", "test"] = "test",
         score: str | None = None,
-        save: str | None = None,
-        share: float | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(checkpoint, split, score, seed)
         check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, seeds=seeds)
-        check_numbers(self, above=0, most=1, share=share)
         check_names("--model.init_args.rankings", rankings)
-        if (save is None) != (share is None):
-            raise UserError(
-                f"--model.init_args.save is {save} and --model.init_args.share is {share}: give both or neither."
-            )
         self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
         self.texts, self.seeds = texts, seeds
-        self.folder, self.share = None if save is None else Path(save).expanduser(), share
-
-    def prepare(self) -> None:
-        super().prepare()
-        if self.folder is not None:
-            model = self.task.classifier.model
-            if not is_prunable(model):
-                raise UserError(
-                    f"--model.init_args.save: heads cannot be removed from this {type(model).__name__}, only from "
-                    f"models of the types {', '.join(sorted(LAYOUTS))} without cross-attention. Leave out save and "
-                    "share to get the pruning curve alone."
-                )
-            refuse_existing(self.folder)
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
         """Rank the heads, and return the sets of heads to prune for the points of all pruning curves.
@@ -238,15 +203,6 @@ class Pruning(TaskExperiment):
         return order
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Measure the speed of the pruned models, and return the result.
-
-        With the option `save`, also save the classifier without its least important heads; `share`
-        says how many of them are removed.
-        """
-        removed: dict[Heads, dict[str, float]] = self._remove() if self.trainer.is_global_zero else {}
-        removed = self.trainer.strategy.broadcast(removed)  # every process has the same result
-        if self.folder is not None and self.trainer.is_global_zero:
-            self._save(self.folder)
         task, draws = self.task, draws_for(len(self._orders) * len(SHARES), len(outputs), DRAWS)
         found = {heads: outputs.score("zero", heads, draws) for heads in self._sets}
         outputs.warn_of_one_label("zero")
@@ -258,7 +214,6 @@ class Pruning(TaskExperiment):
                     "pruned": share,
                     **compared([found[heads] for heads in sets], whole),
                     "heads": len(sets[0]),
-                    **removed[sets[0]],
                 }
                 for name in self._orders
                 for share, sets in zip(SHARES, self._off(name), strict=True)
@@ -270,63 +225,14 @@ class Pruning(TaskExperiment):
             # The least share whose score lies below the interval of the whole model; nan for none.
             least = own.loc[own["score"] < whole.interval[0], "pruned"].min()
             scores[f"pruning.{name}.leaves_at"] = Estimate(float(least), unit="fraction")
-        timed = f"fastest of {_ROUNDS} passes over {counted(min(TIMED, len(outputs)), 'text')}"
-        if not is_prunable(self.task.classifier.model):
-            timed = f"{timed} of the whole model: heads of this architecture cannot be removed"
         audit = {
             "texts": len(outputs),
             "draws": draws,
             "kept_batches": self.kept_batches,
             "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
-            "seconds": timed,
         }
         tables, figures = self._tables(frame, p_units(frame["p"], 2 / (1 + draws))), self._figures(frame, whole)
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
-
-    def _remove(self) -> dict[Heads, dict[str, float]]:
-        """Measure the model without each set of heads; a random ranking stands for its first order."""
-        classifier = self.task.classifier
-        timed = self.drawn(self.split, TIMED)
-        sets = list(dict.fromkeys(one for name in self._orders for one, *_ in self._off(name)))
-        if not is_prunable(classifier.model):
-            seconds = min(self._seconds(classifier, timed) for _ in range(_ROUNDS))
-            return dict.fromkeys(sets, _columns(RemovedHeads(), classifier, seconds))
-        found: dict[Heads, dict[str, float]] = {}
-        progress = Progress("Passes without heads", _ROUNDS * len(sets))
-        for _ in range(_ROUNDS):  # rounds over all sets, so that a slow minute of the machine hits no single set
-            for heads in sets:
-                smaller, counts = _without(classifier, heads)
-                columns = _columns(counts, smaller, self._seconds(smaller, timed))
-                found[heads] = min(found.get(heads, columns), columns, key=lambda one: one["seconds"])
-                progress.advance()
-        return found
-
-    def _seconds(self, classifier: SequenceClassifier, timed: Sequence[Mapping[str, Tensor]]) -> float:
-        """Return the wall time of a pass over texts, behind one batch that warms up."""
-
-        def run(inputs: Mapping[str, Tensor]) -> None:
-            with torch.inference_mode():
-                classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-
-        run(timed[0])
-        start = time.perf_counter()
-        for inputs in timed:
-            run(inputs)
-        return time.perf_counter() - start
-
-    def _save(self, folder: Path) -> None:
-        assert self.share is not None
-        heads = frozenset(self._order[: int(self.share * len(self._heads) + 1e-9)])  # .7 of 10 are 7
-        smaller, counts = _without(self.task.classifier, heads)
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        assert data.tokenizer_source is not None
-        save_model(smaller.model, data.tokenizer_source, folder, data.labels)
-        rank_zero_info(
-            f"{folder}: {counted(counts.removed, 'head')} removed, {counted(counts.zeroed, 'head')} zeroed. Load: "
-            f"AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, trust_remote_code=True)."
-        )
 
     def _tables(self, frame: pd.DataFrame, of_p: Sequence[Unit]) -> dict[str, Table]:
         unit = self.task.unit
@@ -342,7 +248,7 @@ class Pruning(TaskExperiment):
         }
         of_heads: dict[str, Unit] = {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"}
         return {
-            "pruning": Table(frame, {**units, "seconds": "ratio"}, interval="score", answer=("ranking", *units)),
+            "pruning": Table(frame, units, interval="score", answer=("ranking", *units)),
             "importance": Table(head_rows(columns), of_heads),
         }
 
@@ -367,16 +273,3 @@ class Pruning(TaskExperiment):
             "importance": head_map("Importance of heads", importance, value_label=label, unit=unit),
             "confidence": head_map("Confidence of heads", self._confidence, value_label="mean of the largest weight"),
         }
-
-
-def _without(classifier: SequenceClassifier, heads: Heads) -> tuple[SequenceClassifier, RemovedHeads]:
-    """Return a copy whose heads are removed, with the attention that transformers has by default."""
-    smaller = deepcopy(classifier)
-    counts = prune(smaller.model, heads)
-    smaller.model.set_attn_implementation("sdpa")
-    return smaller, counts
-
-
-def _columns(counts: RemovedHeads, classifier: SequenceClassifier, seconds: float) -> dict[str, float]:
-    parameters = sum(parameter.numel() for parameter in classifier.parameters())
-    return {"removed": counts.removed, "zeroed": counts.zeroed, "parameters": parameters, "seconds": seconds}

@@ -12,6 +12,6 @@ from models.layers import (
     RecurrentEncoder,
     UniformAttention,
 )
-from models.regularizers import Concat, Conicity, MaskedLanguageModel, Residual, Tying
+from models.regularizers import Concat, MaskedLanguageModel, Residual, Tying
 from models.text_classifier import TextClassifier
 from models.transformer import TransformerClassifier

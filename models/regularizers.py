@@ -1,4 +1,4 @@
-"""Regularisers that keep hidden states close to their words (Tutek & Šnajder 2020), and conicity.
+"""Regularisers that keep hidden states close to their words (Tutek & Šnajder 2020).
 
 A regulariser transforms the hidden states or adds a term to the loss; transforms are applied in the order of the list.
 """
@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from datamodules import Vocabulary
 from results.errors import UserError, check_numbers
@@ -121,20 +121,7 @@ class Residual(Regularizer):
         return embedded + hidden
 
 
-class _Weighted(Regularizer):
-    """Base of regularisers with a term times a weight.
-
-    Args:
-        weight: Weight of the term.
-    """
-
-    def __init__(self, weight: float = 1.0) -> None:
-        super().__init__()
-        check_numbers(self, least=0, weight=weight)
-        self.weight = weight
-
-
-class Tying(_Weighted):
+class Tying(Regularizer):
     """Regulariser with the term `weight · (1/T) Σ_t ‖h_t − e_t‖²` over the T words of a text, averaged over texts.
 
     h is the encoder's output, before transforms, and e are the embedded words. This is the formula of Tutek & Šnajder
@@ -149,11 +136,18 @@ class Tying(_Weighted):
 
     name = "tying"
 
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        check_numbers(self, least=0, weight=weight)
+        self.weight = weight
+
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
         _one_size(self, embedded, hidden)
 
     def term(self, state: Encoded) -> Mean:
-        return _over_words(self.weight, (state.hidden - state.embedded).square().sum(2), state.words)
+        squares = (state.hidden - state.embedded).square().sum(2)
+        means = squares.masked_fill(~state.words, 0).sum(1) / state.words.sum(1).clamp(min=1)  # 0 without a word
+        return Mean(self.weight * means.mean(), len(means))
 
 
 class MaskedLanguageModel(Regularizer):
@@ -260,25 +254,6 @@ class MaskedLanguageModel(Regularizer):
         return draws.to(tokens.device)
 
 
-class Conicity(_Weighted):
-    """Regulariser with the term `weight · mean_t cos(h_t, h̄)` over the words of a text, averaged over texts.
-
-    h are the hidden states that attention averages, and h̄ is their mean. The term, conicity (Chandrahas et al.
-    2018), is low if the hidden states point in different directions. Mohankumar et al. (2020) minimise it in
-    classifiers with attention.
-
-    Args:
-        weight: Weight of the term.
-    """
-
-    name = "conicity"
-
-    def term(self, state: Encoded) -> Mean:
-        words = state.words[..., None]
-        mean = (state.averaged * words).sum(1, keepdim=True) / words.sum(1, keepdim=True).clamp(min=1)
-        return _over_words(self.weight, cosine_similarity(state.averaged, mean, dim=2), state.words)
-
-
 def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
     if embedded != hidden:
         raise UserError(
@@ -286,9 +261,3 @@ def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
             f"{embedded} and {hidden} dimensions. Set --model.init_args.embedding.project {hidden}, or choose a text "
             f"encoder whose states have {embedded}."
         )
-
-
-def _over_words(weight: float, values: Tensor, words: Tensor) -> Mean:
-    """Return weight times the mean over the words of each text, averaged over texts; texts without a word count 0."""
-    means = values.masked_fill(~words, 0).sum(1) / words.sum(1).clamp(min=1)
-    return Mean(weight * means.mean(), len(means))

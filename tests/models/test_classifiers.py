@@ -25,7 +25,7 @@ from models.layers import (
     TextEncoder,
     UniformAttention,
 )
-from models.regularizers import Concat, Conicity, MaskedLanguageModel, Regularizer, Residual, Tying
+from models.regularizers import Concat, MaskedLanguageModel, Regularizer, Residual, Tying
 from models.text_classifier import TextClassifier
 from models.text_model import TextSizes
 from results.errors import UserError
@@ -69,7 +69,7 @@ FLAT: dict[str, Callable[[], TextClassifier]] = {
     "concat": lambda: flat(None, DotAttention(), Concat()),
     "residual": lambda: flat(None, None, Residual()),
     "residual and concat": lambda: flat(None, None, Residual(), Concat()),
-    "terms": lambda: flat(None, DotAttention(), Tying(), MaskedLanguageModel(), Conicity()),
+    "terms": lambda: flat(None, DotAttention(), Tying(), MaskedLanguageModel()),
 }
 HIERARCHICAL: dict[str, Callable[[], TextClassifier]] = {
     "of rnn": hierarchical,
@@ -272,10 +272,10 @@ def test_weights_sum_to_one_in_each_sentence_and_over_the_sentences() -> None:
 
 
 def test_terms_are_named_and_only_those_of_regularizers_that_have_one() -> None:
-    model = built(flat(None, None, Concat(), Tying(2.0), MaskedLanguageModel(), Conicity(0.5)))
-    assert list(model.term_names) == ["tying", "mlm", "conicity"]
+    model = built(flat(None, None, Concat(), Tying(2.0), MaskedLanguageModel()))
+    assert list(model.term_names) == ["tying", "mlm"]
     output, terms = model.loss_terms(texts())
-    assert list(terms) == ["tying", "mlm", "conicity"]
+    assert list(terms) == ["tying", "mlm"]
     assert all(term.value.shape == () for term in terms.values())
     embedded = output.embedded.detach()
     hidden = model.get_submodule("encoder")(embedded, texts().mask).detach()

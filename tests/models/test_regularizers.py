@@ -11,7 +11,6 @@ from datamodules import Vocabulary
 from models.layers import RecurrentEncoder
 from models.regularizers import (
     Concat,
-    Conicity,
     Encoded,
     MaskedLanguageModel,
     Regularizer,
@@ -106,23 +105,7 @@ def test_tying_squares_the_distance_and_counts_words_alone() -> None:
     assert float(found.value.detach()) == pytest.approx(0.7 * total / len(LENGTHS), rel=1e-5)
 
 
-def test_conicity_is_the_mean_cosine_to_the_mean_state_of_the_words() -> None:
-    model = Model()
-    state = model.state
-    total = 0.0
-    for row, places in enumerate(texts_of(model)):
-        states = [state.averaged[row, place].tolist() for place in places]
-        if not states:
-            continue
-        mean = [sum(column) / len(states) for column in zip(*states, strict=True)]
-        for one in states:
-            product = sum(a * b for a, b in zip(one, mean, strict=True))
-            total += product / math.hypot(*one) / math.hypot(*mean) / len(states)
-    found = built(Conicity(weight=0.3)).term(state)
-    assert float(found.value.detach()) == pytest.approx(0.3 * total / len(LENGTHS), rel=1e-5)
-
-
-@pytest.mark.parametrize("regularizer", [Tying(), Conicity(), MaskedLanguageModel()])
+@pytest.mark.parametrize("regularizer", [Tying(), MaskedLanguageModel()])
 def test_terms_of_texts_without_a_word_are_zero_and_so_is_their_gradient(regularizer: Regularizer) -> None:
     model = Model()
     state = model.state
