@@ -89,8 +89,8 @@ class Mixture:
             which it has added `mask`.
         value: Values `[batch, key heads, to, dim]`.
         groups: Number of query heads for each key head.
-        mask: The mask that `scores` adds, kept to tell which positions are allowed; None if the layer
-            has none.
+        mask: The mask of the layer, kept to tell which positions are allowed; None if the layer has none. Positions
+            that the layer chooses by their content (DeepSeek-V3.2) are not in it, but `scores` hides the others.
         drop: Function that applies dropout to weights.
         fused: Function that returns the outputs without the weights; None if there is none for this layer.
         sink: Score of no position at all (gpt-oss), broadcast to `[batch, heads, from, 1]`, which takes part in the
@@ -238,8 +238,8 @@ class _Finished(Exception):
     """Ends a forward pass after the last wanted layer."""
 
 
-class UnknownArgumentError(TypeError):
-    """Error for an argument that a model gives its attention function and this one does not know."""
+class MismatchError(Exception):
+    """Error for attention that is not the model's own, for instance by an argument that is not known here."""
 
 
 @dataclass
@@ -272,7 +272,7 @@ def _unchanged(module: nn.Module, mixture: Mixture) -> Tensor:
 
 _OUTPUTS: ContextVar[Callable[[nn.Module, Mixture], Tensor]] = ContextVar("outputs of the heads", default=_unchanged)
 
-_TOLD = frozenset(
+_REDUNDANT = frozenset(
     {"position_ids", "cache_position", "position_embeddings", "cu_seq_lens_q", "cu_seq_lens_k", "token_type_ids"}
 )
 """Tensors that say nothing beyond the mask, the queries and the keys."""
@@ -320,10 +320,12 @@ def attend(
         Outputs of the heads `[batch, from, heads, dim]`, and None instead of the weights.
 
     Raises:
-        UnknownArgumentError: A further argument is a tensor or a function that could change attention.
+        MismatchError: A further argument is a tensor or a function that could change attention.
     """
-    if unknown := [name for name, one in others.items() if isinstance(one, Tensor | Callable) and name not in _TOLD]:
-        raise UnknownArgumentError(f"its attention is given `{unknown[0]}`, which is not known here")
+    if unknown := [
+        name for name, one in others.items() if isinstance(one, Tensor | Callable) and name not in _REDUNDANT
+    ]:
+        raise MismatchError(f"its attention is given `{unknown[0]}`, which is not known here")
     groups = query.size(1) // key.size(1)
     sink = s_aux.view(1, -1, 1, 1) if s_aux is not None else sinks
     mask = attention_mask if indices is None else _chosen(indices, query, key, attention_mask)
@@ -440,12 +442,14 @@ class Reading:
         state: Last hidden state, `[batch, pieces, size]`.
         fused: Largest difference of the outputs of fused attention from those of the weights, relative to the largest
             output, in any layer.
+        has_sinks: True if a layer has a score for no position, so that rows of its weights sum to less than one.
     """
 
     modules: Sequence[nn.Module]
     weights: Sequence[Tensor]
     state: Tensor
     fused: float = 0.0
+    has_sinks: bool = False
 
 
 @torch.inference_mode()
@@ -457,11 +461,12 @@ def read(model: PreTrainedModel, inputs: Mapping[str, Tensor], *, tapped: bool =
         inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
         tapped: True for a model that was changed by `tap`.
     """
-    weights, gaps = list[Tensor](), [0.0]
+    weights, gaps, sinks = list[Tensor](), [0.0], list[bool]()
 
     def keep(_: int, call: LayerCall) -> Tensor:
         mixture = call.mixture
         weights.append(mixture.weights)
+        sinks.append(mixture.sink is not None)
         if mixture.fused is not None and mixture.outputs.size(2) == inputs["attention_mask"].size(1):
             gap = (mixture.fused() - mixture.outputs) * inputs["attention_mask"][:, None, :, None]
             gaps.append(float(gap.abs().max() / mixture.outputs.abs().max()))
@@ -470,7 +475,7 @@ def read(model: PreTrainedModel, inputs: Mapping[str, Tensor], *, tapped: bool =
     capture = _Capture(lambda *_: None, frozenset(), None, keep, lower=True)
     with _capturing(capture):
         state: Tensor = model(**inputs, **({"output_attentions": True} if tapped else {}))[0]
-    return Reading(capture.modules, weights, state, max(gaps))
+    return Reading(capture.modules, weights, state, max(gaps), any(sinks))
 
 
 _ORDERS = ((0, 1, 2, 3), (2, 3, 0, 1))  # of batch, heads, from and to; modules of XLNet put the positions first

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
@@ -454,11 +454,16 @@ class LoadedEncoder:
         of_layers[list(self.attending)] = of_calls
         return masks, of_layers
 
+    @property
+    def title(self) -> str:
+        """Name and class of the model, for messages."""
+        return f"{self.source.spec.name} ({type(self.model).__name__})"
+
     def require_interface(self, what: str) -> None:
         """Raise EncoderError if the attention of the encoder can only be read, for something that changes it."""
         if self.tapped:
             raise EncoderError(
-                f"{self.source.spec.name} ({type(self.model).__name__}) computes its attention outside transformers' "
+                f"{self.title} computes its attention outside transformers' "
                 f"attention interface: it can be read, but {what} would have to change it. Choose another "
                 "architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
             )
@@ -468,7 +473,7 @@ class LoadedEncoder:
         """Raise EncoderError if some layers have no attention, for something that needs it in all."""
         if self.is_hybrid:
             raise EncoderError(
-                f"{self.source.spec.name} ({type(self.model).__name__}) has attention in {len(self.attending)} of its "
+                f"{self.title} has attention in {len(self.attending)} of its "
                 f"{self.layers} layers, but {what} needs it in all. Choose an encoder with attention in every layer."
             )
 
@@ -489,7 +494,7 @@ class LoadedEncoder:
             UserError: The model does not give exactly one hidden state for each layer and one for the
                 embeddings, or these differ in size.
         """
-        return state_size(self.model, self.layers, f"{self.source.spec.name} ({type(self.model).__name__})")
+        return state_size(self.model, self.layers, self.title)
 
     @cached_property
     def language_model(self) -> PreTrainedModel | None:
@@ -572,7 +577,8 @@ class LoadedEncoder:
                 `attention.quantities`.
             lower: True if `measure` is also called for the other layers below the last wanted one.
         """
-        numbers, shape = self.attending, [0]
+        numbers, (batch, pieces) = self.attending, inputs["input_ids"].shape
+        shape = [batch, self.heads, pieces, pieces]
         blank = sorted(layers - {*numbers})
 
         def pass_blank(until: int) -> None:
@@ -603,10 +609,10 @@ class LoadedEncoder:
         """
         if self.tapped:
             raise EncoderError(
-                f"{self.source.spec.name} ({type(self.model).__name__}) computes its attention outside transformers' "
+                f"{self.title} computes its attention outside transformers' "
                 "attention interface: there are weights, but no values. Choose the quantity attention, rollout or flow."
             )
-        found = find_parts(self.model, f"{self.source.spec.name} ({type(self.model).__name__})")
+        found = find_parts(self.model, self.title)
         remember_arguments(part.block for part in found)
         return dict(zip(self.attending, found, strict=True))
 
@@ -693,9 +699,15 @@ def _refuse_growth(source: EncoderSource) -> None:
     """Raise ValueError if the replacements in tokenizer.json can make a text very much longer."""
     values = [value for _, value in _named_values(source.folder / "tokenizer.json")]
     steps = [one for value in values for one in (value if isinstance(value, list) else [value])]
-    contents = [one["content"] for one in steps if isinstance(one, dict) and one.get("type") == "Replace"]
-    if (growth := prod(1 + len(content) for content in contents)) > _GROWTH:
+    growth = prod(_growth(one) for one in steps if isinstance(one, dict) and one.get("type") == "Replace")
+    if growth > _GROWTH:
         raise ValueError(f"tokenizer.json replaces a character by up to {growth:,}, but at most {_GROWTH:,} are read")
+
+
+def _growth(replace: Mapping[str, Any]) -> int:
+    """Return how many times longer a step of tokenizer.json may make a text; a regular expression may match nothing."""
+    pattern, content = replace["pattern"].get("String", ""), len(replace["content"])
+    return max(1, ceil(content / len(pattern))) if pattern else 1 + content
 
 
 def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, source: EncoderSource) -> None:

@@ -368,7 +368,7 @@ def read_layers(
         nonlocal worst
         words = quantity.words(maps if every else maps[:, list(items.heads)], rows)
         off = words.sum(3) - real if quantity.sums_to_one else words - words  # not 0 if it is not finite
-        worst = torch.maximum(worst, off.abs().max())
+        worst = torch.maximum(worst, excess(off, encoder, options))
         keep(items.layers.index(layer), pack_weights(words, options.dtype))
 
     def receive_state(number: int, state: Tensor) -> None:
@@ -380,16 +380,19 @@ def read_layers(
     check_sums(worst, encoder, options)
 
 
+def excess(off: Tensor, encoder: LoadedEncoder, options: Options) -> Tensor:
+    """Return the largest fault among differences of sums from 1; with sinks, sums of attention may be less."""
+    return (off if encoder.has_sinks and options.quantity == "attention" else off.abs()).max().clamp(min=0)
+
+
 def check_sums(worst: Tensor, encoder: LoadedEncoder, options: Options) -> None:
     """Raise UserError if a row of what is measured does not sum to 1.
 
     Args:
-        worst: Largest difference of a sum from 1; nan if a number is not finite.
+        worst: Largest number that `excess` returned; nan if a number is not finite.
         encoder: The encoder.
         options: The quantity.
     """
-    if encoder.has_sinks and options.quantity == "attention":
-        worst = worst - worst  # sums are less than 1; this is not 0 if it is not finite
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
         kind = "attention weights" if options.quantity == "attention" else f"numbers of {options.quantity}"
         fault = f"the {kind} of a word must sum to 1, but one sum is off by {float(worst):.1e}"

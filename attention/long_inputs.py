@@ -12,7 +12,7 @@ from torch import Tensor
 from attention.alignment import AlignedPieces
 from attention.capture import LayerCall, Mixture
 from attention.encoder import LoadedEncoder
-from attention.extraction import Allowance, check_sums, current, pad, read_layers
+from attention.extraction import Allowance, check_sums, current, excess, pad, read_layers
 from attention.specification import Items
 from attention.store import pack_weights, unpack_weights
 from metrics.heads import MostAttended
@@ -85,7 +85,7 @@ def _read_blocks(
         first_only = options.from_pieces == "first"
         for first, words in word_rows(mixture, part, items.heads, _rows_of(encoder, len(part)), first_only):
             words = words.to(encoder.device)  # from another one with a device_map
-            worst = torch.maximum(worst, (words.sum(-1) - 1).abs().max())
+            worst = torch.maximum(worst, excess(words.sum(-1) - 1, encoder, options))
             yield first, pack_weights(words, options.dtype)
 
     def measure(layer: int, call: LayerCall) -> Tensor:

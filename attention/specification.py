@@ -203,10 +203,7 @@ class Extraction:
             if not encoder.allowed(every).masks.all():
                 why = "its tokens do not see all others (decoder or window). Choose norms"
         if why:
-            raise UserError(
-                f"{encoder.source.spec.name} ({type(encoder.model).__name__}) has no {self.options.quantity}: {why}, "
-                "or another encoder."
-            )
+            raise UserError(f"{encoder.title} has no {self.options.quantity}: {why}, or another encoder.")
 
 
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: Sequence[int]) -> tuple[int, ...]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AttentionInterface, AutoModel, PreTrainedModel
 
-from attention import Encoder, EncoderError, Options
-from attention.capture import NAME, UnknownArgumentError, attend, read
+from attention import Encoder, EncoderError, EncoderSpec, Options
+from attention.capture import NAME, MismatchError, attend, read
 from attention.checks import check
 from results.errors import UserError
 from tests import tiny
@@ -113,7 +113,7 @@ def test_fused_attention_that_differs_is_seen(monkeypatch: pytest.MonkeyPatch) -
 def test_what_the_attention_function_does_not_know_is_refused_by_name(given: object) -> None:
     query = heads(1, 2, 3, 0)
     attend(nn.Module(), query, query, query, None, position_ids=torch.arange(3), sliding_window=4, block_mask=None)
-    with pytest.raises(UnknownArgumentError, match="`block_indices`, which is not known"):
+    with pytest.raises(MismatchError, match="`block_indices`, which is not known"):
         attend(nn.Module(), query, query, query, None, block_indices=given)
 
 
@@ -148,6 +148,24 @@ def test_a_refusal_names_the_reason(model_type: str, message: str, tmp_path: Pat
         Encoder(str(save(tmp_path, model_type)))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_padding_that_reaches_the_text_is_seen_in_half_precision_too(dtype: str, tmp_path: Path) -> None:
+    with pytest.raises(EncoderError, match="mixes padding into the text"):
+        Encoder(EncoderSpec(str(save(tmp_path, "convbert")), dtype=dtype))  # type: ignore[arg-type]
+
+
+def test_sinks_too_small_to_be_seen_in_sums_are_sinks(tmp_path: Path) -> None:
+    folder = save(tmp_path, "gpt_oss")
+    model = AutoModel.from_pretrained(folder)
+    for layer in model.layers:
+        nn.init.constant_(layer.self_attn.sinks, -30)
+    model.save_pretrained(folder)
+    encoder = Encoder(str(folder))
+    assert encoder.has_sinks
+    with pytest.raises(UserError, match="sinks"):
+        encoder.attention([LONG], quantity="rollout")
+
+
 def test_full_attention_of_big_bird_is_read(tmp_path: Path) -> None:
     encoder = Encoder(str(save(tmp_path, "big_bird", attention_type="original_full")))
     np.testing.assert_allclose(
@@ -155,17 +173,23 @@ def test_full_attention_of_big_bird_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_the_check_leaves_windows_as_they_are() -> None:
-    model = matrix.build("gemma3_text")
+@pytest.mark.parametrize("model_type", ["gemma3_text", "gpt_neo", "jamba", "xlnet"])
+def test_the_check_leaves_the_model_as_it_was(model_type: str) -> None:
+    model = matrix.build(model_type)
     assert matrix.WINDOW != 6
 
-    def numbers() -> list[dict[str, int]]:
+    def state() -> list[object]:
         owners = (model.config, *model.modules())
-        return [{name: one for name, one in vars(owner).items() if type(one) is int} for owner in owners]
+        plain = [
+            {name: one for name, one in vars(owner).items() if type(one) in (int, bool) and name[0] != "_"}
+            for owner in owners
+        ]
+        return [plain, [type(module) for module in model.modules()], [*map(str, model.state_dict().values())]]
 
-    before = numbers()
-    check(model, "gemma3_text")
-    assert numbers() == before
+    before, buffers = state(), [one.clone() for one in model.buffers()]
+    check(model, model_type)
+    assert state() == before
+    assert all(torch.equal(one, other) for one, other in zip(model.buffers(), buffers, strict=True))
 
 
 def test_a_fault_beyond_a_large_top_k_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -697,6 +697,9 @@ def test_replacements_that_make_a_text_much_longer_are_refused(folder: Path) -> 
         Encoder(source(folder))
     changed(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [step]})
     assert Encoder(source(folder)).layers == 2
+    quotes = [{"type": "Replace", "pattern": {"String": chr(8208 + one)}, "content": "-"} for one in range(40)]
+    changed(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": quotes})
+    assert Encoder(source(folder)).layers == 2  # characters for characters
 
 
 @pytest.mark.parametrize("value", ["flash_attention_2", "owner/repo", {"": "owner/repo"}, 3])
