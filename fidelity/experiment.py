@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jsonargparse import Namespace
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
 from attention import EncoderSpec
@@ -30,7 +30,7 @@ from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.judge import Judged, judge_tables
 from fidelity.saliency import KNOWN, PLANTED, Explainer, Saliency, check_rankings, is_ranking, name_of
 from metrics.bootstrap import Statistic, draws_for, mean, resample
-from metrics.classification import f1_score
+from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
 from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
@@ -467,11 +467,17 @@ class Fidelity(Experiment[ClassificationDataModule]):
                 one.path.stem: {"file": str(one.path), "sha256": one.sha256} for one in self._explanations.values()
             }
         tested = [result.tested.tolist() for result in results]
-        audit["checkpoints"] = {
+        checkpoints = {
             one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": texts.count(False)}
             | ({} if one.has_recipe else one.model.audit)
             for one, texts in zip(self.checkpoints, tested, strict=True)
         }
+        for one in results:
+            gold, predicted = (one.values[name].to_numpy(np.int64) for name in ("gold", "predicted"))
+            if one_label := mostly_one_label(gold, predicted, self.data.labels):
+                rank_zero_warn(f"{one.name} {one_label}: with hardly a decision to explain, the tests say little.")
+                checkpoints[one.name]["one_label"] = one_label
+        audit["checkpoints"] = checkpoints
         if (sets := len(set(map(tuple, tested)))) > 1:
             audit["compared_over_different_texts"] = f"{sets} sets, for their levels of attention differ"
         return audit

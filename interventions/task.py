@@ -23,7 +23,7 @@ from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextD
 from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
 from metrics.bootstrap import Share, Statistic, pearson, resample, spearman
-from metrics.classification import auroc, f1_score, mcc_score
+from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
 from models import TransformerClassifier
 from results import Estimate, Floats, Unit, UserError
 
@@ -231,17 +231,14 @@ class TaskOutputs:
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
     def warn_of_one_label(self, kind: Kind) -> None:
-        """Warn if the intact model predicts the same label for every text.
+        """Warn if the intact model predicts the same label for almost every text.
 
         Args:
             kind: Kind of ablation whose sets include the empty one, the intact model.
         """
-        found = np.unique(self.outputs[kind, frozenset()].argmax(1))
-        if len(self.task.labels) > 1 and len(found) == 1:
-            rank_zero_warn(
-                f"The model without ablation predicts the label {self.task.labels[found[0]]!r} for all {len(self)} "
-                "texts, so ablation can change little. Train it longer."
-            )
+        predicted = self.outputs[kind, frozenset()].argmax(1)
+        if one_label := mostly_one_label(self.gold.astype(np.int64), predicted, self.task.labels):
+            rank_zero_warn(f"The model without ablation {one_label}, so ablation can change little. Train it longer.")
 
 
 def make_ablation(

@@ -241,14 +241,33 @@ def regression_scores(
 def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> dict[str, Estimate]:
     """Return `majority.accuracy` and `majority.f1`, the scores of always predicting the majority class of train.
 
+    Of several most frequent classes it is the one that is most frequent in test.
+
     Args:
         train_counts: Number of texts of each class in train, `[classes]`.
         gold: Gold class of each test text, `[texts]`.
         positive: Class of F1; None for macro F1.
     """
-    table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
+    most_frequent = np.flatnonzero(train_counts == train_counts.max())
+    majority = max(most_frequent, key=lambda label: np.count_nonzero(gold == label))
+    table = confusion(gold, np.full_like(gold, majority), len(train_counts))
     scores = {"majority.accuracy": accuracy(table), "majority.f1": f1(table, positive)}
     return {name: Estimate(float(score), unit="fraction") for name, score in scores.items()}
+
+
+def mostly_one_label(gold: Integers, predicted: Integers, labels: Sequence[str]) -> str:
+    """Return a sentence if at least 95 % of the predictions are one label, with the share that has it; else nothing.
+
+    Args:
+        gold: Gold class of each text, `[texts]`.
+        predicted: Predicted class of each text, `[texts]`.
+        labels: Names of the classes.
+    """
+    label = int(np.bincount(predicted).argmax())
+    share, right = (float((one == label).mean()) for one in (predicted, gold))
+    if len(labels) < 2 or share < 0.95:
+        return ""
+    return f"predicts {labels[label]!r} for {share:.0%} of the texts, which is the label of {right:.0%}"
 
 
 def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> Table:

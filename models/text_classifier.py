@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from metrics.classification import (
     classification_scores,
     confusion,
     majority_scores,
+    mostly_one_label,
     ratio_columns,
     regression_scores,
 )
@@ -320,6 +322,8 @@ def classification_result(
     probabilities = {f"probability.{label}": test.outputs[:, place] for place, label in enumerate(labels)}
     items = pd.DataFrame({**columns, **probabilities})
     table = confusion(gold, predicted, len(labels))
+    if one_label := mostly_one_label(gold, predicted, labels):
+        rank_zero_warn(f"The classifier {one_label}: compare its scores with those of `majority`. Train it longer.")
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     axes = ("gold", "predicted", "share of the class")
     return Result(
