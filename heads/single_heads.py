@@ -42,7 +42,7 @@ from metrics.attachment import (
     ratio_scores,
     sentence_scores,
 )
-from metrics.bootstrap import best_p, bootstrap_ratio, p_units
+from metrics.bootstrap import bootstrap_ratio, max_sign_flip_p, p_units, ratio
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -263,7 +263,7 @@ class ChosenHeads:
             - `over_offset`, with its interval: accuracy of the head minus that of the offset, on the scored split;
             - `p_offset`: one-sided p-value of this difference, by random swaps of head and offset in each sentence. As
                 head and offset are chosen on dev, the choice favours neither on test; if dev is scored, every draw
-                chooses anew among all heads (`best_p`);
+                chooses anew among all heads (`max_sign_flip_p`);
             - `p_shuffled`: p-value of `permutation_p` on the scored split.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
@@ -311,8 +311,10 @@ class ChosenHeads:
                 count(arcs, words * (1.0 * (scored.predicted[:, k] == arcs.head) - (fixed == arcs.head))) for k in every
             ]
             differences[:, place], totals[:, place] = found[list(every).index(heads[group])], count(arcs, words)
-            p.append(best_p(np.stack(found, axis=1)[totals[:, place] > 0], draws=draws, seed=self.seed))
-        return {**bootstrap_ratio(differences, totals, seed=self.seed).named("over_offset"), "p_offset": p}
+            own = np.stack(found, axis=1)[totals[:, place] > 0]
+            p.append(max_sign_flip_p(own, draws=draws, seed=self.seed))
+        apart = bootstrap_ratio(differences, totals, share=False, seed=self.seed)
+        return {**apart.named("over_offset"), "p_offset": p}
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return how many words of each group have their syntactic head found by the best head of the group.
@@ -493,13 +495,13 @@ class ChosenHeads:
             both = totals.all(0)
             means = sums / np.maximum(totals, 1) * both
             found.append((means[1] - means[0], both))
-            one = bootstrap_ratio(*found[-1], seed=self.seed)
-            compared = means.sum(1) / max(int(both.sum()), 1)
+            one = bootstrap_ratio(*found[-1], share=False, seed=self.seed)
+            compared = ratio(means.sum(1), both.sum())
             rows.append((*function, int(both.sum()), *compared, one.value, one.low, one.high))
         columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
         table = Table(pd.DataFrame(rows, columns=columns), dict.fromkeys(columns[4:7], "fraction"), "difference")
         over_heads = [sum(parts) for parts in zip(*found, strict=True)]
-        return table, {"no_op": bootstrap_ratio(*over_heads, seed=self.seed)} if rows else {}
+        return table, {"no_op": bootstrap_ratio(*over_heads, share=False, seed=self.seed)} if rows else {}
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
         """Return heat maps of the accuracy of every attention head, one for each group of words.

@@ -10,18 +10,19 @@ from scipy.stats import t as student
 from metrics import bootstrap
 from metrics.bootstrap import (
     Statistic,
-    best_p,
     beyond,
     bootstrap_ratio,
     difference,
     draws_for,
     holm,
+    max_sign_flip_p,
     mean,
     median,
     p_units,
     paired_bootstrap,
     paired_permutation,
     pooled,
+    proportion,
     resample,
     resamples,
 )
@@ -92,7 +93,7 @@ def test_a_share_of_few_items_has_an_exact_interval() -> None:
     for items in (2, 6, 19, 20, 400):
         for found in range(items + 1):
             hits, ones = (np.arange(items) < found).astype(float), np.ones(items)
-            of_ratio, of_mean = bootstrap_ratio(hits, ones), resample(mean, hits[:, None], "fraction")
+            of_ratio, of_mean = bootstrap_ratio(hits, ones), resample(proportion, hits[:, None], "fraction")
             few = items < 20 or min(found, items - found) < 5
             assert (of_ratio.interval == exact(found, items)) == few, (found, items)
             assert (of_mean.interval == exact(found, items)) == few
@@ -133,13 +134,21 @@ def test_only_shares_have_exact_intervals(found: list[float], items: list[float]
     assert bootstrap_ratio(found, items, unit).interval == (min(ratios), max(ratios))
 
 
+@pytest.mark.parametrize("found", [[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+def test_what_is_no_count_has_the_interval_of_the_bootstrap_though_it_looks_like_one(found: list[float]) -> None:
+    """Differences that are never negative, or distances that are all 0."""
+    assert bootstrap_ratio(found, [1, 1], share=False).interval == (min(found), max(found))
+    assert resample(mean, np.array(found)[:, None], "fraction").interval == (min(found), max(found))
+    assert bootstrap_ratio(found, [1, 1]).interval == exact(int(sum(found)), 2)
+
+
 def test_runs_of_few_items_do_not_count_as_more_items() -> None:
     one = bootstrap_ratio([1, 1, 1, 1], [1, 1, 1, 1])
     assert bootstrap_ratio([1.0] * 4, [1.0] * 4, runs=5).interval == one.interval
     half = bootstrap_ratio([1, 1, 1, 0.5], [1] * 4, runs=2)  # one of two runs misses one item
     assert exact(3, 4) != half.interval != one.interval
     assert half.interval[0] < half.value < half.interval[1] < 1
-    runs = [resample(mean, np.array([[1.0]] * 6), "fraction"), resample(mean, np.array([[0.0]] * 6), "fraction")]
+    runs = [resample(proportion, np.array([[value]] * 6), "fraction") for value in (1.0, 0.0)]
     assert pooled(runs[:1]).interval == runs[0].interval == exact(6, 6)
     assert pooled(runs).interval == tuple(np.mean([one.interval for one in runs], axis=0))
 
@@ -403,10 +412,10 @@ def test_a_number_against_equal_ones_has_the_error_of_the_bootstrap() -> None:
 @pytest.mark.parametrize("heads", [1, 6])
 def test_the_best_of_several_sums_is_tested_as_it_was_chosen(heads: int) -> None:
     rng = np.random.default_rng(heads)
-    nulls = [best_p(rng.integers(-2, 3, (40, heads)), draws=99, seed=seed) for seed in range(1000)]
+    nulls = [max_sign_flip_p(rng.integers(-2, 3, (40, heads)), draws=99, seed=seed) for seed in range(1000)]
     assert 0.03 <= np.mean(np.array(nulls) <= 0.05) <= 0.07
     signs = np.array(list(itertools.product((1, -1), repeat=10)))
     counts = rng.integers(-1, 4, (10, heads))
     exact = np.mean((signs @ counts).max(axis=1) >= counts.sum(axis=0).max())
-    assert best_p(counts, draws=20_000) == pytest.approx(exact, abs=0.01)
-    assert np.isnan(best_p(np.zeros((0, heads))))
+    assert max_sign_flip_p(counts, draws=20_000) == pytest.approx(exact, abs=0.01)
+    assert np.isnan(max_sign_flip_p(np.zeros((0, heads))))
