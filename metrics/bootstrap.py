@@ -455,27 +455,34 @@ def max_sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0)
     return float((1 + np.count_nonzero(as_great)) / (1 + draws))
 
 
-def beyond(one: Estimate, others: Sequence[Estimate]) -> Estimate:
-    """Return a number minus the mean of several numbers of the same kind, with a p-value over these numbers.
+def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
+    """Compare a number with several random ones of its kind, such as scores without given heads and random heads.
 
-    The null hypothesis is that the first is drawn as the others are, for instance the score without some heads and the
-    scores without random heads. The p-value is that of Student's prediction of one further draw from N: it is exact if
-    the draws are normal and alike in their correlations, as those of overlapping random sets are. Ranks need no normal
-    distribution, but never give less than 1 / (N + 1). If all others are equal, the standard error is that of the
-    bootstrap over units, from which the interval comes in any case.
+    There are two sources of error, so p is the larger of two p-values, and small only if both are (Berger 1982). The
+    first takes the number for one more random draw: Student's prediction of one further draw from N, exact if the
+    draws are normal and alike in their correlations, as those of overlapping random sets are. (Ranks need no normal
+    distribution, but never give less than 1 / (N + 1).) The second is that of the bootstrap over units, as in
+    `difference`, so that no small p stands beside an interval that contains 0.
 
     Args:
         one: The number.
-        others: The others, with draws from the same resamples of the same units; p is nan for fewer than two.
+        others: The random ones, with draws from the same resamples of the same units.
+
+    Returns:
+        The mean of the others, nan if there are none; and the number minus this mean, with the interval of the
+        bootstrap over units, and p, which is nan for fewer than two others.
 
     Raises:
         ValueError: The numbers of draws differ.
     """
-    apart = difference(one, pooled(others))
-    error = np.std([each.value for each in others]) * np.sqrt((len(others) + 1) / max(len(others) - 1, 1))
-    error = error if error > TIE else np.nanstd(one.draws - pooled(others).draws)
-    p = 2 * student.sf(abs(apart.value) / max(error, TIE), len(others) - 1) if abs(apart.value) > TIE else 1.0
-    return replace(apart, p=float(p) if len(others) > 1 else np.nan)
+    nothing = replace(one, value=np.nan, low=np.nan, high=np.nan, draws=np.full_like(one.draws, np.nan))
+    average = pooled(others or [nothing])
+    apart = difference(one, average)
+    if len(others) < 2:
+        return average, replace(apart, p=np.nan)
+    error = np.std([each.value for each in others], ddof=1) * np.sqrt(1 + 1 / len(others))
+    p = 2 * student.sf(abs(apart.value) / max(error, TIE), len(others) - 1)
+    return average, replace(apart, p=max(float(p), apart.p or 0.0))
 
 
 def holm(p_values: Sequence[float]) -> Floats:

@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from scipy.stats import binomtest, ttest_ind
-from scipy.stats import t as student
 
 from metrics import bootstrap
 from metrics.bootstrap import (
     Statistic,
-    beyond,
+    against_random_draws,
     bootstrap_ratio,
     difference,
     draws_for,
@@ -390,23 +389,56 @@ def test_a_number_is_tested_against_numbers_of_its_kind(others: int) -> None:
     found = []
     for _ in range(1000):
         own = rng.normal(rng.normal(), 1, others + 1)
-        estimates = [resample(mean, texts + value, "ratio", draws=2) for value in own]
-        apart = beyond(estimates[0], estimates[1:])
-        expected = ttest_ind(own[:1], own[1:])  # Student's test of one number against several
-        assert (apart.value, apart.p) == pytest.approx((own[0] - own[1:].mean(), expected.pvalue))
+        estimates = [resample(mean, texts + value, "ratio", draws=999) for value in own]
+        average, apart = against_random_draws(estimates[0], estimates[1:])
+        # Student's test of one number against several; all texts are alike, so their p is the least that there is.
+        expected = max(ttest_ind(own[:1], own[1:]).pvalue, 0.002)
+        assert (average.value, average.sd) == pytest.approx((own[1:].mean(), own[1:].std(ddof=1)))
+        assert (apart.value, apart.p) == pytest.approx((own[0] - own[1:].mean(), expected))
         found.append(apart.p)
     assert 0.03 <= np.mean(np.array(found) <= 0.05) <= 0.07
 
 
-def test_a_number_against_equal_ones_has_the_error_of_the_bootstrap() -> None:
-    rng = np.random.default_rng(0)
-    one, other = (resample(mean, rng.integers(2, size=(50, 1)), "fraction") for _ in range(2))
-    found = beyond(one, [other] * 3)
-    error = np.std(one.draws - other.draws)
-    assert found.p == pytest.approx(2 * student.cdf(-abs(one.value - other.value) / error, 2))
-    assert beyond(one, [one] * 3).p == 1
-    assert math.isnan(beyond(one, [other]).p or 0)
-    assert found.interval == pytest.approx(difference(one, other).interval)
+def texts_right(*right: int, draws: int = 1000) -> list[Estimate]:
+    """Accuracies on 200 texts, of which the first are right."""
+    return [resample(proportion, (np.arange(200) < one)[:, None], "fraction", draws=draws) for one in right]
+
+
+def test_a_number_against_equal_ones_has_the_p_value_of_the_texts() -> None:
+    one, *others = texts_right(150, *[160] * 3)
+    average, found = against_random_draws(one, others)
+    assert found.interval == pytest.approx(difference(one, others[0]).interval)
+    assert found.p == difference(one, others[0]).p
+    assert average.value == pytest.approx(0.8)
+    assert against_random_draws(one, [one] * 3)[1].p == 1
+    for few in (1, 0):  # nothing, or no spread, to compare with
+        average, found = against_random_draws(one, others[:few])
+        assert math.isnan(found.p or 0)
+        assert np.isnan([average.value, *average.interval, found.value, *found.interval]).all() == (few == 0)
+
+
+@pytest.mark.parametrize("sets", [5, 50])
+def test_a_few_texts_are_no_finding_though_random_sets_are_alike(sets: int) -> None:
+    """Two or three texts of 200 decide: Student's test alone gives .011, and .000 of 50 sets."""
+    one, *others = texts_right(158, *[160] * (sets - 1), 161)
+    found = against_random_draws(one, others)[1]
+    assert found.interval[1] >= -1e-12
+    assert 0.05 < (found.p or 0) < 0.2
+    one, *others = texts_right(100, *[160] * (sets - 1), 161)
+    assert against_random_draws(one, others)[1].p == pytest.approx(2 / 1001)
+
+
+def test_no_small_p_stands_beside_an_interval_that_contains_zero() -> None:
+    found = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        right = rng.random((6, 200)) > np.array([[0.05], *[[0.02]] * 5])
+        one, *others = (resample(proportion, own[:, None], "fraction", draws=499) for own in right)
+        apart = against_random_draws(one, others)[1]
+        small = (apart.p or 0) <= 0.05
+        assert not small or not apart.interval[0] <= 0 <= apart.interval[1], seed
+        found += small
+    assert found > 10
 
 
 @pytest.mark.parametrize("heads", [1, 6])
