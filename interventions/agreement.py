@@ -13,9 +13,9 @@ from datamodules import AttentionBatch
 from datamodules.batches import Split
 from datamodules.corpus import STAGES
 from heads.arc_evaluation import DependencyExperiment
-from heads.single_heads import Names, Predictions
+from heads.single_heads import Names
 from metrics.attachment import ALL, ratio_scores
-from metrics.heads import most_attended
+from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows
 from results import Floats, Result, Table, Unit
 from results.digests import altered

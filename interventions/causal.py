@@ -24,7 +24,7 @@ from datamodules.batches import LengthBatches, Split
 from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
 from heads.arc_evaluation import check_relations
-from heads.single_heads import Names, Predictions, head_name
+from heads.single_heads import Names, head_name
 from interventions.ablation import DRAWS, check_random, random_sets
 from interventions.task import (
     IGNORED,
@@ -38,7 +38,7 @@ from interventions.task import (
     make_ablation,
 )
 from metrics.bootstrap import Statistic, against_random_draws, difference, holm, p_units
-from metrics.heads import most_attended
+from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows, ItemRows
 from probes.frozen import DependencyProbe
 from probes.head_selection import HeadSelectionProbe

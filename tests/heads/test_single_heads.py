@@ -25,7 +25,6 @@ from heads.single_heads import (
     AttentionDrawing,
     ChosenHeads,
     Names,
-    Predictions,
     _right,
     check_drawing,
     choose_ensembles,
@@ -34,7 +33,7 @@ from heads.single_heads import (
 )
 from metrics.attachment import Arcs
 from metrics.bootstrap import bootstrap_ratio
-from metrics.heads import DIRECTIONS, Predicted, most_attended, permutation_p
+from metrics.heads import DIRECTIONS, Predictions, most_attended, permutation_p
 from metrics.rows import ArcRows
 from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result
 from results.errors import UserError
@@ -195,10 +194,7 @@ def test_the_best_heads_equal_counting_in_the_store(
 def test_the_head_is_compared_with_heads_that_are_chosen_on_shuffled_dev(
     result: Result, splits: tuple[Counted, Counted], make_data: MakeData
 ) -> None:
-    on_dev, on_test = (
-        Predicted(one.arcs, one.predicted, one.groups)
-        for one in (opened(make_data(), split)[1] for split in ("dev", "test"))
-    )
+    on_dev, on_test = (opened(make_data(), split)[1] for split in ("dev", "test"))
     chosen = [splits[0].best(relation) for relation in on_test.groups]
     expected = permutation_p(on_dev, on_test, chosen, permutations=9, seed=0)
     assert_array_equal(result.tables["best_heads"].frame["p_shuffled"], expected)
