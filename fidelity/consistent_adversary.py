@@ -260,11 +260,7 @@ def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[st
 
 
 def _mean(values: pd.DataFrame, what: str, name: str) -> Estimate:
-    return resample(_column_mean, values[[f"{what}_{name}"]], _UNITS[what])
-
-
-def _column_mean(values: Floats, weights: Floats) -> Floats:
-    return mean(values, weights)  # and no share of few items, even if all distances are 0
+    return resample(mean, values[[f"{what}_{name}"]], _UNITS[what])
 
 
 def _means(values: Floats, weights: Floats) -> Floats:  # [draws, columns]; nan for a draw of no text

@@ -14,7 +14,7 @@ from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
-from metrics.bootstrap import Share
+from metrics.bootstrap import Ratio
 from results import Curves, Figure, Floats, Table
 from results.errors import check_values
 from training.experiment import check_names
@@ -207,4 +207,4 @@ def without_rounding(values: Floats, tolerance: Floats) -> Floats:
     return found
 
 
-_significant = Share(lambda values: ((values[:, 0] <= LEVEL).astype(np.float64), np.ones(len(values))))
+_significant = Ratio(lambda values: ((values[:, 0] <= LEVEL).astype(np.float64), np.ones(len(values))))

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, ranks_of, renormalised
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
-from metrics.bootstrap import Share, median
+from metrics.bootstrap import Ratio, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Floats, Spreads, Table
 from results.errors import check_values
@@ -67,7 +67,7 @@ class SingleWeight(FidelityTest):
         return Measurements({**numbers, "flips_top": flips[0], "flips_random": flips[1]})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means(("flips_top", "flips_random", "alone")) | means(["delta_js"], "nats")
+        return proportions(("flips_top", "flips_random", "alone")) | means(["delta_js"], "nats")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `single_weight_flips`: how often each of the two erasures flips the decision.
@@ -294,7 +294,7 @@ def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> di
     return {"fraction": fractions.masked_fill(never, 1), "mass": gone.masked_fill(never, 1), "never": never.double()}
 
 
-_mean_of_all = Share(lambda values: (values.mean(axis=1), np.ones(len(values))))
+_mean_of_all = Ratio(lambda values: (values.mean(axis=1), np.ones(len(values))))
 
 
 def _median_below(values: Floats, weights: Floats) -> Floats:

@@ -29,7 +29,7 @@ from fidelity.comparison import (
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.judge import Judged, judge_tables
 from fidelity.saliency import KNOWN, PLANTED, Explainer, Saliency, check_rankings, is_ranking, name_of
-from metrics.bootstrap import Statistic, draws_for, mean, resample
+from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
 from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
 from processes.progress import Progress
@@ -74,6 +74,15 @@ class Score(NamedTuple):
 def means(columns: Iterable[str], unit: Unit = "fraction") -> dict[str, Score]:
     """Define one score for each column: the mean of the column over the texts, under the column's name."""
     return {column: Score([column], mean, unit) for column in columns}
+
+
+def proportions(columns: Iterable[str]) -> dict[str, Score]:
+    """Define one score for each column of decisions: the share of texts with a yes.
+
+    A decision is 1 for yes and 0 for no, or the mean of several, for instance over random orders. Few have an exact
+    interval, see `metrics.bootstrap.share_interval`; means of other numbers have none, even if all are 0.
+    """
+    return {column: Score([column], proportion, "fraction") for column in columns}
 
 
 class FidelityTest(ABC):
@@ -492,7 +501,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         draws = draws_for(tests, len(frame), 1000)
         scores = {
             "f1": resample(f1_score(positive, classes), frame[["gold", "predicted"]], "fraction", draws=draws),
-            "accuracy": resample(mean, frame[["correct"]], "fraction", draws=draws),
+            "accuracy": resample(proportion, frame[["correct"]], "fraction", draws=draws),
         }
         for test in self.tests:
             for name, (used, statistic, unit) in test.scores(classes, positive).items():

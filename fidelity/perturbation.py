@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from fidelity.classified import ClassifiedBatch, renormalised
 from fidelity.comparison import CheckpointResult, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import Saliency
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
@@ -76,7 +76,7 @@ class Perturbation(FidelityTest):
             columns = ("gold", "own", *_class_columns(kind, classes))
             found[f"{kind}_drop"] = Score(columns, f1_drop(positive, classes), "fraction")
             found[f"{kind}_accuracy_drop"] = Score(columns, accuracy_drop, "fraction")
-            found |= means([f"{kind}_flips"])
+            found |= proportions([f"{kind}_flips"])
         return found
 
 

@@ -14,7 +14,7 @@ from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width, sets_read
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import mean
@@ -172,7 +172,7 @@ class Rationale(FidelityTest):
             f"{ranking}.iou_f1": Score([f"{ranking}.{column}" for column in IOU], _f1_of_means, "fraction")
             for ranking in self.names
         }
-        return means([*self._means, *(SHARES if self.every_length else ())]) | spans
+        return means(self._means) | proportions(SHARES if self.every_length else ()) | spans
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `rationale.plausibility`; none if the corpus marks no words.

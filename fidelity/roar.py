@@ -24,7 +24,7 @@ from fidelity.consistent_adversary import Recipe, collect_outputs
 from fidelity.experiment import FidelityTest, Measurements, Score, undefined
 from fidelity.explanations import FILE
 from fidelity.saliency import Saliency, check_rankings
-from metrics.bootstrap import TIE, mean, mean_and_sd, pooled, ratio, resample
+from metrics.bootstrap import TIE, mean_and_sd, pooled, proportion, ratio, resample
 from models import HierarchicalClassifier
 from results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
 from results.errors import UserError, check_numbers, check_values
@@ -192,7 +192,7 @@ class Roar(FidelityTest):
             names: dict[str, object] = {"variant": variant, "seeds": len(seeds)}
             for ranking, percent in product(self.rankings, self.percents):
                 column = f"{self.name}.{ranking}.correct_{percent}"
-                accuracy = pooled([resample(mean, seed.values[[column]], "fraction") for seed in seeds])
+                accuracy = pooled([resample(proportion, seed.values[[column]], "fraction") for seed in seeds])
                 rows.append({**names, "ranking": ranking, "masked": percent} | accuracy.named("accuracy"))
             for ranking in self._others:
                 values = [seed.scores[f"{self.name}.{ranking}.racu"].value for seed in seeds]

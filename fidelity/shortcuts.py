@@ -15,7 +15,7 @@ from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
-from fidelity.experiment import FidelityTest, Measurements, Score, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import TIE, pooled, ratio, resample
 from results import Floats, Table, Unit
@@ -100,7 +100,7 @@ class Shortcut(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         ranks = [f"{ranking}.mean_rank" for ranking in (*self.names, CHANCE)]
-        return means(self.columns(classes)) | means(ranks, "count")
+        return proportions(self.columns(classes)) | means(ranks, "count")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `shortcut.judges`: do the metrics of the other tests find the faithful rankings?

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, to_tokens
-from fidelity.experiment import FidelityTest, Measurements, Score, means
+from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 
 AMOUNTS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -78,7 +78,7 @@ class SoftRationale(FidelityTest):
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means(self.columns(classes))
+        return means(self.columns(classes)) | proportions(["undefined"])
 
 
 def scaled(values: Tensor, words: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
@@ -30,28 +29,23 @@ from heads.arc_evaluation import (
 from metrics.attachment import (
     ALL,
     ATTACHMENT_RATIOS,
-    OFFSETS,
     PLAIN,
     Arcs,
-    attached,
     attachment_scores,
     count,
-    edges_found,
-    groups_of,
-    offset_heads,
     ratio_scores,
     sentence_scores,
 )
-from metrics.bootstrap import best_p, bootstrap_ratio, p_units
+from metrics.bootstrap import bootstrap_ratio, max_sign_flip_p, p_units, ratio
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
+    OFFSETS_BY_DISTANCE,
     Direction,
     MostAttended,
-    Predicted,
+    Predictions,
     RowPeaks,
     delimiter_shares,
-    hit_counts,
     offset_shares,
     permutation_p,
 )
@@ -64,92 +58,6 @@ POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
 
 _SHARE = 30_000  # shares of attention are gathered as int16, in parts of this
-_OFFSETS = sorted(OFFSETS, key=lambda k: (abs(k), -k))
-"""The fixed offsets, nearest first, ahead before behind."""
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """Gold arcs of one split, and the syntactic heads that each of K predictors predicts.
-
-    A predictor is an attention head in one direction. Predictors are sorted by direction, then layer, then
-    head.
-
-    Attributes:
-        arcs: Gold arcs.
-        relations: Names of the relations.
-        predicted: Predicted position of each word's syntactic head, `[words, K]`; below 0 where nothing is
-            predicted.
-    """
-
-    arcs: Arcs
-    relations: Sequence[str]
-    predicted: NDArray[np.integer]
-
-    @cached_property
-    def groups(self) -> Mapping[str, Flags]:
-        """Mask of the words of each group, bool `[words]` by name of the group.
-
-        The groups are all words, all words without punctuation, and the words of each relation that occurs.
-        """
-        return groups_of(self.arcs, self.relations)
-
-    @cached_property
-    def counts(self) -> Mapping[str, Integers]:
-        """Number of right predictions of each predictor, `[K]` by name of the group of words."""
-        return dict(zip(self.groups, hit_counts(self.arcs, self.predicted, self.groups), strict=True))
-
-    @cached_property
-    def by_offset(self) -> "Predictions":
-        """Predictions of the fixed offsets −3 to 3, without 0, on the same arcs; the nearest offset first."""
-        return Predictions(self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in _OFFSETS], axis=1))
-
-    @property
-    def without_weight(self) -> int:
-        """Number of missing predictions, over words and predictors, in sentences of at least two words.
-
-        A prediction is missing if no other word of the sentence has any weight.
-        """
-        return int(np.count_nonzero(self.predicted < 0, axis=1)[self.arcs.length > 1].sum())
-
-    def found(self, predictor: int) -> tuple[Floats, Floats]:
-        """Return two arrays of the hits of one predictor, each float64 `[words]`.
-
-        The first is 1.0 for a word whose gold head the predictor finds, else 0.0. The second is 1.0 if
-        it finds the gold arc of the word in either direction, else 0.0; it is nan for words without an
-        edge that counts. See `attached` and `edges_found` of `metrics.attachment`.
-
-        Args:
-            predictor: Index of the predictor, a column of `predicted`.
-        """
-        column = self.predicted[:, predictor].astype(np.int64)
-        return attached(self.arcs, column), edges_found(self.arcs, column)
-
-    def best(self, group: str) -> int:
-        """Return the index of the predictor that finds most syntactic heads of a group of words, on a tie the first.
-
-        If the group is empty, the best predictor for all words without punctuation is returned.
-
-        Args:
-            group: Name of the group, a relation for instance.
-        """
-        return int(self.counts.get(group, self.counts[PLAIN]).argmax())
-
-    def accuracies(self, group: str) -> Floats:
-        """Return the accuracy of each predictor on a group of words, `[K]`; nan for an empty group."""
-        if group not in self.groups:
-            return np.full(self.predicted.shape[1], np.nan)
-        shares: Floats = self.counts[group] / np.count_nonzero(self.groups[group])
-        return shares
-
-    def accuracy(self, group: str, predictor: int) -> float:
-        """Return the accuracy of one predictor on a group of words; nan for an empty group.
-
-        Args:
-            group: Name of the group, a relation for instance.
-            predictor: Index of the predictor, a column of `predicted`.
-        """
-        return float(self.accuracies(group)[predictor])
 
 
 def head_name(layer: int, head: int) -> str:
@@ -263,7 +171,7 @@ class ChosenHeads:
             - `over_offset`, with its interval: accuracy of the head minus that of the offset, on the scored split;
             - `p_offset`: one-sided p-value of this difference, by random swaps of head and offset in each sentence. As
                 head and offset are chosen on dev, the choice favours neither on test; if dev is scored, every draw
-                chooses anew among all heads (`best_p`);
+                chooses anew among all heads (`max_sign_flip_p`);
             - `p_shuffled`: p-value of `permutation_p` on the scored split.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
@@ -272,8 +180,6 @@ class ChosenHeads:
         low, high = self.intervals(groups.values(), chosen.values())
         accuracy = [scored.accuracy(*one) for one in chosen.items()]
         random = [control.scored.accuracy(group, control.dev.best(group)) for group in groups] if control else np.nan
-        given, on_dev = (Predicted(one.arcs, one.predicted, one.groups) for one in (scored, dev))
-        on_dev = given if scored is dev else on_dev
         frame = pd.DataFrame(
             {
                 "relation": list(groups),
@@ -285,11 +191,11 @@ class ChosenHeads:
                 "low": low,
                 "high": high,
                 "offset": [scored.by_offset.accuracy(*one) for one in offsets.items()],
-                "best_offset": [_OFFSETS[k] for k in offsets.values()],
+                "best_offset": [OFFSETS_BY_DISTANCE[k] for k in offsets.values()],
                 "random_init": random,
                 **self._over_offsets(chosen, offsets, permutations),
                 "p_shuffled": permutation_p(
-                    on_dev, given, list(chosen.values()), permutations=permutations, seed=self.seed
+                    dev, scored, list(chosen.values()), permutations=permutations, seed=self.seed
                 ),
             }
         )
@@ -311,8 +217,10 @@ class ChosenHeads:
                 count(arcs, words * (1.0 * (scored.predicted[:, k] == arcs.head) - (fixed == arcs.head))) for k in every
             ]
             differences[:, place], totals[:, place] = found[list(every).index(heads[group])], count(arcs, words)
-            p.append(best_p(np.stack(found, axis=1)[totals[:, place] > 0], draws=draws, seed=self.seed))
-        return {**bootstrap_ratio(differences, totals, seed=self.seed).named("over_offset"), "p_offset": p}
+            own = np.stack(found, axis=1)[totals[:, place] > 0]
+            p.append(max_sign_flip_p(own, draws=draws, seed=self.seed))
+        apart = bootstrap_ratio(differences, totals, share=False, seed=self.seed)
+        return {**apart.named("over_offset"), "p_offset": p}
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return how many words of each group have their syntactic head found by the best head of the group.
@@ -493,13 +401,13 @@ class ChosenHeads:
             both = totals.all(0)
             means = sums / np.maximum(totals, 1) * both
             found.append((means[1] - means[0], both))
-            one = bootstrap_ratio(*found[-1], seed=self.seed)
-            compared = means.sum(1) / max(int(both.sum()), 1)
+            one = bootstrap_ratio(*found[-1], share=False, seed=self.seed)
+            compared = ratio(means.sum(1), both.sum())
             rows.append((*function, int(both.sum()), *compared, one.value, one.low, one.high))
         columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
         table = Table(pd.DataFrame(rows, columns=columns), dict.fromkeys(columns[4:7], "fraction"), "difference")
         over_heads = [sum(parts) for parts in zip(*found, strict=True)]
-        return table, {"no_op": bootstrap_ratio(*over_heads, seed=self.seed)} if rows else {}
+        return table, {"no_op": bootstrap_ratio(*over_heads, share=False, seed=self.seed)} if rows else {}
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
         """Return heat maps of the accuracy of every attention head, one for each group of words.

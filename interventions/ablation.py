@@ -21,7 +21,7 @@ from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
 from heads.single_heads import head_map
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import beyond, difference, draws_for, holm, p_units, pooled
+from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from processes.progress import Progress
@@ -234,10 +234,10 @@ class HeadAblation(TaskExperiment):
     """Experiment that ablates attention heads of a model, and scores the model without them.
 
     It ablates each head alone, each layer alone, and each set of heads that the user names. Named
-    sets are compared with random sets; the p-value takes the named set for one more random set
-    (`metrics.bootstrap.beyond`). A paired bootstrap over texts tests the difference between each score
-    and the score of the intact model. Holm's method (1979) adjusts the p-values over all
-    rows of a table that have the same kind of ablation.
+    sets are compared with random sets; a small p-value means that the named set is unlike one more random set, and
+    that other texts would show it too (`metrics.bootstrap.against_random_draws`). A paired bootstrap over texts tests
+    the difference between each score and the score of the intact model. Holm's method (1979) adjusts the p-values over
+    all rows of a table that have the same kind of ablation.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for
@@ -248,8 +248,8 @@ class HeadAblation(TaskExperiment):
         layers: True to ablate each layer alone, that is all heads of the layer.
         sets: Named sets: the heads of each set, by name of the set. A head is written `layer-head`,
             a whole layer `layer`, both counted from 1.
-        random: Number of random sets for each named set, with as many heads of the same layers; fewer if there are
-            no more. They may share heads with the named set.
+        random: Number of random sets for each named set, with as many heads of the same layers, 0 or at least 2; fewer
+            if there are no more. They may share heads with the named set.
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
             the scored text, and `resample` never takes the scored text.
@@ -284,6 +284,7 @@ class HeadAblation(TaskExperiment):
                 "heads with --model.init_args.sets."
             )
         check_numbers(self, least=0, random=random)
+        check_random(random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
         self.named, self.random = dict(sets or {}), random
 
@@ -364,9 +365,9 @@ class HeadAblation(TaskExperiment):
             row.pop("sd", None)
             if one.random:
                 random = [outputs.score(kind, heads, draws) for heads in one.random]
-                row |= pooled(random).named("random")
+                average, apart = against_random_draws(found, random)
+                row |= average.named("random") | apart.named("beyond_random")
                 row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
-                row |= beyond(found, random).named("beyond_random")
             rows.setdefault(one.table, []).append(row)
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")
@@ -378,7 +379,7 @@ class HeadAblation(TaskExperiment):
             for p in (column for column in ("p", "beyond_random_p") if column in frame):
                 adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
                 frame[f"{p}_holm"] = adjusted.to_numpy()
-                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + draws) if p == "p" else 0))
+                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + draws)))
             if name == "sets":
                 asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
                 answer = ["kind", "set", "difference", *asked]
@@ -448,6 +449,15 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
     apart = difference(score, whole).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
+
+
+def check_random(number: int) -> None:
+    """Raise a UserError if there is to be one random set: it has no spread, so that no p-value can be given."""
+    if number == 1:
+        raise UserError(
+            "--model.init_args.random is 1, but a single random set does not show how far such sets differ, so there "
+            "would be no p-value. Give 2 or more."
+        )
 
 
 def random_sets(like: Heads, heads: int, number: int, random: np.random.Generator) -> tuple[Heads, ...]:

@@ -13,9 +13,9 @@ from datamodules import AttentionBatch
 from datamodules.batches import Split
 from datamodules.corpus import STAGES
 from heads.arc_evaluation import DependencyExperiment
-from heads.single_heads import Names, Predictions
+from heads.single_heads import Names
 from metrics.attachment import ALL, ratio_scores
-from metrics.heads import most_attended
+from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows
 from results import Floats, Result, Table, Unit
 from results.digests import altered
@@ -91,7 +91,7 @@ class HeadAgreement(DependencyExperiment):
         lost = self.lost.loc[self._names].to_numpy()
         items = pd.DataFrame({"id": self._names, "pseudo_value": pseudo_values(accuracy, lost), "heads": 1})
         ratios = {"ablation_tau": ("pseudo_value", "heads")}
-        scores = ratio_scores(items, ratios, seed=self.seed)
+        scores = ratio_scores(items, ratios, share=False, seed=self.seed)
         frame = pd.DataFrame({"head": self._names, "accuracy": accuracy, "lost": lost})
         units: dict[str, Unit] = {"accuracy": "fraction", "lost": self.lost.attrs["unit"]}
         audit = {"ablation": self.ablation, "kind": self.kind, "score": self.lost.attrs["score"]}

@@ -24,8 +24,8 @@ from datamodules.batches import LengthBatches, Split
 from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
 from heads.arc_evaluation import check_relations
-from heads.single_heads import Names, Predictions, head_name
-from interventions.ablation import DRAWS, random_sets
+from heads.single_heads import Names, head_name
+from interventions.ablation import DRAWS, check_random, random_sets
 from interventions.task import (
     IGNORED,
     REFERENCES,
@@ -37,8 +37,8 @@ from interventions.task import (
     lacks_language_modelling,
     make_ablation,
 )
-from metrics.bootstrap import Statistic, beyond, difference, holm, pooled
-from metrics.heads import most_attended
+from metrics.bootstrap import Statistic, against_random_draws, difference, holm, p_units
+from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows, ItemRows
 from probes.frozen import DependencyProbe
 from probes.head_selection import HeadSelectionProbe
@@ -279,10 +279,10 @@ class AblatedScore:
             - `n`: number of words or texts;
             - `intact`: score of the intact model;
             - `best`: change of the score if the best heads are ablated;
-            - `random`: mean change over the random sets;
+            - `random`: mean change over the random sets; nan if there are no other sets of as many heads;
             - `beyond`: `best` minus `random`.
 
-            Intervals have names such as `best.low`. The p-value `beyond.p` is over the random sets.
+            Intervals have names such as `best.low`. The p-value `beyond.p` is over random sets and units.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
         gathered = ItemRows(self.task.columns(sets)).to(device)
@@ -297,8 +297,7 @@ class AblatedScore:
             np.add.at(sums[name], of, column)
         outputs = TaskOutputs.from_rows(self.task, sums, sets)
         whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
-        random = random or [best]  # there is no other set where all heads of the layers are best
-        drawn, apart = pooled(random), beyond(best, random)
+        drawn, apart = against_random_draws(best, random)
         columns = {
             "intact": whole,
             "best": replace(difference(best, whole), p=None),
@@ -324,8 +323,9 @@ class CausalCheck(NestedExperiment):
       encoder's files hold no head for language modelling.
 
     Intervals come from a paired bootstrap over sentences or texts; they hold for the random sets of this
-    run. P-values take the set of the best heads for one more random set (`metrics.bootstrap.beyond`), and
-    are adjusted over the relations of each score (Holm 1979).
+    run. A small p-value means that the set of the best heads is unlike one more random set, and that other sentences
+    would show it too (`metrics.bootstrap.against_random_draws`). P-values are adjusted over the relations of each score
+    (Holm 1979).
 
     The other options are those of `NestedExperiment`; `seed` is also the seed of the random sets.
 
@@ -364,6 +364,7 @@ class CausalCheck(NestedExperiment):
         super().__init__(probe, **training)
         check_values(self, kind=kind)
         check_numbers(self, least=1, heads=heads, random=random, upper=upper)
+        check_random(random)
         check_names("--model.init_args.relations", relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
@@ -424,13 +425,17 @@ class CausalCheck(NestedExperiment):
         blank = {} if self._task else {"task": "no --model.init_args.checkpoint is given"}
         if reason := lacks_language_modelling(encoder):
             blank["loss"] = reason
+        lone = {one.relation for one in chosen if len(one.sets) == 2}
+        blank |= {f"random and beyond, {name}": "its layers have no other set of as many heads" for name in lone}
         audit: dict[str, object] = {
             "kind": self.kind,
             "probe_reads_layers": f"{len(self.data.layers) - self.upper + 1}-{len(self.data.layers)}",
             "probe_dev": best.value,
             "probe_epochs": best.epoch,
             "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
-            "random_heads_among_best": {one.relation: one.random_among_best for one in chosen},
+            "random_heads_among_best": {
+                one.relation: one.random_among_best for one in chosen if one.relation not in lone
+            },
             "left_blank": blank,
         }
         if off.reference is not None:
@@ -479,7 +484,7 @@ class CausalCheck(NestedExperiment):
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
         columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
         answer = ("measure", "relation", "heads", "beyond", "p_holm")
-        columns |= dict.fromkeys(("p", "p_holm"), "p")
+        columns |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
         return Table(frame, columns, answer=answer), scores
 
     def _chosen(self) -> list[RelationHeads]:

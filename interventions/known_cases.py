@@ -376,7 +376,10 @@ def _compared(experiment: str, counted: Callable[[str], Sequence[NDArray[np.floa
     better = planted[0].sum() / planted[1].sum() > null[0].sum() / null[1].sum()
     found = bool(better and paired_permutation(*planted, *null, draws=1000) <= LEVEL)
     yield Trial(experiment, test, "planted", "heads of obj and det", True, found)
-    # Two models differ, be they trained alike: p is of the sentences, and right where a coin gives each to a model.
+    # Two models that are trained alike differ by their seeds, and p is of the sentences: it promises nothing here.
+    p = paired_permutation(*other, *null, draws=1000)
+    yield Trial(experiment, "two trained models differ by p", "other null", "two null models", False, p <= LEVEL)
+    # The null hypothesis of the permutation itself, where p keeps its level by construction: a check of the code.
     for seed in range(_COINS):
         coin = np.random.default_rng(seed).integers(2, size=null.shape[1]) == 1
         p = paired_permutation(*np.where(coin, null, other), *np.where(coin, other, null), draws=1000, seed=seed)

@@ -22,7 +22,7 @@ from attention.capture import Heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
-from metrics.bootstrap import Share, Statistic, pearson, resample, spearman
+from metrics.bootstrap import Ratio, Statistic, pearson, resample, spearman
 from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
 from models import TransformerClassifier
 from results import Estimate, Floats, Unit, UserError
@@ -595,7 +595,7 @@ class LanguageModelling(Task):
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 
-first_output_per_gold = Share(lambda values: (values[:, 1], values[:, 0]))
+first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))
 """Statistic of the ratio of two sums over texts: first outputs to gold values, the first column.
 
 In language modelling this is the mean loss of a token: the first output of a text is the sum of its losses, and the
@@ -621,7 +621,7 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
     return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
 
 
-_accuracy = Share(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))))
+_accuracy = Ratio(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))))
 
 
 def _precise(numbers: Tensor) -> Tensor:

@@ -275,6 +275,7 @@ def ratio_scores(
     ratios: Mapping[str, tuple[str, str]],
     *,
     unit: Unit = "fraction",
+    share: bool = True,
     prefix: str = "",
     seed: int = 0,
 ) -> dict[str, Estimate]:
@@ -286,12 +287,13 @@ def ratio_scores(
         items: One row per independently sampled unit, for instance a sentence.
         ratios: Names of the columns with numerator and denominator, by name of the score.
         unit: Unit of the scores.
+        share: False if the numerators are no counts; see `bootstrap_ratio`.
         prefix: Beginning of the names of the scores.
         seed: Seed of the resampling.
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
-    found = bootstrap_ratio(right, scored, unit, seed=seed)
+    found = bootstrap_ratio(right, scored, unit, share=share, seed=seed)
     return {f"{prefix}{name}": found[place] for place, name in enumerate(ratios)}
 
 

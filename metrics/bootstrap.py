@@ -1,7 +1,8 @@
 """Bootstrap intervals and paired tests, for ratios of counts and for any statistic of a test set.
 
 A bootstrap has no width where all items are found or none, and too little where few are. So shares of few items have
-exact intervals (`share_interval`): those with fewer than `FEW` items, or with fewer than `LEAST` found or missed.
+exact intervals (`share_interval`): those with fewer than `FEW` items, or with fewer than `LEAST_FOUND` found or missed.
+Only what is counted is a share: a difference of shares, or a mean distance, is none, even if it is 0 everywhere.
 
 A resample says how often each unit was drawn. It depends only on the number of units, the number of draws and the seed,
 so all estimates of one test set share their resamples, and runs are compared unit by unit. Seeds are not resampled:
@@ -28,7 +29,9 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
-LEAST = 5  # items found, and items missed, of a share that has a bootstrap interval; rule of thumb for proportions
+LEAST_FOUND = (
+    5  # items found, and items missed, of a share that has a bootstrap interval; rule of thumb for proportions
+)
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
@@ -37,15 +40,18 @@ TIE = 1e-12  # ratios that differ by less count as equal: the order of summation
 
 
 @dataclass(frozen=True)
-class Share:
-    """Statistic that divides the items that are found by all items, such as an accuracy.
+class Ratio:
+    """Statistic that divides a sum over units by another, such as an accuracy, or a mean.
 
     Attributes:
         counts: Function that takes values `[units, columns]` and returns the items that are found in each unit, and
             all items of the unit, each `[units]`.
+        share: True if the first are counted among the second; False if they are other numbers, such as distances,
+            which may look like such counts.
     """
 
     counts: Callable[[Floats], tuple[Floats, Floats]]
+    share: bool = True
 
     def __call__(self, values: Floats, weights: Floats) -> Floats:
         """Return the ratio of the two sums over units, under weights `[draws, units]`: `[draws]`."""
@@ -53,8 +59,11 @@ class Share:
         return ratio(weights @ found, weights @ items)
 
 
-mean = Share(lambda values: (values[:, 0], np.ones(len(values))))
-"""Statistic of the weighted mean of one column of values `[units, 1]`; it is a share if the values are 0 and 1."""
+proportion = Ratio(lambda values: (values[:, 0], np.ones(len(values))))
+"""Statistic of the share of units with a yes, from a column of decisions `[units, 1]`: 1 for yes, 0 for no."""
+
+mean = Ratio(proportion.counts, share=False)
+"""Statistic of the weighted mean of a column of any numbers `[units, 1]`."""
 
 
 def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
@@ -83,7 +92,7 @@ def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
 def _few(found: Floats, items: Floats, unit: Unit, runs: int = 1) -> Flags:
     """Return True for each column of counts `[units, columns]` that is a share of few items."""
     right, total = found.sum(axis=0), items.sum(axis=0)
-    few: Flags = np.minimum(right, np.where(total < FEW, 0, total - right)) < LEAST
+    few: Flags = np.minimum(right, np.where(total < FEW, 0, total - right)) < LEAST_FOUND
     counts = np.stack([found, items])[..., few]
     whole = np.abs(runs * counts - np.rint(runs * counts)) < TIE * (1 + runs * np.abs(counts))
     few[few] = (unit == "fraction") & (whole & (counts >= 0) & (counts <= counts[1])).all(axis=(0, 1))
@@ -95,6 +104,7 @@ def bootstrap_ratio(
     denominator: ArrayLike,
     unit: Unit = "fraction",
     *,
+    share: bool = True,
     draws: int = 1000,
     seed: int = 0,
     runs: int = 1,
@@ -108,14 +118,16 @@ def bootstrap_ratio(
     All columns share the resamples. Memory stays bounded, unlike in `scipy.stats.bootstrap`, which
     copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
-    A share has the interval of `share_interval` if it has few items: fewer than `FEW`, or fewer than `LEAST` found or
-    missed. It is a share if its unit is `fraction` and its counts are whole numbers, with no numerator below 0 or
-    above its denominator.
+    A share has the interval of `share_interval` if it has few items: fewer than `FEW`, or fewer than `LEAST_FOUND`
+    found or missed. With `share`, a ratio is one if its unit is `fraction` and its counts are whole numbers, with no
+    numerator below 0 or above its denominator.
 
     Args:
         numerator: Counts `[units, ...]`, for instance the right words of each sentence.
         denominator: Counts `[units, ...]`, for instance all words of each sentence.
         unit: Unit of the ratio.
+        share: True if the numerators count some of the items that the denominators count; False for differences and
+            other numbers, which may look like such counts.
         draws: Number of resamples.
         seed: Seed of the resampling.
         runs: Number of runs whose counts were averaged.
@@ -140,7 +152,7 @@ def bootstrap_ratio(
         sound &= ~np.isnan(ratios).all(axis=0)
     if sound.any():
         ends[:, sound] = np.nanquantile(ratios[:, sound], _TAILS, axis=0)
-        few = sound & _few(both[:, :columns], both[:, columns:], unit, runs)
+        few = sound & share & _few(both[:, :columns], both[:, columns:], unit, runs)
         ends[:, few] = share_interval(both[:, :columns][:, few], both[:, columns:][:, few])[1:]
     low, high = (end.reshape(shape)[()] for end in ends)
     total = totals.sum(axis=0)[()]
@@ -190,9 +202,9 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
         seed: Seed of the resampling.
 
     Returns:
-        The estimate. A `Share` of few items has the interval of `share_interval`, as in `bootstrap_ratio`. The
-        interval is nan for fewer than two units (rows with a nan not counted), and if
-        `draws` is 0.
+        The estimate. A `Ratio` that is a share of few items has the interval of `share_interval`, as in
+        `bootstrap_ratio`. The interval is nan for fewer than two units (rows with a nan not counted), and if `draws`
+        is 0.
     """
     rows = np.asarray(values, dtype=np.float64)
     sound = ~np.isnan(rows).any(axis=1)
@@ -203,9 +215,9 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
         found = np.concatenate([statistic(kept, weights[:, sound]) for weights in resamples(len(rows), draws, seed)])
     low, high = _interval(found)
     inputs = None
-    if len(kept) > 1 and draws and isinstance(statistic, Share):
+    if len(kept) > 1 and draws and isinstance(statistic, Ratio):
         right, total = (column[:, None].astype(np.float64) for column in statistic.counts(kept))
-        if _few(right, total, unit)[0]:
+        if statistic.share and _few(right, total, unit)[0]:
             low, high = (float(end[0]) for end in share_interval(right, total)[1:])
         inputs = float(total.sum())
     return Estimate(value, low, high, unit=unit, draws=found, inputs=inputs)
@@ -420,7 +432,7 @@ def paired_permutation(
     return (1 + as_large) / (1 + drawn)
 
 
-def best_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
+def max_sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
     """Return the one-sided p-value of the greatest of K sums of paired differences, by random signs of the units.
 
     The null hypothesis is that no sum is above zero. Each draw gives the differences of each unit a random sign, and
@@ -443,27 +455,34 @@ def best_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float
     return float((1 + np.count_nonzero(as_great)) / (1 + draws))
 
 
-def beyond(one: Estimate, others: Sequence[Estimate]) -> Estimate:
-    """Return a number minus the mean of several numbers of the same kind, with a p-value over these numbers.
+def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
+    """Compare a number with several random ones of its kind, such as scores without given heads and random heads.
 
-    The null hypothesis is that the first is drawn as the others are, for instance the score without some heads and the
-    scores without random heads. The p-value is that of Student's prediction of one further draw from N: it is exact if
-    the draws are normal and alike in their correlations, as those of overlapping random sets are. Ranks need no normal
-    distribution, but never give less than 1 / (N + 1). If all others are equal, the standard error is that of the
-    bootstrap over units, from which the interval comes in any case.
+    There are two sources of error, so p is the larger of two p-values, and small only if both are (Berger 1982). The
+    first takes the number for one more random draw: Student's prediction of one further draw from N, exact if the
+    draws are normal and alike in their correlations, as those of overlapping random sets are. (Ranks need no normal
+    distribution, but never give less than 1 / (N + 1).) The second is that of the bootstrap over units, as in
+    `difference`, so that no small p stands beside an interval that contains 0.
 
     Args:
         one: The number.
-        others: The others, with draws from the same resamples of the same units; p is nan for fewer than two.
+        others: The random ones, with draws from the same resamples of the same units.
+
+    Returns:
+        The mean of the others, nan if there are none; and the number minus this mean, with the interval of the
+        bootstrap over units, and p, which is nan for fewer than two others.
 
     Raises:
         ValueError: The numbers of draws differ.
     """
-    apart = difference(one, pooled(others))
-    error = np.std([each.value for each in others]) * np.sqrt((len(others) + 1) / max(len(others) - 1, 1))
-    error = error if error > TIE else np.nanstd(one.draws - pooled(others).draws)
-    p = 2 * student.sf(abs(apart.value) / max(error, TIE), len(others) - 1) if abs(apart.value) > TIE else 1.0
-    return replace(apart, p=float(p) if len(others) > 1 else np.nan)
+    nothing = replace(one, value=np.nan, low=np.nan, high=np.nan, draws=np.full_like(one.draws, np.nan))
+    average = pooled(others or [nothing])
+    apart = difference(one, average)
+    if len(others) < 2:
+        return average, replace(apart, p=np.nan)
+    error = np.std([each.value for each in others], ddof=1) * np.sqrt(1 + 1 / len(others))
+    p = 2 * student.sf(abs(apart.value) / max(error, TIE), len(others) - 1)
+    return average, replace(apart, p=max(float(p), apart.p or 0.0))
 
 
 def holm(p_values: Sequence[float]) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import Statistic, mean, pearson, ratio, resample, spearman
+from metrics.bootstrap import Statistic, mean, pearson, proportion, ratio, resample, spearman
 from results import Estimate, Floats, Integers, Table
 
 CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
@@ -204,7 +204,7 @@ def classification_scores(
     correct = (gold == predicted)[:, None]
     classes, both = probabilities.shape[1], np.column_stack([gold, predicted])
     columns: dict[str, tuple[Statistic, Floats]] = {
-        "accuracy": (mean, correct),
+        "accuracy": (proportion, correct),
         "f1": (f1_score(positive, classes), both),
         "auroc": (auroc_of, np.column_stack([gold, probabilities])),
         "mcc": (mcc_score(classes), both),

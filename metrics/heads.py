@@ -6,14 +6,16 @@ attention head with a direction; L layers of H heads make K = 2LH predictors, in
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrics.attachment import Arcs
+from metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
 from metrics.rows import ExactMetric
 from processes.progress import Progress
 from results import Flags, Floats, Integers
@@ -22,6 +24,9 @@ Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")
 ARC_LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, np.inf)}
 """Classes of arcs by the distance between their ends, in words."""
+
+OFFSETS_BY_DISTANCE = sorted(OFFSETS, key=lambda k: (abs(k), -k))
+"""The fixed offsets, nearest first, ahead before behind."""
 
 _FIXED = 1 << 24  # factor by which weights are scaled to be summed as integers
 _NOWHERE = np.int16(32767)
@@ -205,24 +210,96 @@ def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers,
     return commonest, most / max(int(np.count_nonzero(arcs.length > 1)), 1)
 
 
-class Predicted(NamedTuple):
-    """Gold arcs of a split, and the syntactic heads that each of K predictors predicts.
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Gold arcs of one split, and the syntactic heads that each of K predictors predicts.
+
+    A predictor is an attention head in one direction. Predictors are sorted by direction, then layer, then
+    head.
 
     Attributes:
         arcs: Gold arcs.
-        predicted: Position that each predictor chooses as the head of each word, `[words, K]`.
-        groups: Bool `[words]` by name of the group, for instance a relation.
+        relations: Names of the relations.
+        predicted: Predicted position of each word's syntactic head, `[words, K]`; below 0 where nothing is
+            predicted.
     """
 
     arcs: Arcs
+    relations: Sequence[str]
     predicted: NDArray[np.integer]
-    groups: Mapping[str, Flags]
+
+    @cached_property
+    def groups(self) -> Mapping[str, Flags]:
+        """Mask of the words of each group, bool `[words]` by name of the group.
+
+        The groups are all words, all words without punctuation, and the words of each relation that occurs.
+        """
+        return groups_of(self.arcs, self.relations)
+
+    @cached_property
+    def counts(self) -> Mapping[str, Integers]:
+        """Number of right predictions of each predictor, `[K]` by name of the group of words."""
+        return dict(zip(self.groups, hit_counts(self.arcs, self.predicted, self.groups), strict=True))
+
+    @cached_property
+    def by_offset(self) -> "Predictions":
+        """Predictions of the fixed offsets −3 to 3, without 0, on the same arcs; the nearest offset first."""
+        return Predictions(
+            self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in OFFSETS_BY_DISTANCE], axis=1)
+        )
+
+    @property
+    def without_weight(self) -> int:
+        """Number of missing predictions, over words and predictors, in sentences of at least two words.
+
+        A prediction is missing if no other word of the sentence has any weight.
+        """
+        return int(np.count_nonzero(self.predicted < 0, axis=1)[self.arcs.length > 1].sum())
+
+    def found(self, predictor: int) -> tuple[Floats, Floats]:
+        """Return two arrays of the hits of one predictor, each float64 `[words]`.
+
+        The first is 1.0 for a word whose gold head the predictor finds, else 0.0. The second is 1.0 if
+        it finds the gold arc of the word in either direction, else 0.0; it is nan for words without an
+        edge that counts. See `attached` and `edges_found` of `metrics.attachment`.
+
+        Args:
+            predictor: Index of the predictor, a column of `predicted`.
+        """
+        column = self.predicted[:, predictor].astype(np.int64)
+        return attached(self.arcs, column), edges_found(self.arcs, column)
+
+    def best(self, group: str) -> int:
+        """Return the index of the predictor that finds most syntactic heads of a group of words, on a tie the first.
+
+        If the group is empty, the best predictor for all words without punctuation is returned.
+
+        Args:
+            group: Name of the group, a relation for instance.
+        """
+        return int(self.counts.get(group, self.counts[PLAIN]).argmax())
+
+    def accuracies(self, group: str) -> Floats:
+        """Return the accuracy of each predictor on a group of words, `[K]`; nan for an empty group."""
+        if group not in self.groups:
+            return np.full(self.predicted.shape[1], np.nan)
+        shares: Floats = self.counts[group] / np.count_nonzero(self.groups[group])
+        return shares
+
+    def accuracy(self, group: str, predictor: int) -> float:
+        """Return the accuracy of one predictor on a group of words; nan for an empty group.
+
+        Args:
+            group: Name of the group, a relation for instance.
+            predictor: Index of the predictor, a column of `predicted`.
+        """
+        return float(self.accuracies(group)[predictor])
 
 
 class _Offsets:
     """Offsets from the words of a group to their gold heads, and to the choice of each predictor."""
 
-    def __init__(self, split: Predicted, words: Flags) -> None:
+    def __init__(self, split: Predictions, words: Flags) -> None:
         arcs, rows = split.arcs, np.flatnonzero(words)
         before, after = (np.digitize(room, _ROOM) for room in (arcs.word[rows] - 1, (arcs.length - arcs.word)[rows]))
         order = np.argsort(before * (len(_ROOM) + 1) + after, kind="stable")
@@ -248,7 +325,7 @@ class _Offsets:
 
 
 def permutation_p(
-    dev: Predicted, scored: Predicted, chosen: Sequence[int], *, permutations: int = 1000, seed: int = 0
+    dev: Predictions, scored: Predictions, chosen: Sequence[int], *, permutations: int = 1000, seed: int = 0
 ) -> Floats:
     """Return a permutation p-value for the predictor that was chosen of K for each group of words, `[groups]`.
 

@@ -17,10 +17,21 @@ from scipy.stats import binomtest
 
 from analysis import clusters
 from fidelity.correlation import agreements
-from heads.single_heads import ChosenHeads, Names, Predictions
+from heads.single_heads import ChosenHeads, Names
 from interventions.ablation import random_sets
 from metrics.attachment import Arcs
-from metrics.bootstrap import beyond, difference, holm, mean, paired_bootstrap, paired_permutation, pooled, resample
+from metrics.bootstrap import (
+    against_random_draws,
+    difference,
+    holm,
+    mean,
+    paired_bootstrap,
+    paired_permutation,
+    pooled,
+    proportion,
+    resample,
+)
+from metrics.heads import Predictions
 from metrics.moments import Moments, recorded, subtract
 from results import Floats
 
@@ -53,7 +64,7 @@ def decisions(rng: Draw, effect: float) -> float:
     before = rng.random(300) < 0.8
     to_right, to_wrong = rng.random((2, 300)) < np.array([[0.2], [0.05 + effect]])
     after = np.where(before, ~to_wrong, to_right)
-    both = [resample(mean, one[:, None], "fraction", draws=DRAWS) for one in (after, before)]
+    both = [resample(proportion, one[:, None], "fraction", draws=DRAWS) for one in (after, before)]
     return difference(*both).p or 0.0
 
 
@@ -69,18 +80,31 @@ def seeds(rng: Draw, effect: float) -> float:
     return difference(*means).p or 0.0
 
 
-def sets(rng: Draw, effect: float, size: int = 3, others: int = 5, heads: int = 12) -> float:
-    """A set of heads of two layers against random sets; every head has an effect of its own, one decides if told to."""
-    weights = rng.normal(0, 0.05, (2, heads))
+def sets(
+    rng: Draw, effect: float, size: int = 3, others: int = 5, heads: int = 12, move: str = "normal", flips: float = 0.02
+) -> float:
+    """A set of heads of two layers against random sets; every head has an effect of its own, one decides if told to.
+
+    Effects of heads on all texts are `normal` or `skewed`; `sparse` ones turn few texts, and most heads turn none of
+    the texts that another one turns.
+    """
+    shape, few = (2, heads, 200), rng.random((2, heads, 200)) < flips
+    moves = {
+        "normal": np.broadcast_to(rng.normal(0, 0.05, (2, heads, 1)), shape),
+        "skewed": np.broadcast_to(-rng.exponential(0.05, (2, heads, 1)), shape),
+        "sparse": rng.normal(0, 3, shape) * few,
+    }[move].copy()
     own = frozenset(
         (int(layer), int(head)) for layer in range(2) for head in rng.permutation(heads)[: (size + layer) // 2]
     )
-    weights[next(iter(own))] -= effect
-    ease, scores = rng.normal(1, 1, 200), []
+    decides = rng.random(200) < 0.1 if move == "sparse" else np.ones(200, np.bool_)
+    moves[next(iter(own))][decides] -= effect
+    ease, noise = rng.normal(1, 1, 200), 0.0 if move == "sparse" else 0.3
+    scores = []
     for chosen in (own, *random_sets(own, heads, others, rng)):
-        logits = ease + sum(weights[head] for head in chosen) + rng.normal(0, 0.3, 200)
-        scores.append(resample(mean, (logits > 0)[:, None], "fraction", draws=2))
-    return beyond(scores[0], scores[1:]).p or 0.0
+        logits = ease + sum(moves[head] for head in chosen) + rng.normal(0, noise, 200)
+        scores.append(resample(proportion, (logits > 0)[:, None], "fraction", draws=DRAWS))
+    return against_random_draws(scores[0], scores[1:])[1].p or 0.0
 
 
 def layers(rng: Draw, effect: float) -> float:
@@ -162,7 +186,10 @@ def best(
 
 
 def any_of_four(rng: Draw, effect: float) -> float:
-    """The least of four p-values after Holm's correction, one of them with the effect."""
+    """The least of four p-values of pairs of runs after Holm's correction, one of them with the effect.
+
+    It stands for every family of p-values, also of ablation and causal check: the correction is the same function.
+    """
     return float(holm([permuted(rng, effect * (place == 0)) for place in range(4)]).min())
 
 
@@ -205,10 +232,22 @@ CASES: Mapping[str, Case] = {
         lambda rng, effect: sets(rng, effect, 1, 3, 4),
         0.6,
     ),
+    "set of heads, skewed effects": Case(
+        "interventions/causal.py: p, interventions/ablation.py: beyond_random_p",
+        lambda rng, effect: sets(rng, effect, move="skewed"),
+        0.6,
+    ),
+    "set of heads, each moves 2 % of the texts": Case(
+        "interventions/causal.py: p, interventions/ablation.py: beyond_random_p",
+        lambda rng, effect: sets(rng, effect, move="sparse"),
+        5.0,
+    ),
     "heads of a layer": Case("analysis/clusters.py: p", layers, 0.5),
     "fine-tuning": Case("analysis/attention_analyses.py: p", inputs, 0.02),
     "Kendall's τ in a text": Case("fidelity/correlation.py: .p", ranks, 0.6),
-    "Holm, any of four": Case("p_holm, holm.p, beyond_random_p_holm: the least of a family", any_of_four, 0.12),
+    "Holm, any of four pairs of runs": Case(
+        "holm.p and p_holm, beyond_random_p_holm of other families: the least of a family", any_of_four, 0.12
+    ),
 }
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.calibration import CASES, NULLS, rate
+from tests.calibration import CASES, NULLS, rate, row
 
 ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "known_answers.md").read_text(encoding="utf-8")
 COLUMN = re.compile(r"(?:\w+[._])?p(?:_[a-z]+)*|\.p(?:_[a-z]+)?")
 UNWRITTEN = {
     "beyond.p": "a name of `Estimate.named`, renamed to p",
@@ -23,6 +24,8 @@ UNWRITTEN = {
     "holm.p": "of a family",
 }
 """Names that are no p-values of their own."""
+CONSERVATIVE = {"one head, 3 other heads", "set of heads, each moves 2 % of the texts"}
+"""Found less often than 5 %, as two tests must find them: of sets and of texts."""
 ELSEWHERE = {"results/estimates.py": "an ending", "reports/page.py": "a copy", "interventions/known_cases.py": "a copy"}
 
 
@@ -44,12 +47,19 @@ def test_every_column_of_p_values_has_a_row_in_the_table_of_calibration() -> Non
     of_unit = {"metrics/bootstrap.py: p", "reports/paper.py: p"}
     assert columns() - rows == of_unit, "simulate the new p-values in tests/calibration.py"
     assert {one for one in rows if one.partition(":")[0].endswith(".py")} <= columns() - of_unit
-    page = (ROOT / "docs" / "known_answers.md").read_text(encoding="utf-8")
     for name, case in CASES.items():
-        [line] = [line for line in page.splitlines() if line.startswith(f"| {name.strip()} | {case.columns} |")]
-        hits, known = re.findall(r"\| ([\d.]+) \[[^|]*\| ([\d,]+) \|", line)[0]
+        [line] = [line for line in PAGE.splitlines() if line.startswith(f"| {name.strip()} | {case.columns} |")]
+        hits, known, power = re.findall(r"\| ([\d.]+) \[[^|]*\| ([\d,]+) \| ([\d.]+) \[", line)[0]
         assert int(known.replace(",", "")) >= NULLS
-        assert 3 <= float(hits) <= 7, line
+        assert (0.5 if name in CONSERVATIVE else 3) <= float(hits) <= 7, line
+        assert float(power) >= 25, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if "best head" not in name and "on dev" not in name])
+def test_the_documented_rows_are_those_of_their_seeds(name: str) -> None:
+    """All that take less than half a minute; `python -m tests.calibration` prints the rows of best heads too."""
+    assert row(name, CASES[name], NULLS) in PAGE
 
 
 @pytest.mark.slow
@@ -58,5 +68,5 @@ def test_p_values_keep_their_level_and_find_what_is_there(name: str) -> None:
     case, number = CASES[name], 200
     hits, known = rate(case, 0.0, number)
     assert known == number
-    assert abs(hits / number - 0.05) < 3.5 * np.sqrt(0.05 * 0.95 / number)
+    assert (0 if name in CONSERVATIVE else 2) <= hits <= number * (0.05 + 3.5 * np.sqrt(0.05 * 0.95 / number))
     assert rate(case, case.effect, 40)[0] >= 10

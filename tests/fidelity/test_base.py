@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fidelity import (
@@ -19,9 +20,12 @@ from fidelity import (
     Perturbation,
     Rationale,
     SetErasure,
+    Shortcut,
     SingleToken,
     SingleWeight,
+    SoftRationale,
 )
+from metrics.bootstrap import resample, share_interval
 from models.text_model import WORD
 from results import UserError
 from tests.fidelity.tiny import (
@@ -63,6 +67,22 @@ def test_a_text_alone_is_measured_as_in_a_padded_batch(test: FidelityTest, kind:
         for name, value in alone.items():
             # A correlation of numbers that hardly differ makes their rounding larger.
             close(padded[name][row], value[0], 1e-6 if test.name == "correlation" else 1e-9)
+
+
+DECISIONS = {"flips_top", "flips_random", "alone", "uniform_flips", "permuted_flips", "undefined", "learnt"}
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("test", [*TESTS, Shortcut(), SoftRationale()], ids=lambda test: test.name)
+def test_only_decisions_are_shares_of_few_texts(test: FidelityTest, value: float) -> None:
+    """Distances that are all 0, or measures that are all 1, have an interval without width."""
+    found = test.scores(CLASSES, None)
+    for name, (columns, statistic, unit) in found.items():
+        interval = resample(statistic, np.full((6, len(columns)), value), unit).interval
+        if list(columns) == [name] and not name.endswith("precision_at_k"):
+            exact = share_interval(np.full(6, value), np.ones(6))[1:]
+            assert interval == (exact if name in DECISIONS else (value, value)), name
+    assert set(found) & DECISIONS == set(test.columns(CLASSES)) & DECISIONS
 
 
 @pytest.mark.parametrize(("declared", "named"), [(["median_tvd"], "max_attention"), ([*NAMES, "area"], "area")])

@@ -25,7 +25,6 @@ from heads.single_heads import (
     AttentionDrawing,
     ChosenHeads,
     Names,
-    Predictions,
     _right,
     check_drawing,
     choose_ensembles,
@@ -34,7 +33,7 @@ from heads.single_heads import (
 )
 from metrics.attachment import Arcs
 from metrics.bootstrap import bootstrap_ratio
-from metrics.heads import DIRECTIONS, Predicted, most_attended, permutation_p
+from metrics.heads import DIRECTIONS, Predictions, most_attended, permutation_p
 from metrics.rows import ArcRows
 from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result
 from results.errors import UserError
@@ -195,10 +194,7 @@ def test_the_best_heads_equal_counting_in_the_store(
 def test_the_head_is_compared_with_heads_that_are_chosen_on_shuffled_dev(
     result: Result, splits: tuple[Counted, Counted], make_data: MakeData
 ) -> None:
-    on_dev, on_test = (
-        Predicted(one.arcs, one.predicted, one.groups)
-        for one in (opened(make_data(), split)[1] for split in ("dev", "test"))
-    )
+    on_dev, on_test = (opened(make_data(), split)[1] for split in ("dev", "test"))
     chosen = [splits[0].best(relation) for relation in on_test.groups]
     expected = permutation_p(on_dev, on_test, chosen, permutations=9, seed=0)
     assert_array_equal(result.tables["best_heads"].frame["p_shuffled"], expected)
@@ -326,6 +322,59 @@ def test_attention_to_delimiters_where_the_function_of_a_head_applies_equals_cou
     assert score.value == pytest.approx(np.mean(differences), abs=1e-4)
     assert score.low is not None
     assert score.low < score.value
+
+
+def by_hand(numbers: list[float]) -> tuple[float, float]:
+    """Percentile bootstrap of a mean over sentences."""
+    rng = np.random.default_rng(0)
+    draws = [np.mean([numbers[pick] for pick in rng.integers(len(numbers), size=len(numbers))]) for _ in range(1000)]
+    return pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))  # type: ignore[return-value]
+
+
+def of_few(differences: list[int]) -> ChosenHeads:
+    """Sentences of three words, in which the head finds as much more of the relation than the offset −1 does.
+
+    The first word is ROOT, the second has no other head than the first, and the third has the first or the second one.
+    """
+    count = len(differences)
+    sentence, word = np.repeat(np.arange(count), 3), np.tile([1, 2, 3], count)
+    heads = [[0, 1, 2 if more <= 0 else 1] for more in differences]
+    found = [[2, 1, {-1: 1, 0: 2, 1: 1}[more]] for more in differences]
+    relation, nothing = np.tile([0, 1, 2], count), np.zeros(3 * count, np.bool_)
+    gold = Arcs(sentence, word, np.full(3 * count, 3), np.concatenate(heads), relation, nothing)
+    predicted = np.stack([np.concatenate(found), np.full(3 * count, -1)], axis=1)
+    both = Predictions(gold, ["root", "first", "last"], predicted)
+    return ChosenHeads(both, replace(both), Names((0,), (0,)))
+
+
+@pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [0] * 30])
+def test_differences_of_few_words_are_no_shares(differences: list[int]) -> None:
+    chosen = of_few(differences)
+    [row] = chosen.best_heads(None, 9).frame.query("relation == 'last'").to_dict("records")
+    assert (row["head"], row["best_offset"], row["n"]) == ("1-1", -1, len(differences))
+    assert row["over_offset"] == pytest.approx(np.mean(differences))
+    assert (row["over_offset.low"], row["over_offset.high"]) == by_hand([float(one) for one in differences])
+    if len(differences) < 20:  # the accuracy itself is a share of few words
+        assert row["low"] < row["test"] - 0.1
+
+
+def test_differences_of_attention_to_delimiters_are_no_shares() -> None:
+    """All attention is on delimiters, or on none: differences of 0 and 1 are no counts."""
+    chosen = of_few([0] * 6)
+    roles = pd.DataFrame(
+        {"head": ["1-1"] * 2, "relation": ["last", "none"], "direction": DIRECTIONS[0], "syntactic": True}
+    )
+    for ones in range(7):
+        shares = np.zeros((18, 2))
+        shares[: 3 * ones, 0] = np.tile([1.0, 1.0, 0.0], ones)  # of words without the relation, in some sentences
+        table, scores = chosen.no_op(roles, shares)
+        own = by_hand([1.0] * ones + [0.0] * (6 - ones))
+        row, nothing = table.frame.to_dict("records")
+        assert (row["low"], row["high"]) == scores["no_op"].interval == own
+        assert (row["with"], row["without"]) == (0, pytest.approx(ones / 6))
+        # No sentence has words with a relation that does not occur: there is nothing to compare.
+        assert nothing["sentences"] == 0
+        assert np.isnan([nothing[name] for name in ("with", "without", "difference", "low", "high")]).all()
 
 
 def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:

@@ -213,3 +213,9 @@ def test_something_is_to_be_ablated() -> None:
         HeadAblation(kinds=())
     with pytest.raises(UserError, match="Nothing is ablated"):
         HeadAblation(heads=False, layers=False)
+
+
+def test_a_single_random_set_is_refused() -> None:
+    with pytest.raises(UserError, match=r"random is 1, but a single random set .* Give 2 or more"):
+        HeadAblation(random=1)
+    assert [HeadAblation(random=number).random for number in (0, 2)] == [0, 2]

@@ -146,6 +146,7 @@ def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
     assert (found.drop(UNSURE) == 1).all(), found
     coins = not_found.pop("p of a comparison with a null model")  # of 125 verdicts
     assert coins < 0.15
+    assert not_found.pop("two trained models differ by p") in (0, 1)  # one verdict; seeds differ
     assert (not_found.drop(UNSURE, errors="ignore").drop(FOUND_ANYWAY) == 0).all(), not_found
     assert (not_found[FOUND_ANYWAY] == 1).all()
     of_attention = {"heads", "surface", "patterns", "clusters", "fidelity"}

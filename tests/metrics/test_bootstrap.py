@@ -5,23 +5,23 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from scipy.stats import binomtest, ttest_ind
-from scipy.stats import t as student
 
 from metrics import bootstrap
 from metrics.bootstrap import (
     Statistic,
-    best_p,
-    beyond,
+    against_random_draws,
     bootstrap_ratio,
     difference,
     draws_for,
     holm,
+    max_sign_flip_p,
     mean,
     median,
     p_units,
     paired_bootstrap,
     paired_permutation,
     pooled,
+    proportion,
     resample,
     resamples,
 )
@@ -92,7 +92,7 @@ def test_a_share_of_few_items_has_an_exact_interval() -> None:
     for items in (2, 6, 19, 20, 400):
         for found in range(items + 1):
             hits, ones = (np.arange(items) < found).astype(float), np.ones(items)
-            of_ratio, of_mean = bootstrap_ratio(hits, ones), resample(mean, hits[:, None], "fraction")
+            of_ratio, of_mean = bootstrap_ratio(hits, ones), resample(proportion, hits[:, None], "fraction")
             few = items < 20 or min(found, items - found) < 5
             assert (of_ratio.interval == exact(found, items)) == few, (found, items)
             assert (of_mean.interval == exact(found, items)) == few
@@ -133,13 +133,21 @@ def test_only_shares_have_exact_intervals(found: list[float], items: list[float]
     assert bootstrap_ratio(found, items, unit).interval == (min(ratios), max(ratios))
 
 
+@pytest.mark.parametrize("found", [[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+def test_what_is_no_count_has_the_interval_of_the_bootstrap_though_it_looks_like_one(found: list[float]) -> None:
+    """Differences that are never negative, or distances that are all 0."""
+    assert bootstrap_ratio(found, [1, 1], share=False).interval == (min(found), max(found))
+    assert resample(mean, np.array(found)[:, None], "fraction").interval == (min(found), max(found))
+    assert bootstrap_ratio(found, [1, 1]).interval == exact(int(sum(found)), 2)
+
+
 def test_runs_of_few_items_do_not_count_as_more_items() -> None:
     one = bootstrap_ratio([1, 1, 1, 1], [1, 1, 1, 1])
     assert bootstrap_ratio([1.0] * 4, [1.0] * 4, runs=5).interval == one.interval
     half = bootstrap_ratio([1, 1, 1, 0.5], [1] * 4, runs=2)  # one of two runs misses one item
     assert exact(3, 4) != half.interval != one.interval
     assert half.interval[0] < half.value < half.interval[1] < 1
-    runs = [resample(mean, np.array([[1.0]] * 6), "fraction"), resample(mean, np.array([[0.0]] * 6), "fraction")]
+    runs = [resample(proportion, np.array([[value]] * 6), "fraction") for value in (1.0, 0.0)]
     assert pooled(runs[:1]).interval == runs[0].interval == exact(6, 6)
     assert pooled(runs).interval == tuple(np.mean([one.interval for one in runs], axis=0))
 
@@ -381,32 +389,65 @@ def test_a_number_is_tested_against_numbers_of_its_kind(others: int) -> None:
     found = []
     for _ in range(1000):
         own = rng.normal(rng.normal(), 1, others + 1)
-        estimates = [resample(mean, texts + value, "ratio", draws=2) for value in own]
-        apart = beyond(estimates[0], estimates[1:])
-        expected = ttest_ind(own[:1], own[1:])  # Student's test of one number against several
-        assert (apart.value, apart.p) == pytest.approx((own[0] - own[1:].mean(), expected.pvalue))
+        estimates = [resample(mean, texts + value, "ratio", draws=999) for value in own]
+        average, apart = against_random_draws(estimates[0], estimates[1:])
+        # Student's test of one number against several; all texts are alike, so their p is the least that there is.
+        expected = max(ttest_ind(own[:1], own[1:]).pvalue, 0.002)
+        assert (average.value, average.sd) == pytest.approx((own[1:].mean(), own[1:].std(ddof=1)))
+        assert (apart.value, apart.p) == pytest.approx((own[0] - own[1:].mean(), expected))
         found.append(apart.p)
     assert 0.03 <= np.mean(np.array(found) <= 0.05) <= 0.07
 
 
-def test_a_number_against_equal_ones_has_the_error_of_the_bootstrap() -> None:
-    rng = np.random.default_rng(0)
-    one, other = (resample(mean, rng.integers(2, size=(50, 1)), "fraction") for _ in range(2))
-    found = beyond(one, [other] * 3)
-    error = np.std(one.draws - other.draws)
-    assert found.p == pytest.approx(2 * student.cdf(-abs(one.value - other.value) / error, 2))
-    assert beyond(one, [one] * 3).p == 1
-    assert math.isnan(beyond(one, [other]).p or 0)
-    assert found.interval == pytest.approx(difference(one, other).interval)
+def texts_right(*right: int, draws: int = 1000) -> list[Estimate]:
+    """Accuracies on 200 texts, of which the first are right."""
+    return [resample(proportion, (np.arange(200) < one)[:, None], "fraction", draws=draws) for one in right]
+
+
+def test_a_number_against_equal_ones_has_the_p_value_of_the_texts() -> None:
+    one, *others = texts_right(150, *[160] * 3)
+    average, found = against_random_draws(one, others)
+    assert found.interval == pytest.approx(difference(one, others[0]).interval)
+    assert found.p == difference(one, others[0]).p
+    assert average.value == pytest.approx(0.8)
+    assert against_random_draws(one, [one] * 3)[1].p == 1
+    for few in (1, 0):  # nothing, or no spread, to compare with
+        average, found = against_random_draws(one, others[:few])
+        assert math.isnan(found.p or 0)
+        assert np.isnan([average.value, *average.interval, found.value, *found.interval]).all() == (few == 0)
+
+
+@pytest.mark.parametrize("sets", [5, 50])
+def test_a_few_texts_are_no_finding_though_random_sets_are_alike(sets: int) -> None:
+    """Two or three texts of 200 decide: Student's test alone gives .011, and .000 of 50 sets."""
+    one, *others = texts_right(158, *[160] * (sets - 1), 161)
+    found = against_random_draws(one, others)[1]
+    assert found.interval[1] >= -1e-12
+    assert 0.05 < (found.p or 0) < 0.2
+    one, *others = texts_right(100, *[160] * (sets - 1), 161)
+    assert against_random_draws(one, others)[1].p == pytest.approx(2 / 1001)
+
+
+def test_no_small_p_stands_beside_an_interval_that_contains_zero() -> None:
+    found = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        right = rng.random((6, 200)) > np.array([[0.05], *[[0.02]] * 5])
+        one, *others = (resample(proportion, own[:, None], "fraction", draws=499) for own in right)
+        apart = against_random_draws(one, others)[1]
+        small = (apart.p or 0) <= 0.05
+        assert not small or not apart.interval[0] <= 0 <= apart.interval[1], seed
+        found += small
+    assert found > 10
 
 
 @pytest.mark.parametrize("heads", [1, 6])
 def test_the_best_of_several_sums_is_tested_as_it_was_chosen(heads: int) -> None:
     rng = np.random.default_rng(heads)
-    nulls = [best_p(rng.integers(-2, 3, (40, heads)), draws=99, seed=seed) for seed in range(1000)]
+    nulls = [max_sign_flip_p(rng.integers(-2, 3, (40, heads)), draws=99, seed=seed) for seed in range(1000)]
     assert 0.03 <= np.mean(np.array(nulls) <= 0.05) <= 0.07
     signs = np.array(list(itertools.product((1, -1), repeat=10)))
     counts = rng.integers(-1, 4, (10, heads))
     exact = np.mean((signs @ counts).max(axis=1) >= counts.sum(axis=0).max())
-    assert best_p(counts, draws=20_000) == pytest.approx(exact, abs=0.01)
-    assert np.isnan(best_p(np.zeros((0, heads))))
+    assert max_sign_flip_p(counts, draws=20_000) == pytest.approx(exact, abs=0.01)
+    assert np.isnan(max_sign_flip_p(np.zeros((0, heads))))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from metrics.attachment import ALL, PLAIN, Arcs, groups_of
-from metrics.heads import MostAttended, Predicted, RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
+from metrics.heads import MostAttended, Predictions, RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
 from processes.progress import Progress
 from results import Flags, Integers
 from tests.metrics.samples import arcs, random_arcs
@@ -151,7 +151,7 @@ def random_predictions(gold: Arcs, predictors: int, seed: int) -> Integers:
 ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
 
 
-def slowly_shuffled(split: Predicted, words: Flags, random: np.random.Generator | None) -> list[int] | None:
+def slowly_shuffled(split: Predictions, words: Flags, random: np.random.Generator | None) -> list[int] | None:
     """Hits of each predictor with shuffled offsets; without `random` None where no shuffle changes anything."""
     gold = split.arcs
     room = [
@@ -179,7 +179,7 @@ def slowly_shuffled(split: Predicted, words: Flags, random: np.random.Generator 
     return hits
 
 
-def slow_p(dev: Predicted, scored: Predicted, chosen: Sequence[int], permutations: int, seed: int) -> list[float]:
+def slow_p(dev: Predictions, scored: Predictions, chosen: Sequence[int], permutations: int, seed: int) -> list[float]:
     """The heads are chosen anew on shuffled dev, and counted on the shuffled scored split."""
     random, values = np.random.default_rng(seed), []
     for (group, words), k in zip(scored.groups.items(), chosen, strict=True):
@@ -211,9 +211,10 @@ def test_permutation_equals_a_slow_one_with_the_same_draws(monkeypatch: pytest.M
     predicted = random_predictions(gold, 4, seed=1)
     # In the last two nothing that could be shuffled differs: there is nothing to test.
     groups = {**groups_of(gold, tuple("abc")), "root": gold.head == 0, "lone": gold.length == 1}
-    scored = Predicted(gold, predicted, groups)
+    scored = Predictions(gold, tuple("abc"), predicted)
+    vars(scored)["groups"] = groups
     of_dev = random_arcs(20, seed=9, relations=3)
-    dev = Predicted(of_dev, random_predictions(of_dev, 4, seed=2), groups_of(of_dev, tuple("abx")))
+    dev = Predictions(of_dev, tuple("abx"), random_predictions(of_dev, 4, seed=2))
     best = hit_counts(gold, predicted, groups).argmax(axis=1).tolist()
     for choice, chosen in ((scored, best), *((dev, [k] * len(groups)) for k in range(4))):
         found = permutation_p(choice, scored, chosen, permutations=19, seed=5)
