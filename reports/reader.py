@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,28 @@ FIRST = 3  # names that a message lists
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
 """Columns that `load` returns before the options of the runs."""
 OPTIONS = ("model", "data", "trainer")
-_MAPS = ["tables", "columns", "figures", "figure_data", "captions", "ratios", "audit", "encoder", "data", "versions"]
+
+
+class _Columns(TypedDict):
+    numeric: list[str]
+    units: dict[str, str | list[str]]
+    interval: str | None
+
+
+_ANY, _TEXTS = dict[str, object], dict[str, str]
+_FORMS: Mapping[str, Any] = {
+    **dict.fromkeys(("audit", "encoder", "data", "versions"), _ANY),
+    **dict.fromkeys(("tables", "latex", "figures", "figure_data", "captions", "units", "checksums"), _TEXTS),
+    **dict.fromkeys(("items", "config"), str | None),
+    "schema": int,
+    "experiment": str,
+    "scores": dict[str, float | int | None],
+    "columns": dict[str, _Columns],
+    "ratios": dict[str, tuple[str, str]],
+    "seed": int | None,
+}
+"""Type of each entry of a record."""
+_OPTIONAL: Mapping[str, object] = {"schema": 0, "latex": {}, "checksums": {}}  # entries that older records lack
 
 
 class RecordError(UserError):
@@ -111,9 +133,10 @@ class Record:
             raise RecordError(f"{self.path} has no `{name}`{near(name, known)}")
         if place in self.scores:
             return self.scores[place]
-        frame, about = read_table(self, name, str), self.content["columns"][name]
+        frame = read_table(self, name, str)
         column, _, where = cell.removesuffix("]").partition("[")
         try:
+            about = self.content["columns"][name]
             rows = _rows_where(frame, column, where)
             if len(rows) != 1:
                 raise ValueError(counted(len(rows), "row"))
@@ -122,7 +145,7 @@ class Record:
             ends = ("low", "high") if about["interval"] == column else (f"{column}.low", f"{column}.high")
             interval = rows.reindex(columns=ends).astype(float).iloc[0].tolist()
             return Estimate(float(rows[column].iloc[0]), *interval, unit=unit)
-        except (KeyError, ValueError) as error:
+        except (LookupError, ValueError) as error:
             fault = f"table `{name}` has not one row with a number in `{column}` where {where}: {error}"
             raise RecordError(f"{self.path}: {fault}") from None
 
@@ -184,12 +207,14 @@ class Record:
         columns = [name for score in scores for name in self.content["ratios"][score]]
         try:
             return pd.read_parquet(path).astype(dict.fromkeys(columns, np.float64))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
 
     def verify(self) -> None:
         """Compare the record and its files with their checksums, and its scores with the counts per item.
+
+        Files that are missing are not compared: a record may be copied without them.
 
         Raises:
             RecordError: The record or a file was changed, see `altered`, or a score does not follow from its counts.
@@ -319,19 +344,41 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Run the experiment again") from None
     try:
         content = content if isinstance(content, Mapping) else {}
-        if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
-            raise TypeError(f"`{odd[0]}` is not a mapping")
+        if odd := [name for name, form in _FORMS.items() if not _fits({**_OPTIONAL, **content}[name], form)]:
+            raise TypeError(f"`{odd[0]}` has a value of another type")
         items = None if content["items"] is None else below(path.parent, content["items"])
         scores = _estimates(content["scores"], content["units"])
         record = Record(path, content, scores, items, content["versions"]["source_sha256"])
+        record.verify()
+        return record
+    except RecordError:
+        raise
     except KeyError as error:
         raise RecordError(
             f"{path} has no entry {error}, so it is not the results.json of a run. Run the experiment again"
         ) from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, OverflowError) as error:
         raise RecordError(f"{path} is not the results.json of a run ({error}). Run the experiment again") from None
-    record.verify()
-    return record
+
+
+def _fits(value: object, form: Any) -> bool:  # noqa: ANN401 # a type
+    """Return True if a value of JSON has a type, such as `dict[str, str | None]`; a tuple is a list in JSON."""
+    kind, inside = get_origin(form), get_args(form)
+    if is_typeddict(form):
+        return isinstance(value, dict) and all(
+            _fits(value.get(name), one) for name, one in get_type_hints(form).items()
+        )
+    if kind is UnionType:
+        return any(_fits(value, one) for one in inside)
+    if kind is dict:
+        return isinstance(value, dict) and all(_fits(one, inside[1]) for one in value.values())
+    if kind in (list, tuple):
+        return (
+            isinstance(value, list)
+            and (kind is list or len(value) == len(inside))
+            and all(_fits(one, inside[0]) for one in value)
+        )
+    return isinstance(value, form)
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -370,12 +417,16 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
             f"{folder} is not the folder of a finished sweep: it has no table of runs. Let the sweep finish; to name a "
             "single run, leave out `:ROW`"
         )
-    table = read_table(record, f"{record.experiment}_runs", str).fillna("")
-    labels = table.columns[: table.columns.get_loc("seed")]
-    rows: dict[str, dict[str, list[Path]]] = {}
-    for line in table.to_dict("records"):
-        row = " × ".join(line[label] for label in labels)
-        rows.setdefault(row, {}).setdefault(line["seed"], []).append(below(folder, f"runs/{line['folder']}"))
+    name, rows = f"{record.experiment}_runs", dict[str, dict[str, list[Path]]]()
+    table = read_table(record, name, str).fillna("")
+    try:
+        labels = table.columns[: table.columns.get_loc("seed")]
+        for line in table.to_dict("records"):
+            row = " × ".join(line[label] for label in labels)
+            rows.setdefault(row, {}).setdefault(line["seed"], []).append(below(folder, f"runs/{line['folder']}"))
+    except (KeyError, ValueError) as error:
+        fault = f"has no column {error}" if isinstance(error, KeyError) else str(error)
+        raise RecordError(f"{path}: {record.content['tables'][name]} {fault}. Run the sweep again") from None
     return rows
 
 
