@@ -422,7 +422,7 @@ class RunFolder:
             if self.record.is_sweep and name == f"{self.record.experiment}_runs" and "folder" in raw:
                 pages = [below(self.folder, f"runs/{folder}/{PAGE}") for folder in raw["folder"]]
                 links["folder"] = [self.address(page) if page.is_file() else "" for page in pages]
-        except (KeyError, TypeError, ValueError) as error:  # the file was edited
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # the file was edited
             self.faults.append(f"{file} does not fit results.json: {error}")
             table = Table(raw.map(unquoted))
         return ShownTable(kind, name, file, table, raw, self.record.experiment, links, rows)

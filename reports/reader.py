@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ import pandas as pd
 from metrics.bootstrap import bootstrap_ratio, mean_and_sd
 from results import Estimate, Unit
 from results.digests import RECORD, altered
-from results.errors import UserError, counted, near
+from results.errors import UserError, counted, misfit, near
 from results.estimates import ENDS
 from results.files import below, read_csv
 from training.config import SettingsError, read_yaml, score_settings
@@ -30,26 +29,15 @@ COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encode
 OPTIONS = ("model", "data", "trainer")
 
 
-class _Columns(TypedDict):
-    numeric: list[str]
-    units: dict[str, str | list[str]]
-    interval: str | None
-
-
-_ANY, _TEXTS = dict[str, object], dict[str, str]
 _FORMS: Mapping[str, Any] = {
-    **dict.fromkeys(("audit", "encoder", "data", "versions"), _ANY),
-    **dict.fromkeys(("tables", "latex", "figures", "figure_data", "captions", "units", "checksums"), _TEXTS),
+    **dict.fromkeys(("audit", "encoder", "data", "versions"), dict[str, object]),
+    **dict.fromkeys(("tables", "latex", "figures", "figure_data", "captions", "units", "checksums"), dict[str, str]),
     **dict.fromkeys(("items", "config"), str | None),
-    "schema": int,
-    "experiment": str,
-    "scores": dict[str, float | int | None],
-    "columns": dict[str, _Columns],
-    "ratios": dict[str, tuple[str, str]],
-    "seed": int | None,
+    **{"schema": int, "experiment": str, "seed": int | None, "scores": dict[str, float | None]},
+    "columns": dict[str, dict[str, dict[str, str | list[str]] | list[str] | str | None]],
+    "ratios": dict[str, list[str]],
 }
 """Type of each entry of a record."""
-_OPTIONAL: Mapping[str, object] = {"schema": 0, "latex": {}, "checksums": {}}  # entries that older records lack
 
 
 class RecordError(UserError):
@@ -145,7 +133,7 @@ class Record:
             ends = ("low", "high") if about["interval"] == column else (f"{column}.low", f"{column}.high")
             interval = rows.reindex(columns=ends).astype(float).iloc[0].tolist()
             return Estimate(float(rows[column].iloc[0]), *interval, unit=unit)
-        except (LookupError, ValueError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
             fault = f"table `{name}` has not one row with a number in `{column}` where {where}: {error}"
             raise RecordError(f"{self.path}: {fault}") from None
 
@@ -344,41 +332,21 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Run the experiment again") from None
     try:
         content = content if isinstance(content, Mapping) else {}
-        if odd := [name for name, form in _FORMS.items() if not _fits({**_OPTIONAL, **content}[name], form)]:
-            raise TypeError(f"`{odd[0]}` has a value of another type")
+        entries = {"schema": 0, "latex": {}, "checksums": {}, **content}  # older records lack the first three
+        for name, form in _FORMS.items():
+            if fault := misfit(entries[name], form):
+                raise TypeError(f"`{name}` must be {fault}")
+        if any(len(columns) != 2 for columns in content["ratios"].values()):
+            raise TypeError("`ratios` must name two columns for each score")
         items = None if content["items"] is None else below(path.parent, content["items"])
         scores = _estimates(content["scores"], content["units"])
         record = Record(path, content, scores, items, content["versions"]["source_sha256"])
         record.verify()
         return record
-    except RecordError:
-        raise
-    except KeyError as error:
-        raise RecordError(
-            f"{path} has no entry {error}, so it is not the results.json of a run. Run the experiment again"
-        ) from None
-    except (OSError, ValueError, TypeError, OverflowError) as error:
-        raise RecordError(f"{path} is not the results.json of a run ({error}). Run the experiment again") from None
-
-
-def _fits(value: object, form: Any) -> bool:  # noqa: ANN401 # a type
-    """Return True if a value of JSON has a type, such as `dict[str, str | None]`; a tuple is a list in JSON."""
-    kind, inside = get_origin(form), get_args(form)
-    if is_typeddict(form):
-        return isinstance(value, dict) and all(
-            _fits(value.get(name), one) for name, one in get_type_hints(form).items()
-        )
-    if kind is UnionType:
-        return any(_fits(value, one) for one in inside)
-    if kind is dict:
-        return isinstance(value, dict) and all(_fits(one, inside[1]) for one in value.values())
-    if kind in (list, tuple):
-        return (
-            isinstance(value, list)
-            and (kind is list or len(value) == len(inside))
-            and all(_fits(one, inside[0]) for one in value)
-        )
-    return isinstance(value, form)
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        why = f"it has no entry {error}" if isinstance(error, KeyError) else error
+        other = RecordError(f"{path} is not the results.json of a run ({why}). Run the experiment again")
+        raise error if isinstance(error, RecordError) else other from None
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -143,23 +143,17 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"{path}: the checkpoint does not contain the settings of its data, which `python train.py fit` writes. "
             f"Train the model again with that command."
         )
-    found = _parsed(
-        LightningDataModule, "data", path, data
-    )  # first, because settings may be text, or have dotted names
-    _remove_local(found)
-    return _parsed(LightningDataModule, "data", path, found.as_dict())
+    # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
+    found = _parsed(LightningDataModule, "data", path, data)
+    return _parsed(LightningDataModule, "data", path, _without_local(found))
 
 
-def _remove_local(settings: object) -> None:
-    """Delete the options of places and of resources from parsed settings, at every depth."""
+def _without_local(settings: Any) -> Any:  # noqa: ANN401 # of any kind
+    """Return parsed settings without the options of places and of resources, at every depth."""
     entries = vars(settings) if isinstance(settings, Namespace) else settings
     if isinstance(entries, dict):
-        for name in LOCAL & entries.keys():
-            del entries[name]
-    for inner in (
-        entries.values() if isinstance(entries, dict) else entries if isinstance(entries, list | tuple) else ()
-    ):
-        _remove_local(inner)
+        return {name: _without_local(one) for name, one in entries.items() if name not in LOCAL}
+    return [*map(_without_local, entries)] if isinstance(entries, list | tuple) else entries
 
 
 def datamodule_from(settings: Namespace) -> LightningDataModule:
