@@ -117,8 +117,7 @@ class Linguistic(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._check(chain.from_iterable(data.passages()))
         self._encoder = encoder
-        names = [*self._columns, *self.pairs]
-        self._numbers = HeadMeans(encoder, dict.fromkeys(names, "fraction"))
+        self._numbers = HeadMeans(encoder, dict.fromkeys([*self._columns, *self.pairs], "fraction"))
 
     def _check(self, passages: Iterator[Passage]) -> None:
         """Raise a UserError for texts without tags, or without a word of a class."""

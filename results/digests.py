@@ -66,13 +66,9 @@ def altered(path: Path, content: Mapping[str, Any]) -> str | None:
             return f"{path} has no checksums, which schema {SEALED} has: it was changed after the run. Test again"
         log.warning("%s was written by an older version, without checksums: changed numbers are not noticed.", path)
         return None
-    for name, found in checksums(path.parent, content).items():
-        if found != sealed.get(name):
-            fault = (
-                f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
-            )
-            return f"{path.with_name(name)} {fault}"
-    return None
+    names = [name for name, found in checksums(path.parent, content).items() if found != sealed.get(name)]
+    fault = f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
+    return f"{path.with_name(names[0])} {fault}" if names else None
 
 
 class Digests:
