@@ -50,7 +50,7 @@ class Record:
 
     Attributes:
         path: Path of the `results.json`.
-        content: The whole content of this file.
+        content: The whole content of this file; entries that older versions did not write are empty.
         scores: Scores by name.
         items: Path of the file with one row per test item; None if there is none.
         source: SHA-256 of the source code of this application that wrote the results.
@@ -331,10 +331,10 @@ def read_record(path: Path) -> Record:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Run the experiment again") from None
     try:
-        content = content if isinstance(content, Mapping) else {}
-        entries = {"schema": 0, "latex": {}, "checksums": {}, **content}  # older records lack the first three
-        for name, form in _FORMS.items():
-            if fault := misfit(entries[name], form):
+        older: dict[str, Any] = {"schema": 0, "latex": {}, "config": None, "checksums": {}}  # which older records lack
+        content = older | (content if isinstance(content, dict) else {})
+        for name, value in {name: content[name] for name in _FORMS}.items():
+            if fault := misfit(value, _FORMS[name]):
                 raise TypeError(f"`{name}` must be {fault}")
         if any(len(columns) != 2 for columns in content["ratios"].values()):
             raise TypeError("`ratios` must name two columns for each score")
@@ -344,8 +344,10 @@ def read_record(path: Path) -> Record:
         record.verify()
         return record
     except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        why = f"it has no entry {error}" if isinstance(error, KeyError) else error
-        other = RecordError(f"{path} is not the results.json of a run ({why}). Run the experiment again")
+        fault = f"is not the results.json of a run ({error})"
+        if isinstance(error, KeyError):
+            fault = f"has no entry {error}, so it is not the results.json of a run"
+        other = RecordError(f"{path} {fault}. Run the experiment again")
         raise error if isinstance(error, RecordError) else other from None
 
 

@@ -358,7 +358,7 @@ def test_results_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"scores": {"uas": "x"}}', '{"scores": 1, "audit": 1}'])
 def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(text, encoding="utf-8")
-    fault = r"is not the results\.json of a run \(it has no entry" if text else "is damaged: it is not valid JSON"
+    fault = "has no entry .*, so it is not the results" if text else "is damaged: it is not valid JSON"
     with pytest.raises(RecordError, match=rf"results\.json {fault}.*\. Run the experiment again$"):
         read_record(tmp_path / "results.json")
 
