@@ -41,7 +41,7 @@ class Analysis(nn.Module):
             fine-tuning. If so, for each batch `update` gets all layers of the given encoder, then all
             layers of the other encoder on the same inputs, and only then `end` is called.
             `batch.encoder` names the encoder.
-        quantities: Quantities that the analysis takes. Rows of `norms` are
+        quantities: Quantities that the analysis takes. Rows of `norms`, and those of a model with attention sinks, are
             divided by their sums, because entropies, divergences and shares are those of distributions. No
             analysis takes a quantity with negative numbers, or with one map for a whole layer.
     """
@@ -219,9 +219,8 @@ class AttentionAnalyses(Experiment[TextDataModule]):
 
         def receive(layer: int, weights: Tensor) -> None:
             if not quantity.sums_to_one or encoder.has_sinks:
-                sums = weights.sum(-1, keepdim=True)
-                self._empty += int(((sums[..., 0] == 0) & batch.mask[:, None]).sum())
-                weights = weights / sums.clamp_min(torch.finfo(weights.dtype).tiny)
+                weights = divided_by_sums(weights)
+                self._empty += int(((weights.sum(-1) == 0) & batch.mask[:, None]).sum())
             for analysis in (*analyses, *comparing):
                 analysis.update(batch, layer, weights)
 
@@ -336,6 +335,11 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         answer = ("quantity", *numbers, "heads")
         by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), answer=answer)
         return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
+
+
+def divided_by_sums(weights: Tensor) -> Tensor:
+    """Return weights `[…, from, to]` divided by the sums of their rows; rows of zeros stay so."""
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def _compared(

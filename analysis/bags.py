@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
-from analysis.attention_analyses import Analysis
+from analysis.attention_analyses import Analysis, divided_by_sums
 from analysis.by_head import HeadMeans, head_rows
 from attention import Encoder
 from attention.ablation import uniform_outputs
@@ -31,7 +31,7 @@ class Bags(Analysis):
       the position may attend to;
     - `single`: the same for a head that attends to one token, averaged over the tokens. All values of a
       head have a part in common, so this baseline is above 0;
-    - `entropy`: mean entropy of the rows, in nats.
+    - `entropy`: mean entropy of the rows, in nats; those of a model with attention sinks are divided by their sums.
 
     The inputs are read in a forward pass of their own, because other analyses receive no values.
     """
@@ -94,7 +94,8 @@ def bag_statistics(mixture: Mixture, real: Tensor) -> Tensor:
     # cos(v_j, bag_i) for all pairs, averaged over the values j that position i may attend to.
     pairs = normalize(bags, dim=-1) @ normalize(mixture.values, dim=-1).transpose(2, 3)
     single = pairs.masked_fill(~allowed, 0).sum(-1) / allowed.sum(-1).clamp_min(1)
-    of_rows = (cosine_similarity(mixture.outputs, bags, dim=-1), single, entropy(mixture.weights))
+    weights = mixture.weights if mixture.sink is None else divided_by_sums(mixture.weights)
+    of_rows = (cosine_similarity(mixture.outputs, bags, dim=-1), single, entropy(weights))
     return torch.stack([(one * rows).sum(-1) / rows.sum(-1) for one in of_rows], -1)
 
 

@@ -42,6 +42,11 @@ class HeadMeans(nn.Module):
         groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
             with an even and with an odd index.
         scale: Number of binary digits after the point to which numbers are rounded; see `Moments`.
+        more: Number of rows of uniform attention beside those of the layers.
+
+    Attributes:
+        units: Unit of each number, by name.
+        uniform: Means of the numbers of uniform attention, `[groups, layers, numbers]`; see `close`.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class HeadMeans(nn.Module):
         bounds: tuple[ArrayLike, ArrayLike] = (0, 1),
         groups: int = 2,
         scale: int = 32,
+        more: int = 0,
     ) -> None:
         super().__init__()
         self.units = units
@@ -59,6 +65,7 @@ class HeadMeans(nn.Module):
         self._moments = nn.ModuleDict(
             {level: Moments(groups, (*shape, len(units)), unit, scale, bounds) for level, shape in shapes.items()}
         )
+        self.uniform = Moments(groups, (encoder.layers + more, len(units)), unit, scale, bounds)
         self._layers: list[Tensor] = []
 
     def add(self, numbers: Tensor) -> None:
@@ -71,17 +78,21 @@ class HeadMeans(nn.Module):
         """
         self._layers.append(numbers)
 
-    def close(self, group: Tensor, uniform: Tensor | None = None) -> None:
+    def close(self, group: Tensor, uniform: Tensor | None = None, possible: Tensor | None = None) -> None:
         """End a batch: include the numbers of its layers, collected by `add`, in the means.
 
         Args:
             group: Index of the group that each input counts in, int64 `[batch]`.
-            uniform: The numbers of uniform attention, `[batch, layers, numbers]`. Where such a number is 0, those of
-                all heads can only be 0, and are left out of the means.
+            uniform: The numbers of uniform attention, `[batch, layers, numbers]`, which are averaged too.
+            possible: Numbers of the same shape, 0 where those of all heads can only be 0, and are left out of the
+                means; by default `uniform`.
         """
         found = torch.stack(self._layers, 1).double()
-        if uniform is not None:
-            found = found.where(uniform[:, :, None] != 0, torch.nan)
+        possible = uniform if possible is None else possible
+        if possible is not None:
+            found = found.where(possible[:, : found.size(1), None] != 0, torch.nan)
+            if uniform is not None:
+                self.uniform.update(group, uniform.where(possible != 0, torch.nan))
         self._layers.clear()
         levels = (found, found.nanmean(2), found.nanmean((1, 2)))
         for moments, numbers in zip(self._moments.values(), levels, strict=True):

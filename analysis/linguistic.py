@@ -16,7 +16,7 @@ from attention.capture import uniform_attention
 from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule
 from heads.single_heads import head_map
-from metrics.moments import Means, Moments
+from metrics.moments import Means
 from results import Estimate, Floats, HeatMap, Result, Table, on_one_scale
 from results.errors import UserError, check_values
 
@@ -84,7 +84,7 @@ class Linguistic(Analysis):
     All numbers are averaged over segments. Tables show them beside the same numbers of uniform
     attention. In a decoder, whose tokens attend only to earlier ones, the attention between two classes
     can only be 0 if all tokens of the second come after those of the first. Such a segment is left out like one without
-    the pair, and a pair of which all segments are, such as the start delimiter and nouns, has no row.
+    the pair. A pair that no segment can have (start delimiter → noun) has no row.
 
     Args:
         classes: Classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The
@@ -117,9 +117,7 @@ class Linguistic(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._check(chain.from_iterable(data.passages()))
         self._encoder = encoder
-        names = [*self._columns, *self.pairs]
-        self._numbers = HeadMeans(encoder, dict.fromkeys(names, "fraction"))
-        self._uniform = Moments(2, (encoder.layers, len(names)), "fraction", bounds=(0, 1))
+        self._numbers = HeadMeans(encoder, dict.fromkeys([*self._columns, *self.pairs], "fraction"))
 
     def _check(self, passages: Iterator[Passage]) -> None:
         """Raise a UserError for texts without tags, or without a word of a class."""
@@ -151,12 +149,9 @@ class Linguistic(Analysis):
         self._numbers.add(self._measured(batch, weights))
 
     def end(self, batch: SegmentBatch) -> None:
-        half = batch.index % 2
         masks, of_layers = self._encoder.allowed(batch.mask)
         uniform = self._measured(batch, uniform_attention(masks))[:, of_layers]
-        skips = self.missing == "skip"
-        self._numbers.close(half, uniform if skips else None)
-        self._uniform.update(half, uniform.where(uniform != 0, torch.nan) if skips else uniform)
+        self._numbers.close(batch.index % 2, uniform, uniform if self.missing == "skip" else torch.ones_like(uniform))
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
@@ -206,7 +201,7 @@ class Linguistic(Analysis):
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         # Classes and pairs that some segment has.
-        means = self._uniform.compute()
+        means = self._numbers.uniform.compute()
         every = enumerate(self._numbers.over().items())
         found = {name: one for place, (name, one) in every if means.sums[..., place].any()}
         classes = {name: one for name, one in found.items() if name in self._columns}

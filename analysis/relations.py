@@ -18,7 +18,7 @@ from attention.capture import uniform_attention
 from corpora.texts import Link, Passage
 from datamodules import SegmentBatch, TextDataModule
 from heads.single_heads import head_map, head_name
-from metrics.moments import Means, Moments
+from metrics.moments import Means
 from results import Estimate, Floats, Result, Table, Unit
 from results.errors import UserError, check_numbers
 
@@ -158,7 +158,6 @@ class Relations(Analysis):
         self._labels = [ALL, *sorted(labels)]
         self._encoder = encoder
         self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._labels))
-        self._uniform = Moments(2 * len(self._labels), (encoder.layers, len(WAYS)), "fraction", bounds=(0, 1))
 
     def _refuse(self) -> None:
         name, counts = type(self).__name__, self._counts
@@ -191,9 +190,7 @@ class Relations(Analysis):
 
     def end(self, batch: SegmentBatch) -> None:
         masks, of_layers = self._encoder.allowed(batch.mask)
-        uniform = self._measured(uniform_attention(masks))[:, of_layers]
-        self._numbers.close(self._groups, uniform)
-        self._uniform.update(self._groups, uniform.where(uniform != 0, torch.nan))
+        self._numbers.close(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
@@ -231,7 +228,7 @@ class Relations(Analysis):
         return {"relations": self._numbers.means().select(slice(2)).at(0)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        means, uniform, frames = self._numbers.means(), self._uniform.compute(), list[pd.DataFrame]()
+        means, uniform, frames = self._numbers.means(), self._numbers.uniform.compute(), list[pd.DataFrame]()
         for number, label in enumerate(self._labels):
             groups = slice(2 * number, 2 * number + 2)
             ways = by_name(means, WAYS, groups)

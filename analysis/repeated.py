@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.attention_analyses import Analysis
+from analysis.attention_analyses import Analysis, divided_by_sums
 from analysis.by_head import HeadMeans, best_audit, best_head, head_rows
 from attention import Encoder
 from datamodules import TextDataModule
@@ -110,11 +110,12 @@ class RepeatedSequences(Analysis):
             patterns = role_patterns(tokens)[..., copy, :]
 
             def receive(_: int, weights: Tensor, patterns: Tensor = patterns) -> None:
+                weights = divided_by_sums(weights) if encoder.has_sinks else weights
                 self._numbers.add(role_scores(weights[..., copy, :], patterns).cpu())
 
             inputs = encoder.inputs(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
             encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
-            self._numbers.close(torch.arange(len(tokens)) % 2, possible.repeat(1, 1, 2))
+            self._numbers.close(torch.arange(len(tokens)) % 2, possible=possible.repeat(1, 1, 2))
 
     def tokens(self, encoder: Encoder) -> Tensor:
         """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder.
@@ -162,10 +163,11 @@ class RepeatedSequences(Analysis):
         ]
         frame = pd.DataFrame(rows, columns=["role", "head", "score", "low", "high", "uniform"])
         units: dict[str, Unit] = {"score": "fraction", "uniform": "fraction"}
-        figures = {}
-        for role, (place, _) in best.items():
-            title = f"{role.capitalize()} heads on repeated tokens"
-            figures[role] = head_map(title, found[role].value, marked=place, value_label="mass on it")
+        titles = {role: f"{role.capitalize()} heads on repeated tokens" for role in best}
+        figures = {
+            f"repeated_{role}": head_map(titles[role], found[role].value, marked=place, value_label="mass on it")
+            for role, (place, _) in best.items()
+        }
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
@@ -174,6 +176,6 @@ class RepeatedSequences(Analysis):
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
                 "repeated": Table(head_rows(found), self._numbers.units),
             },
-            figures={f"repeated_{role}": figure for role, figure in figures.items()},
+            figures=figures,
             audit={"sequences": self.sequences, "tokens": self.length, **best_audit(best)},
         )

@@ -13,7 +13,7 @@ from attention.capture import uniform_attention
 from datamodules import SegmentBatch, TextDataModule
 from heads.single_heads import head_map
 from metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
-from metrics.moments import Means, Moments
+from metrics.moments import Means
 from results import Curves, Estimate, Figure, Floats, Result, Table, on_one_scale
 
 ASKED = ("start", "first", "end", "punctuation", "entropy")
@@ -83,9 +83,7 @@ class Surface(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
         bounds = 0, [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
-        self._numbers = HeadMeans(encoder, UNITS, bounds)
-        # Uniform attention in every layer, and over the whole input.
-        self._uniform = Moments(2, (encoder.layers + 1, len(UNITS)), tuple(UNITS.values()), bounds=bounds)
+        self._numbers = HeadMeans(encoder, UNITS, bounds, more=1)  # uniform attention over the whole input
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         self._numbers.add(self._statistics(batch, weights))
@@ -95,15 +93,13 @@ class Surface(Analysis):
         return surface_statistics(weights, tokens, self.smoothed)
 
     def end(self, batch: SegmentBatch) -> None:
-        half = batch.index % 2
         masks, of_layers = self._encoder.allowed(batch.mask)
         whole = batch.mask[:, None, None].expand(-1, 1, masks.size(-1), -1)
         uniform = self._statistics(batch, uniform_attention(torch.cat([masks, whole], 1)).float())
         uniform = uniform[:, [*of_layers.tolist(), masks.size(1)]]
         # Another column of the heads may be the heaviest than of uniform attention.
         possible = torch.cat([uniform[..., : -len(VARIED)], uniform[..., : len(VARIED)]], -1)
-        self._numbers.close(half, possible[:, :-1])
-        self._uniform.update(half, uniform.where(possible != 0, torch.nan))
+        self._numbers.close(batch.index % 2, uniform, possible)
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
         found = self.statistics()
@@ -133,7 +129,7 @@ class Surface(Analysis):
 
     def _broad_from(self) -> Floats:
         """Return the entropy above which a head of each layer is broad, in nats `[layers]`."""
-        uniform = by_name(self._uniform.compute(), STATISTICS)["entropy"].value
+        uniform = by_name(self._numbers.uniform.compute(), STATISTICS)["entropy"].value
         bounds: Floats = BROAD * (uniform[:-1] / uniform[-1])
         return bounds
 
@@ -147,7 +143,7 @@ class Surface(Analysis):
         and by head.
         """
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
-        uniform = {name: one.value for name, one in by_name(self._uniform.compute(), STATISTICS).items()}
+        uniform = {name: one.value for name, one in by_name(self._numbers.uniform.compute(), STATISTICS).items()}
         rows = head_rows(heads)
         # No column of uniform attention is the heaviest: removing one would remove any.
         compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]

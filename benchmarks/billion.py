@@ -27,8 +27,7 @@ Precision = Literal["float32", "bfloat16"]
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Streams of a model of a billion parameters against its bare forward passes."""
-    treebanks = Treebanks.choose(settings, folder)
-    report.figure("corpus", treebanks.corpus, "its dev split")
+    treebanks = Treebanks.choose(settings, folder, report, "its dev split")
     most = min(settings.limit or SENTENCES, SENTENCES)
     sentences = first_sentences([treebanks.dev], folder / "sentences.conllu", most)
     for precision in get_args(Precision):

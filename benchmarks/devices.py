@@ -97,8 +97,7 @@ def at_once(processes: Sequence[ProcessPoolExecutor], job: Callable[..., Result]
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """What a second process brings to an extraction, to bare forward passes and to a training: one thread each."""
-    treebanks = Treebanks.choose(settings, folder)
-    report.figure("corpus", treebanks.corpus, "dev is extracted; the first sentences of train are trained on")
+    treebanks = Treebanks.choose(settings, folder, report, "dev is extracted; the first of train are trained on")
     stored, vectors = folder / "stored", random_vectors(treebanks, folder / "vectors.txt")
     sentences = len(_data(stored, treebanks.large, vectors).stores["train"])
     manifests: set[bytes] = set()

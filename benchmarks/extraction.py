@@ -122,9 +122,8 @@ class Stages:
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Extraction to disk against a bare forward pass and against the original way; its bytes, its peak of memory."""
-    treebanks = Treebanks.choose(settings, folder)
+    treebanks = Treebanks.choose(settings, folder, report, "beginning of train for memory, dev for all else")
     encoder = Encoder(resolve(EncoderSpec()))
-    report.figure("corpus", treebanks.corpus, "first sentences of its train split for memory, dev for all else")
     _against_forward(settings, treebanks, encoder, folder, report)
     _against_reference(settings, treebanks, encoder, folder, report)
     if settings.memory:

@@ -66,24 +66,25 @@ def found(corpus: str) -> str:
 
 @dataclass(frozen=True)
 class Treebanks:
-    """Three CoNLL-U files and where they come from: two of training, one the beginning of the other, and dev."""
+    """Three CoNLL-U files: two of training, one the beginning of the other, and dev."""
 
-    corpus: str
     small: Path
     large: Path
     dev: Path
 
     @classmethod
-    def choose(cls, settings: Settings, folder: Path) -> "Treebanks":
+    def choose(cls, settings: Settings, folder: Path, report: "Report", what: str) -> "Treebanks":
         """UD English EWT, or as many sentences of the embedded grammar, written to `folder`.
+
+        The corpus is entered in the report; `what` says what is read of it.
 
         Raises:
             CorpusError: UD English EWT is asked for, and not under the data root.
         """
         corpus = settings.corpus or found("ud_english_ewt")
         limit = settings.limit or LARGE
+        report.figure("corpus", corpus, what)
         return cls(
-            corpus,
             small=first_sentences(_files(corpus, "train", folder), folder / "small.conllu", min(SMALL, limit)),
             large=first_sentences(_files(corpus, "train", folder), folder / "large.conllu", min(LARGE, limit)),
             dev=first_sentences(_files(corpus, "dev", folder), folder / "dev.conllu", limit),

@@ -107,8 +107,7 @@ def epoch(module: Callable[[], LightningModule], data: LightningDataModule) -> C
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Training of the probes over arcs: an epoch against reading the data alone, the peak of memory."""
-    treebanks = Treebanks.choose(settings, folder)
-    report.figure("corpus", treebanks.corpus, "the first sentences of its train split")
+    treebanks = Treebanks.choose(settings, folder, report, "the first sentences of its train split")
     cache = folder / "cache"
     large, small = (datamodule(cache, train, treebanks.dev) for train in (treebanks.large, treebanks.small))
     single = datamodule(cache, treebanks.small, treebanks.dev, max_sentences=1)

@@ -19,9 +19,8 @@ WANTED = {"norms": "≤ 1.3", "effective": "≤ 1.3", "rollout": "≤ 1.15", "no
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Extraction of each quantity against bare forward passes; the estimate for a slow one; peaks of memory."""
-    treebanks = Treebanks.choose(settings, folder)
+    treebanks = Treebanks.choose(settings, folder, report, "its dev split, all layers and heads")
     encoder = Encoder(resolve(EncoderSpec()))
-    report.figure("corpus", treebanks.corpus, "its dev split, all layers and heads")
     names = [name for name in get_args(QuantityName) if not QUANTITIES[name].is_slow]
     jobs = {name: TimedExtraction(treebanks.dev, encoder, folder, Options(quantity=name)) for name in names}
     items = jobs["attention"].items()

@@ -62,14 +62,13 @@ def one_thread() -> Iterator[None]:
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """The store of attention: how soon a second run is ready, and how fast it is read, against a plain memory map."""
-    treebanks = Treebanks.choose(settings, folder)
+    treebanks = Treebanks.choose(settings, folder, report, "train and dev are opened, train is read")
     cache = folder / "cache"
     data = datamodule(cache, treebanks.large, treebanks.dev)
     first = timed(lambda: data.setup("fit"))()
     later = [run_job("setup", cache, train=treebanks.large, dev=treebanks.dev).seconds for _ in range(settings.rounds)]
     store = data.stores["train"]
     size = sum(part.bytes for part in store.manifest.shards)
-    report.figure("corpus", treebanks.corpus, "train and dev are opened, train is read")
     report.figure("sentences", len(store), "in the store of train")
     report.figure("first_ready_s", first, "from entering setup to its end, all still to be extracted")
     meaning = f"the same in a second run, a new process; the slowest of {settings.rounds}"

@@ -48,8 +48,7 @@ def decoder(folder: Path, *, layers: int, heads: int, size: int, inner: int | No
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Streams against bare forward passes and against a store; peaks of memory."""
-    treebanks = Treebanks.choose(settings, folder)
-    report.figure("corpus", treebanks.corpus, "its dev split")
+    treebanks = Treebanks.choose(settings, folder, report, "its dev split")
     _against_forward(treebanks, settings, folder, report)
     _against_store(treebanks, settings, folder, report)
     _rounding(treebanks, folder, report)

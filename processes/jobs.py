@@ -70,8 +70,8 @@ class Attempt:
         changes: Environment variables to set; a variable with the value None is removed.
         patience: Seconds from the signal that asks the run to end to the signal that kills it; 0 never
             kills it.
-        sweep: Lock that the sweep holds as long as it lives; without the sweep the run is asked to end. None
-            for a run that outlives its sweep.
+        sweep: Lock that the sweep holds as long as it lives; when it is free, the run gets SIGTERM. None for a run
+            that outlives its sweep.
     """
 
     folder: Path
@@ -128,7 +128,7 @@ class Attempt:
                 stdout=output,
                 stderr=errors,
                 env=environment({**self.changes, "PROBING_OWNER": lock_owner()}),
-                pass_fds=(lock,),  # train.py holds the lock even if this process is killed
+                pass_fds=(lock,),  # if this process is killed, train.py holds the lock until SIGTERM has ended it
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )

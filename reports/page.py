@@ -194,7 +194,7 @@ class ShownFigure:
     @cached_property
     def size(self) -> tuple[int, int] | None:
         """Width and height of this figure in pixels, reserved before it is drawn; None if the SVG lacks them."""
-        found = re.search(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', self.svg)
+        found = re.search(r'<svg[^>]* width="(\d+\.?\d*)pt" height="(\d+\.?\d*)pt"', self.svg)
         if found is None:
             return None
         width, height = (round(float(side) / 72 * 96 * SCALE) for side in found.groups())
@@ -416,15 +416,15 @@ class RunFolder:
             self.faults.append(f"{file}: {' '.join(str(error).split())}")
             return None
         rows, raw = len(raw), raw if len(raw) <= MOST else raw.head(ROWS)
+        links = {}
         try:
             table = typed(raw.map(unquoted), self.content["columns"].get(Path(file).stem, {}))
-        except (KeyError, TypeError, ValueError) as error:  # the file was edited
-            self.faults.append(f"{file} does not fit what results.json says of its columns: {error}")
+            if self.record.is_sweep and name == f"{self.record.experiment}_runs" and "folder" in raw:
+                pages = [below(self.folder, f"runs/{folder}/{PAGE}") for folder in raw["folder"]]
+                links["folder"] = [self.address(page) if page.is_file() else "" for page in pages]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # the file was edited
+            self.faults.append(f"{file} does not fit results.json: {error}")
             table = Table(raw.map(unquoted))
-        links = {}
-        if self.record.is_sweep and name == f"{self.record.experiment}_runs" and "folder" in raw:
-            pages = [self.folder / "runs" / folder / PAGE for folder in raw["folder"]]
-            links["folder"] = [self.address(page) if page.is_file() else "" for page in pages]
         return ShownTable(kind, name, file, table, raw, self.record.experiment, links, rows)
 
     def scores(self) -> ShownTable | None:
@@ -542,7 +542,7 @@ class RunPage:
     def formats(self, figure: ShownFigure) -> list[Path]:
         """Return the files of a figure, one for each of its formats."""
         files = [Path(figure.file).with_suffix(suffix) for suffix in (".svg", ".pdf", ".png", ".html")]
-        return [file for file in files if (self.source.folder / file).is_file()]
+        return [file for file in files if file.name in self.sizes]
 
     def html(self) -> str:
         """Return the page as HTML.

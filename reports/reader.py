@@ -16,7 +16,7 @@ import pandas as pd
 from metrics.bootstrap import bootstrap_ratio, mean_and_sd
 from results import Estimate, Unit
 from results.digests import RECORD, altered
-from results.errors import UserError, counted, near
+from results.errors import UserError, counted, misfit, near
 from results.estimates import ENDS
 from results.files import below, read_csv
 from training.config import SettingsError, read_yaml, score_settings
@@ -27,7 +27,17 @@ FIRST = 3  # names that a message lists
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
 """Columns that `load` returns before the options of the runs."""
 OPTIONS = ("model", "data", "trainer")
-_MAPS = ["tables", "columns", "figures", "figure_data", "captions", "ratios", "audit", "encoder", "data", "versions"]
+
+
+_FORMS: Mapping[str, Any] = {
+    **dict.fromkeys(("audit", "encoder", "data", "versions"), dict[str, object]),
+    **dict.fromkeys(("tables", "latex", "figures", "figure_data", "captions", "units", "checksums"), dict[str, str]),
+    **dict.fromkeys(("items", "config"), str | None),
+    **{"schema": int, "experiment": str, "seed": int | None, "scores": dict[str, float | None]},
+    "columns": dict[str, dict[str, dict[str, str | list[str]] | list[str] | str | None]],
+    "ratios": dict[str, list[str]],
+}
+"""Type of each entry of a record."""
 
 
 class RecordError(UserError):
@@ -40,7 +50,7 @@ class Record:
 
     Attributes:
         path: Path of the `results.json`.
-        content: The whole content of this file.
+        content: The whole content of this file; entries that older versions did not write are empty.
         scores: Scores by name.
         items: Path of the file with one row per test item; None if there is none.
         source: SHA-256 of the source code of this application that wrote the results.
@@ -111,9 +121,10 @@ class Record:
             raise RecordError(f"{self.path} has no `{name}`{near(name, known)}")
         if place in self.scores:
             return self.scores[place]
-        frame, about = read_table(self, name, str), self.content["columns"][name]
+        frame = read_table(self, name, str)
         column, _, where = cell.removesuffix("]").partition("[")
         try:
+            about = self.content["columns"][name]
             rows = _rows_where(frame, column, where)
             if len(rows) != 1:
                 raise ValueError(counted(len(rows), "row"))
@@ -122,7 +133,7 @@ class Record:
             ends = ("low", "high") if about["interval"] == column else (f"{column}.low", f"{column}.high")
             interval = rows.reindex(columns=ends).astype(float).iloc[0].tolist()
             return Estimate(float(rows[column].iloc[0]), *interval, unit=unit)
-        except (KeyError, ValueError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
             fault = f"table `{name}` has not one row with a number in `{column}` where {where}: {error}"
             raise RecordError(f"{self.path}: {fault}") from None
 
@@ -184,12 +195,14 @@ class Record:
         columns = [name for score in scores for name in self.content["ratios"][score]]
         try:
             return pd.read_parquet(path).astype(dict.fromkeys(columns, np.float64))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
 
     def verify(self) -> None:
         """Compare the record and its files with their checksums, and its scores with the counts per item.
+
+        Files that are missing are not compared: a record may be copied without them.
 
         Raises:
             RecordError: The record or a file was changed, see `altered`, or a score does not follow from its counts.
@@ -318,20 +331,24 @@ def read_record(path: Path) -> Record:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Run the experiment again") from None
     try:
-        content = content if isinstance(content, Mapping) else {}
-        if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
-            raise TypeError(f"`{odd[0]}` is not a mapping")
+        older: dict[str, Any] = {"schema": 0, "latex": {}, "config": None, "checksums": {}}  # which older records lack
+        content = older | (content if isinstance(content, dict) else {})
+        for name, value in {name: content[name] for name in _FORMS}.items():
+            if fault := misfit(value, _FORMS[name]):
+                raise TypeError(f"`{name}` must be {fault}")
+        if any(len(columns) != 2 for columns in content["ratios"].values()):
+            raise TypeError("`ratios` must name two columns for each score")
         items = None if content["items"] is None else below(path.parent, content["items"])
         scores = _estimates(content["scores"], content["units"])
         record = Record(path, content, scores, items, content["versions"]["source_sha256"])
-    except KeyError as error:
-        raise RecordError(
-            f"{path} has no entry {error}, so it is not the results.json of a run. Run the experiment again"
-        ) from None
-    except (ValueError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path} is not the results.json of a run ({error}). Run the experiment again") from None
-    record.verify()
-    return record
+        record.verify()
+        return record
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        fault = f"is not the results.json of a run ({error})"
+        if isinstance(error, KeyError):
+            fault = f"has no entry {error}, so it is not the results.json of a run"
+        other = RecordError(f"{path} {fault}. Run the experiment again")
+        raise error if isinstance(error, RecordError) else other from None
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -370,12 +387,16 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
             f"{folder} is not the folder of a finished sweep: it has no table of runs. Let the sweep finish; to name a "
             "single run, leave out `:ROW`"
         )
-    table = read_table(record, f"{record.experiment}_runs", str).fillna("")
-    labels = table.columns[: table.columns.get_loc("seed")]
-    rows: dict[str, dict[str, list[Path]]] = {}
-    for line in table.to_dict("records"):
-        row = " × ".join(line[label] for label in labels)
-        rows.setdefault(row, {}).setdefault(line["seed"], []).append(below(folder, f"runs/{line['folder']}"))
+    name, rows = f"{record.experiment}_runs", dict[str, dict[str, list[Path]]]()
+    table = read_table(record, name, str).fillna("")
+    try:
+        labels = table.columns[: table.columns.get_loc("seed")]
+        for line in table.to_dict("records"):
+            row = " × ".join(line[label] for label in labels)
+            rows.setdefault(row, {}).setdefault(line["seed"], []).append(below(folder, f"runs/{line['folder']}"))
+    except (KeyError, ValueError) as error:
+        fault = f"has no column {error}" if isinstance(error, KeyError) else str(error)
+        raise RecordError(f"{path}: {record.content['tables'][name]} {fault}. Run the sweep again") from None
     return rows
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from results.files import keep, kept
 
 RECORD = "results.json"
+SEALED = 3  # the first schema of records with checksums
 _NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
 _INDEX = "digests/index.json"
 
@@ -37,30 +38,37 @@ def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
         content: Content of `results.json`.
     """
     said = {key: value for key, value in content.items() if key != "checksums"}
-    names = [content.get("items"), *(name for kind in _NUMBERS for name in content.get(kind, {}).values())]
     found = {RECORD: digest(json.dumps(said, sort_keys=True).encode())}
-    return found | {name: file_digest(folder / name) for name in names if name and (folder / name).is_file()}
+    return found | {name: file_digest(folder / name) for name in _named(content) if (folder / name).is_file()}
+
+
+def _named(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[str]:
+    """Return the names of the items, and of the files in some entries of a record."""
+    names = [content.get("items"), *(name for kind in kinds for name in content.get(kind, {}).values())]
+    return [name for name in names if name is not None]
 
 
 def altered(path: Path, content: Mapping[str, Any]) -> str | None:
     """Return an error message if a record or a file that it names has another checksum than when it was written.
 
-    A missing file is not an error. A record of an older version, without checksums, gives a warning in the log.
+    A missing file is not an error. A record of a version before `SEALED`, without checksums, gives a warning in the
+    log. No file outside the folder is read.
 
     Args:
         path: Path of the `results.json`.
         content: Its content.
     """
-    found = checksums(path.parent, content)
-    if not (sealed := content.get("checksums")):
-        log.warning("%s was written by an older version, without checksums: changed numbers are not noticed.", path)
-    for name in (*found, *content.get("figures", {}).values()):
+    for name in _named(content, (*_NUMBERS, "figures")):
         if (path.parent / name).resolve().parent != path.parent.resolve():
             return f"{path} names {name}, which is not in its folder. Run the experiment again"
-        if sealed and found.get(name) != sealed.get(name):
-            file = path if name == RECORD else path.with_name(name)
-            return f"{file} was changed after the run: it has not its checksum in {RECORD}. Restore it, or test again"
-    return None
+    if not (sealed := content.get("checksums")):
+        if content.get("schema", 0) >= SEALED:
+            return f"{path} has no checksums, which schema {SEALED} has: it was changed after the run. Test again"
+        log.warning("%s was written by an older version, without checksums: changed numbers are not noticed.", path)
+        return None
+    names = [name for name, found in checksums(path.parent, content).items() if found != sealed.get(name)]
+    fault = f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
+    return f"{path.with_name(names[0])} {fault}" if names else None
 
 
 class Digests:

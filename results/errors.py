@@ -170,7 +170,7 @@ def check_values(of: object, **given: object) -> None:
         except NameError:  # an annotation that is imported only for type checkers
             continue
     for option, value in given.items():
-        if wanted := _misfit(value, hints.get(option, Any)):
+        if wanted := misfit(value, hints.get(option, Any)):
             raise UserError(f"{_name(of)}: {option} is {value!r}, but must be {wanted}.")
 
 
@@ -178,13 +178,19 @@ def _name(of: object) -> str:
     return of.__name__ if isfunction(of) else type(of).__name__
 
 
-def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
-    """Return a description of the values that an annotation allows; None if it allows this value."""
+def misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
+    """Return a description of the values that a type annotation allows; None if it allows this value.
+
+    Args:
+        value: The value.
+        hint: The annotation; names of a mapping, and what is of another class than those of `check_values`, are not
+            checked.
+    """
     kind, inside = get_origin(hint), get_args(hint)
     if kind is Literal:
         return None if value in inside else one_of(value, map(str, inside))
     if kind in (Union, UnionType):
-        faults = [_misfit(value, one) for one in inside]
+        faults = [misfit(value, one) for one in inside]
         if None in faults:
             return None
         if all(get_origin(one) is Literal or one is type(None) for one in inside):
@@ -192,10 +198,14 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
         faults = [fault for fault, one in zip(faults, inside, strict=True) if one is not type(None)]
         return " or ".join(dict.fromkeys(map(str, faults)))
     if isinstance(kind, type) and issubclass(kind, Sequence) and (kind is not tuple or inside[1:] == (...,)):
-        if isinstance(value, str) or not isinstance(value, Collection):
+        if isinstance(value, str | Mapping) or not isinstance(value, Collection):
             return "a list"
-        fault = next(filter(None, (_misfit(one, inside[0]) for one in value)), None)
+        fault = next(filter(None, (misfit(one, inside[0]) for one in value)), None)
         return fault and f"a list, each {fault}"
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        values = value.values() if isinstance(value, Mapping) else None
+        fault = next(filter(None, (misfit(one, inside[1]) for one in values or ())), None)
+        return KINDS["dict"] if values is None else fault and f"a mapping to {fault}"
     truth = isinstance(value, bool) and hint in (int, float)  # in Python, True is an int
     return KINDS[hint.__name__] if truth or not isinstance(value, _PLAIN.get(hint, object)) else None
 

@@ -17,9 +17,9 @@ from results.errors import UserError, refuse_lack_of_memory
 from training.config import BoundedLoader, leaves
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
-LOCAL = frozenset({"root", "cache", "workers", "rank_timeout", "eval_tokens"})
-"""Options of data that name places or resources of a machine; the command line has its own, and takes no other's."""
-_INNER = frozenset({"device_map", "minutes"})  # of encoders, and of what is read from them
+LOCAL = frozenset({"root", "cache", "workers", "rank_timeout", "eval_tokens", "device_map", "minutes"})
+"""Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
+and takes no other's."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
@@ -128,7 +128,7 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """Return the settings of the datamodule on which the module in a checkpoint was trained.
 
-    Options of places and of resources, such as `cache` and `workers`, have their defaults.
+    Options of places and of resources, such as `cache` and `device_map`, have their defaults at every depth.
 
     Args:
         path: Path of the checkpoint, for error messages.
@@ -143,12 +143,17 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"{path}: the checkpoint does not contain the settings of its data, which `python train.py fit` writes. "
             f"Train the model again with that command."
         )
-    found = _parsed(LightningDataModule, "data", path, data).as_dict()
-    options = found.get("init_args", {})
-    for one, names in [(options, LOCAL), *((inner, _INNER) for inner in options.values() if isinstance(inner, dict))]:
-        for name in names & one.keys():
-            del one[name]
-    return _parsed(LightningDataModule, "data", path, found)
+    # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
+    found = _parsed(LightningDataModule, "data", path, data)
+    return _parsed(LightningDataModule, "data", path, _without_local(found))
+
+
+def _without_local(settings: Any) -> Any:  # noqa: ANN401 # of any kind
+    """Return parsed settings without the options of places and of resources, at every depth."""
+    entries = vars(settings) if isinstance(settings, Namespace) else settings
+    if isinstance(entries, dict):
+        return {name: _without_local(one) for name, one in entries.items() if name not in LOCAL}
+    return [*map(_without_local, entries)] if isinstance(entries, list | tuple) else entries
 
 
 def datamodule_from(settings: Namespace) -> LightningDataModule:

@@ -183,8 +183,8 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             best: Best epoch on dev, from 1; None if it is not known.
         """
         last = f"the best epoch on dev ({best}) is the last that was allowed, so the training may be too short: raise "
-        told = [*self.warnings, *([f"{last}max_epochs"] if best is not None and best == self.epochs_run else [])]
-        return {"warnings": told} if told else {}
+        messages = [*self.warnings, *([f"{last}max_epochs"] if best is not None and best == self.epochs_run else [])]
+        return {"warnings": messages} if messages else {}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.

@@ -14,6 +14,7 @@ from attention.capture import Mixture, replacing
 from datamodules import SegmentBatch, TextDataModule
 from results import Curves
 from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show
+from tests.attention.test_checks import save
 
 NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask
 
@@ -39,6 +40,20 @@ def values_of(model: Encoder, batch: SegmentBatch) -> list[Tensor]:
     with torch.inference_mode(), replacing(read):
         model.model(**model.inputs(batch.tokens, batch.mask, batch.segments))
     return found
+
+
+def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
+    model = Encoder(str(save(tmp_path, "gpt_oss")))
+    bags, sums, inputs = begun(model), torch.zeros(model.layers, model.heads), 0
+    for batch in batches(model):
+        for layer, weights in enumerate(show(model, batch, bags)):
+            for item, length in enumerate(batch.lengths.tolist()):
+                rows = weights[item, :, :length, :length]
+                rows = rows / rows.sum(-1, keepdim=True)
+                sums[layer] += torch.special.entr(rows).sum(-1).mean(-1)
+        inputs += len(batch.index)
+    table = bags.result({}).tables["bags"].frame
+    assert table["entropy"].tolist() == pytest.approx((sums / inputs).ravel().tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ENCODERS)

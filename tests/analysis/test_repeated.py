@@ -16,6 +16,7 @@ from attention import Encoder
 from processes.ranks import Ranks
 from results.errors import UserError
 from tests.analysis.passes import ENCODERS, encoder, uniform
+from tests.attention.test_checks import save
 from tests.metrics.samples import student_of_log_odds
 
 ALONE = Ranks()
@@ -87,6 +88,25 @@ def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Pa
                 low, high = student_of_log_odds(known[:, None], -float(place), 1.0)
                 assert row[f"{role}{end}.low"] == pytest.approx(low[0], abs=1e-6)
                 assert row[f"{role}{end}.high"] == pytest.approx(high[0], abs=1e-6)
+
+
+def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
+    one = Encoder(str(save(tmp_path, "gpt_oss")))
+    analysis = begun(RepeatedSequences(sequences=4, length=5), one)
+    tokens = analysis.tokens(one)
+    every = [[np.array(layer) for layer in maps_of(one, row)] for row in tokens]
+    assert min(float(layer[..., -5:, :].sum(-1).min()) for maps in every for layer in maps) < 0.99
+    shares = [[layer / layer.sum(-1, keepdims=True) for layer in maps] for maps in every]
+    found = np.array(
+        [
+            [[by_hand(head, row.tolist(), 5) for head in layer] for layer in maps]
+            for maps, row in zip(shares, tokens, strict=True)
+        ]
+    )
+    table = analysis.result({}).tables["repeated"].frame
+    for (place, end), (number, role) in product(enumerate(("", "_abs")), enumerate(ROLES)):
+        expected = found[..., number, place].mean(0).ravel()
+        assert table[f"{role}{end}"].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_best_heads_are_named(tmp_path: Path) -> None:

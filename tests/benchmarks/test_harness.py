@@ -25,13 +25,14 @@ def test_first_sentences_are_the_first_ones_across_files(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_without_data_the_sample_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBING_DATA", str(tmp_path / "nothing"))
-    chosen = Treebanks.choose(Settings(), tmp_path)
-    assert chosen.corpus == "sample"
+    report = Report("storing")
+    chosen = Treebanks.choose(Settings(), tmp_path, report, "its dev split")
+    assert report.figures == {"corpus": "sample"}
     small, large, dev = (read_treebank(path).sentences for path in (chosen.small, chosen.large, chosen.dev))
     assert (len(small), len(large), len(dev)) == (2000, 12544, 1750)
     assert [s.words for s in large[:2000]] == [s.words for s in small]
     with pytest.raises(CorpusError, match=r"corpora\.registry ud_english_ewt"):
-        Treebanks.choose(Settings(corpus="ud_english_ewt"), tmp_path)
+        Treebanks.choose(Settings(corpus="ud_english_ewt"), tmp_path, report, "")
 
 
 def test_ewt_is_chosen_where_it_lies(tmp_path: Path) -> None:
@@ -39,8 +40,9 @@ def test_ewt_is_chosen_where_it_lies(tmp_path: Path) -> None:
         files = locate("ud_english_ewt", None)
     except CorpusError as error:
         pytest.skip(f"needs UD English EWT: {error}")
-    chosen = Treebanks.choose(Settings(limit=9), tmp_path)
-    assert chosen.corpus == "ud_english_ewt"
+    report = Report("storing")
+    chosen = Treebanks.choose(Settings(limit=9), tmp_path, report, "its dev split")
+    assert report.figures == {"corpus": "ud_english_ewt"}
     assert read_treebank(chosen.dev).sentences == read_treebank(files["dev"]).sentences[:9]
 
 
@@ -121,7 +123,7 @@ def test_absent_data_is_told_in_a_line(
     monkeypatch.setenv("PROBING_DATA", str(tmp_path))
 
     def measure(settings: Settings, folder: Path, report: Report) -> None:
-        Treebanks.choose(settings, folder)
+        Treebanks.choose(settings, folder, report, "")
 
     target = tmp_path / "out.json"
     assert run("storing", measure, ["--corpus", "ud_english_ewt", "--json", str(target)]) == 1

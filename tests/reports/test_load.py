@@ -1,9 +1,12 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,9 +15,11 @@ import yaml
 
 import reports
 from reports.page import write_page
-from reports.reader import RecordError, find_record, read_table
+from reports.reader import RecordError, find_record, read_table, rows_of
 from reports.writer import write, write_scores
 from results import Bars, Estimate, Provenance, Result, Table
+from results.digests import RECORD, digest
+from results.errors import UserError
 from sweeps import compare
 
 SCORES = {
@@ -135,7 +140,7 @@ def test_a_changed_digit_is_refused_by_every_reader(file: str, tmp_path: Path) -
     for place in places:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         for name, read in READERS.items():
-            told = "it has not its checksum|has no entry" if file == "results.json" else rf"{file} was changed after"
+            told = "its SHA-256 differs|has no entry" if file == "results.json" else rf"{file} was changed after"
             warned = pytest.warns(UserWarning, match=told) if name == "load" else nullcontext()
             with warned, pytest.raises(RecordError, match="no run has" if name == "load" else told):
                 read(tmp_path)
@@ -148,9 +153,22 @@ def test_a_record_of_an_older_version_is_read_with_a_warning(tmp_path: Path, cap
     path = tmp_path / "a" / "results.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     del content["checksums"]
-    path.write_text(json.dumps(content), encoding="utf-8")
+    path.write_text(json.dumps({**content, "schema": 2}), encoding="utf-8")
     assert len(reports.load(tmp_path)) == 3
     assert "was written by an older version, without checksums" in caplog.text
+
+
+@pytest.mark.parametrize("checksums", [{}, None])
+def test_a_record_whose_checksums_were_deleted_is_refused(checksums: object, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    run(folder, 0.1)
+    content = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    del content["checksums"]
+    content |= {"seed": 7} | ({} if checksums is None else {"checksums": checksums})
+    (folder / RECORD).write_text(json.dumps(content), encoding="utf-8")
+    for read in (find_record, write_page, lambda run: compare.main([str(run)])):
+        with pytest.raises(RecordError, match=r"results\.json has no checksums, which schema 3 has"):
+            read(folder)
 
 
 def test_a_score_that_does_not_follow_from_its_items_is_refused(tmp_path: Path) -> None:
@@ -168,9 +186,129 @@ def test_a_record_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None
     path = tmp_path / "a" / "results.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     for name in ("../secret.csv", str(tmp_path / "secret.csv")):
-        path.write_text(json.dumps({**content, "tables": {"x": name}, "checksums": {}}), encoding="utf-8")
+        path.write_text(json.dumps({**content, "tables": {"x": name}}), encoding="utf-8")
         with pytest.raises(RecordError, match=r"names .*secret\.csv, which is not in its folder"):
             find_record(tmp_path / "a")
+
+
+def test_no_file_outside_the_folder_is_read_for_its_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
+    run(tmp_path / "a", 0.1)
+    content = json.loads((tmp_path / "a" / RECORD).read_text(encoding="utf-8"))
+    (tmp_path / "a" / RECORD).write_text(json.dumps({**content, "tables": {"x": "../secret.csv"}}), encoding="utf-8")
+
+    def refuse(path: Path) -> str:
+        raise AssertionError(f"{path} is read")
+
+    monkeypatch.setattr("results.digests.file_digest", refuse)
+    with pytest.raises(RecordError, match="is not in its folder"):
+        find_record(tmp_path / "a")
+
+
+def sweep(folder: Path) -> dict[str, Any]:
+    """Write a sweep of one run with all kinds of files, and return the content of its record."""
+    run(folder / "runs" / "one", 0.1)
+    items = pd.DataFrame({"id": ["a", "b"], "right": [1, 2], "of": [4, 4]})
+    rows = pd.DataFrame({"row": ["x"], "seed": [1], "folder": ["one"], "uas": [0.375]})
+    tables = {
+        "p": Table(pd.DataFrame({"row": ["x"], "uas": [0.375]}), {"uas": ["fraction"]}),
+        "p_runs": Table(rows, {"uas": "fraction"}, "uas"),
+    }
+    figures = {"curve": Bars("t", ("a", "b"), {"x": [0.125, 0.75]}, "y", unit="fraction")}
+    result = Result("p", {"uas": Estimate(0.375, 0.25, 0.5, unit="fraction")}, tables, figures, {"epochs": 2}, items)
+    provenance = Provenance({"name": "bert", "layers": 2}, {"test": {"file": "a.conllu", "sha256": "0"}}, {})
+    write(folder, replace(result, ratios={"uas": ("right", "of")}), provenance)
+    content: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    return content
+
+
+def places(node: object, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every entry of nested mappings, and of the first of each list."""
+    for key, inner in node.items() if isinstance(node, dict) else enumerate(node[:1] if isinstance(node, list) else ()):
+        yield (*above, key)
+        yield from places(inner, (*above, key))
+
+
+def with_value(node: Any, place: Sequence[Any], value: object) -> Any:  # noqa: ANN401 # of any kind
+    if not place:
+        return value
+    entries = list(node) if isinstance(node, list) else dict(node)
+    entries[place[0]] = with_value(node[place[0]], place[1:], value)
+    return entries
+
+
+ODD: list[object] = [5, "x", [1], {"x": 5}, None, True, float("inf"), 10**400, "\0", "x" * 300, ["a", "b", "c"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
+def test_any_value_in_place_of_another_is_read_or_refused_in_a_line(
+    value: object, sealed: bool, tmp_path: Path
+) -> None:
+    content = sweep(tmp_path)
+    refused = set()
+    for place in places(content):
+        if place[0] == "versions" and place[1:] not in ((), ("source_sha256",)):
+            continue
+        changed = with_value(content, place, value)
+        if not sealed:
+            changed = {"schema": 2, **{key: one for key, one in changed.items() if key not in ("schema", "checksums")}}
+        elif place[0] != "checksums":
+            said = {key: one for key, one in changed.items() if key != "checksums"}
+            changed["checksums"][RECORD] = digest(json.dumps(said, sort_keys=True).encode())
+        (tmp_path / RECORD).write_text(json.dumps(changed), encoding="utf-8")
+        record, fault = None, ""
+        try:
+            record = find_record(tmp_path)
+        except UserError as error:
+            fault = str(error)
+            refused.add(place[0])
+        assert record is not None or (str(tmp_path) in fault and "\n" not in fault), place
+        if record is not None:
+            with suppress(UserError):
+                record.counts("uas")
+            with suppress(UserError):
+                record.number("p:uas[row=x]")
+        (tmp_path / "page.html").unlink(missing_ok=True)
+        readers: list[Callable[[Path], object]] = [rows_of, write_page, lambda run: reports.load(run / RECORD)]
+        for read in readers:
+            with warnings.catch_warnings(), suppress(UserError):
+                warnings.simplefilter("ignore", UserWarning)
+                read(tmp_path)
+        assert (tmp_path / "page.html").is_file() or place[0] in refused
+    assert refused or value == "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "message"),
+    [
+        ("seed", None, "p_runs.csv has no column 'seed'"),
+        ("folder", None, "p_runs.csv has no column 'folder'"),
+        ("folder", ["../../x"], r"leads out of the folder"),
+        ("folder", ["../.."], r"leads out of the folder"),
+    ],
+)
+def test_a_table_of_runs_that_names_no_runs_is_refused(
+    column: str, cells: list[str] | None, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "page.html").write_text("mine", encoding="utf-8")
+    folder = tmp_path / "out"
+    content = sweep(folder)
+    frame = pd.read_csv(folder / "p_runs.csv")
+    frame = frame.drop(columns=column) if cells is None else frame.assign(**{column: cells})
+    frame.to_csv(folder / "p_runs.csv", index=False)
+    del content["checksums"]
+    (folder / RECORD).write_text(json.dumps({**content, "schema": 2}), encoding="utf-8")
+    with pytest.raises(RecordError, match=message):
+        rows_of(folder)
+    for name in (str(folder), f"{folder}:x"):
+        with pytest.raises(RecordError, match=message):
+            compare.main([name])
+    page = write_page(folder).read_text(encoding="utf-8")
+    assert "p_runs.csv" in page
+    assert 'x/page.html"' not in page
 
 
 WORDS = ["=1+1", "+1", "-x", "@SUM(1)", "\tb", "\rc", "'=d", "''+e", "'s", "plain", 'a, "b"', "-0.5"]

@@ -16,6 +16,7 @@ from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_pe
 from reports.reader import find_record, over_seeds
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
+from results.digests import checksums
 from results.errors import UserError
 from sweeps.compare import Scored, compare, grouped, main, on_same_items, scored, warnings
 
@@ -86,6 +87,12 @@ def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tm
 def change_record(run: Path, **changes: object) -> bool:
     content = json.loads((run / "results.json").read_text())
     return (run / "results.json").write_text(json.dumps({**content, **changes})) > 0
+
+
+def seal(run: Path, **changes: object) -> None:
+    """Change the record, and let it have the checksums of the files as they are now."""
+    content = json.loads((run / "results.json").read_text()) | changes
+    change_record(run, **changes, checksums=checksums(run, content))
 
 
 def read(run: Path) -> Scored:
@@ -316,20 +323,20 @@ def no_results(run: Path) -> None:
         ),
         (
             lambda run: items(2).to_parquet(run / "items.parquet"),
-            r"items\.parquet was changed after the run: it has not its checksum in results\.json. Restore it",
+            r"items\.parquet was changed after the run: its SHA-256 differs from the one in results\.json. Restore it",
         ),
         (lambda run: (run / "items.parquet").unlink(), "items.parquet with the counts per test item is missing"),
         (lambda run: change_record(run, seed=7), r"results\.json was changed after the run"),
         (
-            lambda run: change_record(run, ratios={}, checksums={}),
+            lambda run: seal(run, ratios={}),
             r"results\.json: the experiment .* has no counts for each item.* Only runs of probes and",
         ),
         (
-            lambda run: change_record(run, checksums={}) and (run / "items.parquet").write_text("words"),
+            lambda run: (run / "items.parquet").write_text("words") and seal(run),
             r"items.parquet cannot be read \(",
         ),
         (
-            lambda run: change_record(run, checksums={}) and items(2).to_parquet(run / "items.parquet"),
+            lambda run: [items(2).to_parquet(run / "items.parquet"), seal(run)],
             r"uas is 0\.\d+, but the counts in .*items.parquet give 0\.\d+",
         ),
         (

@@ -19,6 +19,7 @@ import yaml
 from jsonargparse._common import parsing_settings
 
 import train
+from attention import EncoderSpec, Options
 from datamodules import ClassificationDataModule
 from models import TextClassifier
 from probes import AttentionOnlyProbe
@@ -155,6 +156,36 @@ def test_a_checkpoint_says_nothing_of_places_and_resources(
     assert {name: getattr(data, name) for name in own} == {name: getattr(plain, name) for name in own}
     assert data.tokenizer is not None
     assert (data.tokenizer.name, data.tokenizer.device_map) == ("some", None)
+
+
+class Several(ClassificationDataModule):
+    def __init__(
+        self, encoders: list[EncoderSpec], deeper: dict[str, list[dict[str, EncoderSpec]]], options: list[Options]
+    ) -> None: ...
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_places_and_resources_are_taken_out_at_every_depth(
+    as_text: bool, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Several, "__module__", "datamodules")
+    monkeypatch.setattr("datamodules.Several", Several, raising=False)
+    divided = {"name": "some", "device_map": "auto"}
+    given: dict[str, Any] = {
+        "encoders": [divided, divided],
+        "deeper": {"x": [{"y": divided}]},
+        "options": [{"quantity": "norms", "minutes": 1e9}],
+    }
+    given = {name: yaml.safe_dump(one, default_flow_style=True) if as_text else one for name, one in given.items()}
+
+    def change(config: dict[str, Any]) -> None:
+        config["data"] = {"class_path": "datamodules.Several", "init_args": given}
+
+    path = forged(trained, tmp_path / "forged.ckpt", change)
+    found = data_settings(path, read_checkpoint(path)).init_args
+    for one in (*found.encoders, found.deeper["x"][0]["y"]):
+        assert (one.name, one.device_map) == ("some", None)
+    assert (found.options[0].quantity, found.options[0].minutes) == ("norms", Options().minutes)
 
 
 @pytest.mark.parametrize("value", [[1], "text", 3])
