@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from corpora.document import Window
@@ -27,8 +28,8 @@ from metrics.antecedent_selection import (
     antecedent_hits_among_words,
     find_links,
 )
-from results import Bars, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_values
+from results import FEW, Bars, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, on_one_scale
+from results.errors import UserError, check_values, counted
 from training import Experiment
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
@@ -137,6 +138,11 @@ class AntecedentEvaluation(nn.Module):
         (dev_right, dev_links), (right, links) = counts["dev"], counts[self._scored]
         dev = accuracies(dev_right["heads"], dev_links, draws=1, seed=self.seed).value
         heads, others = (accuracies(right[kind], links, seed=self.seed) for kind in ("heads", "others"))
+        if (documents := int((links.sum(-1) > 0).sum())) < FEW:
+            rank_zero_warn(
+                f"The intervals are over the {counted(documents, 'document')} of {self._scored} with links; with fewer "
+                f"than {FEW} they are too narrow. Give more documents."
+            )
         # The best head of each group: the first of equals, and the first head without a link.
         own = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
         each = {name: others[place] for place, name in enumerate(self.others)}

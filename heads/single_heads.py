@@ -173,6 +173,8 @@ class ChosenHeads:
                 head and offset are chosen on dev, the choice favours neither on test; if dev is scored, every draw
                 chooses anew among all heads (`max_sign_flip_p`);
             - `p_shuffled`: p-value of `permutation_p` on the scored split.
+
+            A relation that no word of dev has is left blank but for `n`: no head can be chosen.
         """
         dev, scored, groups = self.dev, self.scored, self.scored.groups
         chosen = {group: dev.best(group) for group in groups}
@@ -199,6 +201,9 @@ class ChosenHeads:
                 ),
             }
         )
+        if (unseen := frame["dev"].isna()).any():  # without a word in dev, nothing is chosen
+            frame["best_offset"] = frame["best_offset"].astype("Int64")
+            frame.loc[unseen, frame.columns.difference(["relation", "n"])] = pd.NA
         shares = ("dev", "test", "offset", "random_init", "over_offset")
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
         units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}

@@ -28,8 +28,8 @@ from corpora.registry import CORPORA
 from pages import Packed, document
 from pages.shell import render, resource
 from reports.reader import Record, RecordError, find_record, rows_of
-from reports.tables import DASH, LATEX_ROWS, Latex, flat, latex_lines, number, written, zeros_in_words
-from results import ColouredText, ColouredTexts, Table, Unit, command
+from reports.tables import DASH, LATEX_ROWS, Latex, few_items, flat, latex_lines, number, written, zeros_in_words
+from results import FEW, ColouredText, ColouredTexts, Table, Unit, command
 from results.errors import UserError, counted
 from results.estimates import ENDS
 from results.files import below, quoted, unquoted, write_atomically
@@ -119,6 +119,11 @@ class ShownTable:
 
     def _links(self, name: str) -> Iterable[str]:
         return self.links.get(name) or repeat("")
+
+    @property
+    def few(self) -> int:
+        """Number of items below which a row of this table has a star; 0 if none has."""
+        return FEW if few_items(self.table) else 0
 
     @cached_property
     def latex(self) -> Latex | None:

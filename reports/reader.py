@@ -424,7 +424,7 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
     """
     patterns = [runs] if isinstance(runs, str | Path) else list(runs)
     rows: list[dict[str, object]] = []
-    tables, read = set[str](), 0
+    tables, read, faults = set[str](), 0, list[str]()
     for path in _paths(patterns):
         try:
             record = read_record(path)
@@ -433,14 +433,14 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
                 tables |= set(record.content["tables"])
                 read += 1
         except (RecordError, SettingsError) as error:
+            faults.append(str(error))
             warnings.warn(f"left out: {error}", stacklevel=2)
     if table is not None and read and not rows:
         there = f"there are {', '.join(sorted(tables))}" if tables else "the runs have no tables"
         raise RecordError(f"no run has a table {table}{near(table, tables)}; {there}")
     if not rows:
-        raise RecordError(
-            f"{', '.join(map(str, patterns))}: no run has a results.json that can be read. Give folders of tested runs"
-        )
+        why = faults[0] if faults else "Give folders of tested runs"
+        raise RecordError(f"{', '.join(map(str, patterns))}: no run has a results.json that can be read. {why}")
     frame = pd.DataFrame(rows)
     if table is not None:
         return frame

@@ -111,8 +111,9 @@ def score_cell(score: Estimate) -> str:
 
 
 def is_few(score: Estimate) -> bool:
-    """Return True for a share of fewer than `FEW` items."""
-    return score.unit == "fraction" and score.inputs is not None and bool(score.inputs < FEW)
+    """Return True for a known share of fewer than `FEW` items."""
+    few = score.unit == "fraction" and score.inputs is not None and score.inputs < FEW
+    return bool(few) and not math.isnan(score.value)
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
@@ -349,6 +350,7 @@ def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
     head = [
         "% " + " ".join(f"{experiment}: {name}".split()),
         r"% requires \usepackage{booktabs}",
+        *([f"% * fewer than {FEW} items"] if few_items(table) else []),
         rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
         r"\toprule",
         *_head([str(column) for column in cells], stacked),

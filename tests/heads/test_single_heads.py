@@ -358,6 +358,15 @@ def test_differences_of_few_words_are_no_shares(differences: list[int]) -> None:
         assert row["low"] < row["test"] - 0.1
 
 
+def test_without_a_word_in_dev_no_head_is_chosen() -> None:
+    scored = of_few([0, 1, 1]).scored
+    dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
+    frame = ChosenHeads(dev, scored, Names((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
+    assert frame.loc["last"].drop("n").isna().all()
+    assert frame.loc["last", "n"] == 3
+    assert frame.drop("last")[["head", "test", "best_offset", "p_offset"]].notna().all(axis=None)
+
+
 def test_differences_of_attention_to_delimiters_are_no_shares() -> None:
     """All attention is on delimiters, or on none: differences of 0 and 1 are no counts."""
     chosen = of_few([0] * 6)

@@ -19,6 +19,7 @@ from metrics.classification import (
     majority_scores,
     matthews,
     mcc_score,
+    mostly_one_label,
     ratio_columns,
     regression_scores,
 )
@@ -103,6 +104,17 @@ def test_majority_is_that_of_the_training_data() -> None:
     gold = np.array([1, 1, 1, 0])
     assert numbers(majority_scores(np.array([7, 3]), gold, 1)) == {"majority.accuracy": 0.25, "majority.f1": 0.0}
     assert numbers(majority_scores(np.array([3, 7]), gold, 1)) == {"majority.accuracy": 0.75, "majority.f1": 6 / 7}
+    for tie in ([5, 5, 1], [1, 5, 5]):  # counts for the baseline
+        assert numbers(majority_scores(np.array(tie), gold, None))["majority.accuracy"] == 0.75
+
+
+@pytest.mark.parametrize(("other", "says"), [(0, True), (1, True), (2, False)])
+def test_predictions_of_one_label_are_told(other: int, says: bool) -> None:
+    gold = np.arange(20) % 2
+    predicted = np.array([0] * other + [1] * (20 - other))
+    assert mostly_one_label(gold, predicted, ["only"]) == ""
+    share = f"predicts 'good' for {100 - 5 * other}% of the texts, which is the label of 50%"
+    assert mostly_one_label(gold, predicted, ["bad", "good"]) == share * says
 
 
 def test_each_class_has_its_row() -> None:

@@ -205,6 +205,7 @@ def test_a_small_table_to_the_letter() -> None:
     )
     expected = r"""% heads: best_heads
 % requires \usepackage{booktabs}
+% * fewer than 20 items
 \begin{tabular}{lrllrrr}
 \toprule
 relation & n & head & direction & test & best offset & p \\
