@@ -610,7 +610,7 @@ class LoadedEncoder:
         if self.tapped:
             raise EncoderError(
                 f"{self.title} computes its attention outside transformers' "
-                "attention interface: there are weights, but no values. Choose the quantity attention, rollout or flow."
+                "attention interface: there are weights, but no values. Choose the quantity attention or rollout."
             )
         found = find_parts(self.model, self.title)
         remember_arguments(part.block for part in found)

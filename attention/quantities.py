@@ -16,10 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
 
-import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import PreTrainedModel
@@ -38,7 +35,6 @@ QuantityName = Literal[
     "effective",
     "value_zeroing",
     "rollout",
-    "flow",
     "alti",
 ]
 """Names of the quantities; `QUANTITIES` has their classes."""
@@ -47,7 +43,6 @@ QUANTITIES_VERSION = 1
 """Part of the key of a store of another quantity than attention: raise it when the numbers of a quantity change."""
 CELLS = 1 << 22
 """Largest number of elements of a tensor over pairs of tokens and dimensions, as `Alti` needs."""
-_CAPACITY = 1 << 30  # scipy's maximum flow takes integers
 _CLOSE = 1e-4  # relative to the largest number
 
 
@@ -136,7 +131,7 @@ def find_parts(model: PreTrainedModel, name: str) -> tuple[LayerParts, ...]:
         if number and begun < starts[number - 1][2]:
             raise UserError(
                 f"{name}, layer {number + 1}: one block computes several attentions, so they cannot be told apart. "
-                "Choose the quantity attention, rollout or flow."
+                "Choose the quantity attention or rollout."
             )
         found.append(_parts(heads, calls[begun:start], calls[start:end], f"{name}, layer {number + 1}"))
     # The lowest layer of ModernBERT has no normalisation before its attention, though it is a pre-norm model.
@@ -152,13 +147,13 @@ def _parts(
     if not reads:
         raise UserError(
             f"{name}: no linear layer reads the output of the attention heads, so norms of what they write cannot be "
-            "computed. Choose the quantity attention, rollout or flow."
+            "computed. Choose the quantity attention or rollout."
         )
     projection = reads[0]
     if not projection.weight.is_floating_point():
         raise UserError(
             f"{name}: the weights of its output projection are quantised ({type(projection).__name__}). Load the "
-            "encoder without quantisation, or choose the quantity attention, rollout or flow."
+            "encoder without quantisation, or choose the quantity attention or rollout."
         )
     with torch.inference_mode():
         state = projection(outputs)
@@ -413,30 +408,6 @@ class Alti(_Product):
         return contributions(call.mixture.weights, moved, given, sizes, state)
 
 
-class Flow(Quantity):
-    """Maximum flow from a token to each input token, with the capacities of `Rollout` (Abnar & Zuidema 2020, §3).
-
-    Rows are divided by their sum. For each layer and each pair of tokens one flow is computed, on the CPU.
-    """
-
-    name, has_heads, sums_to_one, needs_lower, needs_parts, is_slow = "flow", False, True, True, False, True
-
-    @classmethod
-    def work(cls, longest: int, pieces: int, words: int) -> int:
-        # One flow for each pair of pieces, through edges between all pairs. SciPy's constant cost of a flow is that of
-        # about 1,000 edges (6 layers, 10 to 128 pieces).
-        return pieces**2 * (1000 + pieces**2)
-
-    def maps(self, layer: int, call: LayerCall) -> Tensor:
-        self._lower.append(with_residual(call.mixture.weights))
-        every = torch.stack(self._lower, 1)
-        found = torch.zeros_like(every[:, -1])
-        for row, pieces in enumerate(self.real.sum(1).tolist()):
-            flows = maximum_flows(every[row, :, :pieces, :pieces])
-            found[row, :pieces, :pieces] = flows / flows.sum(-1, keepdim=True)
-        return found[:, None]
-
-
 QUANTITIES: Mapping[str, type[Quantity]] = {
     one.name: one
     for one in (
@@ -448,7 +419,6 @@ QUANTITIES: Mapping[str, type[Quantity]] = {
         Effective,
         ValueZeroing,
         Rollout,
-        Flow,
         Alti,
     )
 }
@@ -544,23 +514,6 @@ def contributions(weights: Tensor, moved: Tensor, given: Tensor, sizes: Tensor, 
         left = (state[:, some, None] - shares / sizes[:, some, None]).abs().sum(-1)
         found[:, some] = (state[:, some].abs().sum(-1, keepdim=True) - left).clamp_min(0)
     return found / found.sum(-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
-
-
-def maximum_flows(capacities: Tensor) -> Tensor:
-    """Return the maximum flow from each token of the last layer to each input token, `[tokens, tokens]`.
-
-    Args:
-        capacities: Capacity between each token of a layer and each token of the layer below, lowest layer
-            first, `[layers, tokens, tokens]`, in 0–1. They are rounded to multiples of 2⁻³⁰.
-    """
-    layers, tokens, _ = capacities.shape
-    layer, source, target = np.indices(capacities.shape).reshape(3, -1)
-    amounts = (capacities.double() * _CAPACITY).round().to(torch.int32).cpu().numpy().ravel()
-    edges = ((layer + 1) * tokens + source, layer * tokens + target)
-    graph = coo_array((amounts, edges), shape=2 * ((layers + 1) * tokens,)).tocsr()
-    top = layers * tokens
-    flows = [[maximum_flow(graph, top + one, other).flow_value for other in range(tokens)] for one in range(tokens)]
-    return torch.tensor(flows, dtype=capacities.dtype, device=capacities.device) / _CAPACITY
 
 
 def _centred(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:

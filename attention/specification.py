@@ -59,7 +59,7 @@ class Options:
             row of the `first` piece (their released code).
         quantity: What is measured between two words: raw `attention`, or another quantity of `attention.quantities`.
             Those that are not within 0 and 1 are kept in single precision, whatever `precision` says.
-        minutes: Longest time that the extraction of a slow quantity, `value_zeroing` or `flow`, may take by the
+        minutes: Longest time that the extraction of the slow quantity `value_zeroing` may take by the
             estimate that is made before it.
 
     Raises:

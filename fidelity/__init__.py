@@ -12,4 +12,3 @@ from fidelity.rationale import Rationale, SingleToken
 from fidelity.roar import Roar
 from fidelity.saliency import Explainer
 from fidelity.shortcuts import Shortcut
-from fidelity.soft import SoftRationale

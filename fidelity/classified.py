@@ -8,7 +8,6 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules import TextBatch
@@ -234,26 +233,11 @@ class ClassifiedBatch:
             purpose: Any string; different strings give independent numbers.
             draws: Number of draws.
         """
-        return self._noise(purpose, self.mask, np.full((draws, *self.mask.shape), OUTSIDE))
-
-    def token_noise(self, purpose: str, draws: int, size: int) -> Tensor:
-        """Return uniform random numbers in [0, 1) for embedded tokens, float32 `[draws, batch, time, size]`.
-
-        They are 0 in the padding, and depend on the same as those of `noise`.
-
-        Args:
-            purpose: Any string; different strings give independent numbers.
-            draws: Number of draws.
-            size: Size of an embedded token.
-        """
-        return self._noise(purpose, self.batch.mask, np.zeros((draws, *self.batch.tokens.shape, size), np.float32))
-
-    def _noise(self, purpose: str, mask: Tensor, found: NDArray[Any]) -> Tensor:
-        """Fill the places of the mask in `[draws, batch, …]` with random numbers; see `noise`."""
-        for place, (text, own) in enumerate(zip(self.batch.index.tolist(), mask.cpu().numpy(), strict=True)):
+        found = np.full((draws, *self.mask.shape), OUTSIDE)
+        for place, (text, own) in enumerate(zip(self.batch.index.tolist(), self.mask.cpu().numpy(), strict=True)):
             random = np.random.default_rng((self.seed, crc32(purpose.encode()), text))
-            found[:, place, own] = random.random((len(found), int(own.sum()), *found.shape[3:]), found.dtype)
-        return torch.from_numpy(found).to(mask.device)
+            found[:, place, own] = random.random((draws, int(own.sum())))
+        return torch.from_numpy(found).to(self.mask.device)
 
 
 def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:

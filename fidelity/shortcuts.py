@@ -28,7 +28,7 @@ LEARNT = 0.99
 BETTER: Mapping[str, int] = {
     **dict.fromkeys(("rationale.comprehensiveness", "rationale.aopc", "rationale.naopc"), 1),
     **dict.fromkeys(("rationale.sufficiency", "rationale.naopc_ascending", "erasure.fraction", "erasure.mass"), -1),
-    **{"correlation.kendall": 1, "soft.*": 1, "effects.*": 1, "roar.*": -1},
+    **{"correlation.kendall": 1, "effects.*": 1, "roar.*": -1},
 }
 """Direction of each metric, 1 if higher is better and -1 if lower is, by a pattern of `<test>.<measure>`; the first
 pattern that fits counts. τ between attention and a measure judges the measure by its agreement with attention."""

@@ -244,7 +244,7 @@ class TestHybrids:
         encoder.capture(inputs, lambda *_: None, frozenset({3}), states.__setitem__, frozenset({0, 4}))
         assert states.keys() == {0, 4}
 
-    @pytest.mark.parametrize("quantity", ["rollout", "flow"])
+    @pytest.mark.parametrize("quantity", ["rollout", "alti"])
     def test_products_over_layers_are_refused(self, folder: Path, quantity: Any) -> None:  # noqa: ANN401
         with pytest.raises(UserError, match="the layers between those with attention mix tokens too"):
             Encoder(str(folder)).attention([LONG], quantity=quantity)

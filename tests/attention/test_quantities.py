@@ -7,7 +7,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -24,7 +23,6 @@ from attention.quantities import (
     QuantityName,
     effective_attention,
     find_parts,
-    maximum_flows,
     summed_norms,
     with_residual,
 )
@@ -137,30 +135,13 @@ def test_attention_with_the_residual_connection_has_the_diagonal_of_the_authors_
     assert found[0].diagonal().tolist() == pytest.approx([2.300063, 2.362163, 1.877044, 1.860985, 1.540528], abs=1e-6)
 
 
-def test_rollout_and_flow_have_the_numbers_of_the_authors_code() -> None:
+def test_rollout_has_the_numbers_of_the_authors_code() -> None:
     t = torch.arange(48, dtype=torch.float64).reshape(3, 1, 4, 4)
     scores = torch.exp(torch.sin(1 + 0.7 * t**2))
     mixed = [with_residual(one)[0] for one in (scores / scores.sum(-1, keepdim=True))[:, None]]
     rollout = mixed[2] @ mixed[1] @ mixed[0]
     assert rollout[0].tolist() == pytest.approx([0.356528, 0.230453, 0.217025, 0.195994], abs=1e-6)
     assert rollout[3].tolist() == pytest.approx([0.223733, 0.130627, 0.180654, 0.464986], abs=1e-6)
-    flows = maximum_flows(torch.stack(mixed))
-    assert flows[0].tolist() == pytest.approx([1, 0.719303, 0.667132, 0.602120], abs=1e-6)
-    assert (flows / flows.sum(1, keepdim=True))[0].tolist() == pytest.approx(
-        [0.334610, 0.240686, 0.223229, 0.201475], abs=1e-6
-    )
-
-
-def test_a_maximum_flow_is_that_of_another_library() -> None:
-    capacities = torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    graph: Any = nx.DiGraph()
-    for layer, source, target in np.ndindex(2, 4, 4):
-        graph.add_edge((layer + 1, source), (layer, target), capacity=float(capacities[layer, source, target]))
-    found = maximum_flows(capacities)
-    for source, target in np.ndindex(4, 4):
-        assert float(found[source, target]) == pytest.approx(
-            nx.maximum_flow_value(graph, (2, source), (0, target)), abs=1e-8
-        )
 
 
 def test_effective_attention_looks_at_the_rank_and_not_at_the_number_of_columns() -> None:
@@ -338,7 +319,7 @@ def test_every_quantity_is_that_of_a_slow_loop_padded_or_not(name: str) -> None:
     every = torch.eye(PADDED[0]).expand(2, -1, -1)
     for kind in QUANTITIES.values():
         bidirectional = name in NORMS
-        if kind.name in ("attention", "attention_without_first", "flow") or (
+        if kind.name in ("attention", "attention_without_first") or (
             kind.name in ("norms_residual", "effective") and not bidirectional
         ):
             continue
@@ -495,11 +476,11 @@ def test_the_time_of_a_slow_quantity_is_said_before_it_starts(
     monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
     replace(extraction, options=Options(quantity="value_zeroing")).prepare()
     assert re.search(r"value_zeroing of corpus.conllu: about \d+ s, estimated from a sample", text.getvalue())
-    short = replace(extraction, options=Options(quantity="flow", minutes=1e-6))
+    short = replace(extraction, options=Options(quantity="value_zeroing", minutes=1e-6))
     with pytest.raises(UserError, match=r"more than --data.init_args.options.minutes 1e-06. Raise it, read fewer"):
         short.prepare()
     assert not list(short.folder.glob("*.safetensors"))
-    assert short.folder.name == replace(short, options=Options(quantity="flow")).folder.name
+    assert short.folder.name == replace(short, options=Options(quantity="value_zeroing")).folder.name
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

@@ -23,7 +23,6 @@ from fidelity import (
     Shortcut,
     SingleToken,
     SingleWeight,
-    SoftRationale,
 )
 from metrics.bootstrap import resample, share_interval
 from models.text_model import WORD
@@ -73,7 +72,7 @@ DECISIONS = {"flips_top", "flips_random", "alone", "uniform_flips", "permuted_fl
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-@pytest.mark.parametrize("test", [*TESTS, Shortcut(), SoftRationale()], ids=lambda test: test.name)
+@pytest.mark.parametrize("test", [*TESTS, Shortcut()], ids=lambda test: test.name)
 def test_only_decisions_are_shares_of_few_texts(test: FidelityTest, value: float) -> None:
     """Distances that are all 0, or measures that are all 1, have an interval without width."""
     found = test.scores(CLASSES, None)

@@ -44,8 +44,6 @@ SCORES = [
     "single_token.spread",
     "rationale.random.comprehensiveness",
     "rationale.leave_one_out.sufficiency",
-    "soft.attention.equal_comprehensiveness",
-    "soft.undefined",
     *(f"rationale.attention.{score}" for score in ("auprc", "average_precision")),
     *(f"erasure.{ranking}.{score}" for ranking in RANKINGS for score in ("median_fraction", "never_flips")),
     *(f"correlation.{measure}.{score}" for measure in MEASURES for score in ("kendall", "pearson")),
@@ -54,7 +52,7 @@ SCORES = [
 FEWER = (
     "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permutation}, {class_path: SetErasure}, "
     "{class_path: Adversary, init_args: {steps: 20, draws: 20}}, {class_path: SingleWeight}, "
-    "{class_path: SingleToken}, {class_path: Correlation}, {class_path: Rationale}, {class_path: SoftRationale}, "
+    "{class_path: SingleToken}, {class_path: Correlation}, {class_path: Rationale}, "
     "{class_path: Effects, init_args: {texts: 20, removals: 8, draws: 2}}, "
     "{class_path: ConsistentAdversary, init_args: {strengths: [0, 0.1], max_epochs: 1}}, "
     "{class_path: GuidedMLP, init_args: {max_epochs: 1}}]"
@@ -122,15 +120,13 @@ def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: 
     tests = (
         f"--model.init_args.tests=[{{class_path: Rationale, init_args: {{rankings: {ranking}, "
         "every_length: {exact: 6, beam: 2}}}, "
-        f"{{class_path: SetErasure, init_args: {{rankings: {ranking}}}}}, "
-        f"{{class_path: SoftRationale, init_args: {{rankings: {ranking}}}}}]"
+        f"{{class_path: SetErasure, init_args: {{rankings: {ranking}}}}}]"
     )
     _, run, found = run_over([runs / "base-0"], QUICK, tests, folder=tmp_path / "out")
     for name in (
         "rationale.lengths.naopc",
         "rationale.attention.naopc_ascending",
         "erasure.lengths.never_flips",
-        "soft.undefined",
     ):
         assert 0 <= found["scores"][name] <= 1
     assert found["audit"]["explanations"] == {"lengths": {"file": str(path), "sha256": file_digest(path)}}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fidelity import Correlation, Effects, Rationale, Roar, SetErasure, Shortcut, SoftRationale
+from fidelity import Correlation, Effects, Rationale, Roar, SetErasure, Shortcut
 from fidelity.comparison import CheckpointResult
 from fidelity.judge import SECONDS, Judged, judge_tables
 from fidelity.saliency import Saliency, name_of
@@ -116,7 +116,7 @@ def test_columns_without_any_value_are_left_out() -> None:
 
 
 def test_directions_name_measures_that_there_are_and_all_tests_but_one_have_some() -> None:
-    for test in (Rationale(), SetErasure(), Correlation(), SoftRationale(), Effects(), Shortcut(), Roar()):
+    for test in (Rationale(), SetErasure(), Correlation(), Effects(), Shortcut(), Roar()):
         scores = [f"{test.name}.{name}" for name in test.scores(2, 1)]
         judged = Judged(test.name, tuple(map(name_of, test.rankings)), test.directions)
         missing = set(test.directions) - {name.rpartition(".")[2] for name, _ in judged.measures(scores)}

@@ -25,7 +25,6 @@ from fidelity import (
     SetErasure,
     SingleToken,
     SingleWeight,
-    SoftRationale,
 )
 from fidelity.checkpoints import Checkpoint, load
 from fidelity.classified import ClassifiedBatch, classify, renormalised
@@ -51,7 +50,6 @@ TESTS: dict[str, FidelityTest] = {
         SingleToken(),
         Correlation(),
         Rationale(draws=2),
-        SoftRationale(),
     )
 }
 LEARNED = "--model.init_args.attention={class_path: EntmaxAttention, init_args: {alpha: 1.6, learned: true}}"
