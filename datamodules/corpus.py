@@ -427,8 +427,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
             run the encoder whenever a batch is read.
 
     Attributes:
-        make: Function that makes a missing store: `attention.make_store`, or a substitute that writes
-            nothing, for `store: stream` and `--preflight`.
         streams: True with `store: stream`.
         stores: Opened store of each split.
         random_splits: Datasets of dev and test with the attention of the encoder with random weights,
@@ -453,7 +451,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
             )
         self.encoder, self.options, self.random_init = encoder, options, random_init
         self.streams = store == "stream"
-        self.make: Callable[..., Store] = make_stream if self.streams else make_store
         self.stores: dict[Split, Store] = {}
         self._loaded: list[Encoder] = []
         self.random_splits: dict[Split, Any] = {}
@@ -594,7 +591,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
             except UserError as error:
                 named = str(error).startswith(f"{path}:")
                 raise type(error)(str(error) if named else f"{path}: {error}") from error
-            stores[path] = self.make(items, self.cache, digests, loaded, self.ranks)
+            make = make_stream if self.streams else make_store
+            stores[path] = make(items, self.cache, digests, loaded, self.ranks)
         return stores
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:

@@ -47,9 +47,9 @@ from training.parsing import (
     trusted_modules,
     typed_options,
 )
-from training.preflight import Report, check_tasks, inspect, refuse_shell, started_tasks, was_requeued
 from training.resume import Resume
 from training.run import RunCheckpoints, RunConfig, RunState, open_state, run_digest, source_digest
+from training.tasks import check_tasks, refuse_shell
 
 STEPS = {
     "fit": ("training_step",),
@@ -74,10 +74,6 @@ KEYWORDS = ("best", "last", "registry")
 SWITCHES = {
     "--figures.titles": "Print titles on figures; results.json has them under `captions` in any case.",
     "--figures.draw": "Draw figures; results.json and the tables are written in any case.",
-}
-FLAGS = {
-    "--quiet": "Print only the main scores, the folder and warnings: no progress, no tables.",
-    "--preflight": "Check that the run can be made, and estimate its time and disk space; run nothing.",
 }
 
 
@@ -119,8 +115,8 @@ class ProbingCLI(CommandLine):
         parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
         for name, use in SWITCHES.items():
             parser.add_argument(name, type=bool, default=True, help=use)
-        for name, use in FLAGS.items():
-            parser.add_argument(name, action="store_true", help=use)
+        use = "Print only the main scores, the folder and warnings: no progress, no tables."
+        parser.add_argument("--quiet", action="store_true", help=use)
         use = "Continue an unfinished run of the same command (auto), or begin a new run (never)."
         parser.add_argument("--resume", type=Literal["auto", "never"], default="auto", help=use)
         use = "Python modules of your own that configs and checkpoints may import."
@@ -219,16 +215,14 @@ class ProbingCLI(CommandLine):
         """Make the trainer; its logs, checkpoints and results go to the folder of the run.
 
         The folder lies below `--trainer.default_root_dir`. It is new unless the command continues an unfinished
-        run. With `--preflight`, the run is only checked, and the folder is not made.
+        run.
 
         Raises:
             UserError: The trainer cannot be made from its options, SLURM started a wrong number of tasks, or the
-                folder cannot be made; see also `check_model` and `preflight`.
+                folder cannot be made; see also `check_model`.
         """
         settings = self.objects.trainer
         runs = Path(settings["default_root_dir"])
-        if self.settings.preflight:
-            return self.preflight(runs)
         self.check_model()
         own_loggers = settings.get("logger") in (None, True)
         # Loggers are added later: the trainer knows the rank, and rank 0 makes their folder.
@@ -253,46 +247,6 @@ class ProbingCLI(CommandLine):
         if self.writer is not None:
             figures = self.settings.figures.as_dict()
             callbacks.insert(0, self.writer(folder=folder, quiet=self.settings.quiet, **figures))
-        return trainer
-
-    def preflight(self, runs: Path) -> Trainer:
-        """Check that the run is possible, and estimate its time and disk space; return the trainer.
-
-        Rank 0 prints a table of the findings.
-
-        Args:
-            runs: Folder of all runs.
-
-        Raises:
-            UserError: The run is not possible; the message lists all errors.
-        """
-        if not isinstance(self.datamodule, CorpusDataModule):
-            given = "not given" if self.datamodule is None else type(self.datamodule).__name__
-            raise UserError(
-                f"--preflight can check only the datamodules of this program, but --data is {given}. Give --data a "
-                "class of datamodules/, or leave out --preflight."
-            )
-        report, trainer, tasks = Report(), None, started_tasks()
-        with report.part("model") as found:
-            self.check_model()
-            found.append(type(self.model).__name__)
-        with report.part("devices") as found:
-            trainer = self.make_trainer(logger=False, callbacks=[])
-            device, nodes = trainer.strategy.root_device.type, counted(trainer.num_nodes, "node")
-            found.append(f"{trainer.num_devices} × {device} on {nodes}")
-            check_tasks(trainer)
-        if was_requeued() and self.settings.resume == "auto" and trainer is not None and not report.faults:
-            with suppress(UserError, OSError):  # `inspect` reports faults of the files
-                if state := RunState.find(runs / type(self.model).__name__, self._digest(trainer)):
-                    rank_zero_info(
-                        f"This job was requeued and continues the run in {state.run}: it is not checked again."
-                    )
-                    return trainer
-        inspect(report, self.model, self.datamodule, trainer, str(self.subcommand), tasks, runs, self.checkpoint)
-        if tasks[0] == 0:
-            Console().print(report.table(f"{self.subcommand}: preflight"))
-        if report.faults or trainer is None:
-            raise UserError("\n".join(report.faults) or "The run is not possible. See the output of the first task.")
         return trainer
 
     def _open_state(self, trainer: Trainer, parent: Path) -> RunState:
@@ -337,14 +291,10 @@ class ProbingCLI(CommandLine):
     def run_command(self) -> None:
         """Run the command, and delete the saved state of the run if the command ends without an error.
 
-        With `--preflight`, do nothing.
-
         Raises:
             UserError: The disk is full, or the trainer rejects an option that it checks only when it runs, for
                 example a fraction of batches that selects none.
         """
-        if self.settings.preflight:
-            return
         try:
             if self.trainer.world_size == 1:  # else another process may wait for this one
                 preemption.check()

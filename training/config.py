@@ -24,7 +24,6 @@ DATA_ROOT = "data.init_args.root"
 NEUTRAL = (
     "config",
     "resume",
-    "preflight",
     "quiet",
     "trust",
     "figures",

@@ -29,6 +29,8 @@ _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecogn
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
+_GONE = {"preflight": "; try the command on one batch of each split with --trainer.fast_dev_run true"}
+"""Former options, with the remedy."""
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
 
@@ -84,7 +86,8 @@ class Parser(LightningArgumentParser):
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
-            message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
+            name = unknown[1] or unknown[2]
+            message += _GONE.get(name) or near(name, names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
         if not self.silent and not is_told_by_the_first():

@@ -12,12 +12,5 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
 
-run() {
-    srun --kill-on-bad-exit=1 python train.py "$1" --config configs/trainer/slurm.yaml "${@:2}" \
-        --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE"
-}
-
-# A fault ends the job now, and not in hours. A requeued job has passed if it goes on with an unfinished run.
-run "$@" --preflight || exit $?
-run "$@"
-exit $?
+srun --kill-on-bad-exit=1 python train.py "$1" --config configs/trainer/slurm.yaml "${@:2}" \
+    --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE"

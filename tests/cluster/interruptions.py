@@ -166,10 +166,8 @@ class Run:
         command = [word.replace("SHARED", str(self.shared)) for word in command]
         if self.slurm is not None and self._submits:
             options = [f"--output={self.folder}/%j.log", f"--ntasks-per-node={self.ranks}", "--partition=low"]
-            script = self.folder / "slurm.sh"  # without a preflight, whose output is like a run's
-            lines = (ROOT / "configs/trainer/slurm.sh").read_text().splitlines(keepends=True)
-            script.write_text("".join(line for line in lines if "--preflight" not in line))
-            submit = ["sbatch", "--parsable", f"--chdir={ROOT}", *options, str(script), *command]
+            script = str(ROOT / "configs/trainer/slurm.sh")
+            submit = ["sbatch", "--parsable", f"--chdir={ROOT}", *options, script, *command]
             done = subprocess.run(submit, env=environment, capture_output=True, text=True, check=True)
             self.jobs.append(done.stdout.strip())
             return

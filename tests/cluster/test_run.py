@@ -61,29 +61,20 @@ LONG = ("--trainer.max_epochs=120", "--data.init_args.max_sentences=4")
 
 
 @DEVICES
-def test_a_run_on_two_tasks_is_requeued_in_preflight_and_training_and_ends_with_the_same_scores(
+def test_a_run_on_two_tasks_is_requeued_in_training_and_ends_with_the_same_scores(
     slurm: Slurm, submit: Submit, corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:
     config = "clark2019/attention_only.yaml"
     whole = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path / "whole")
     train.main([*whole, *LONG, "--trainer.strategy=ddp_fork", "--trainer.devices=2"])
     job = submit(config, tmp_path / "stopped", *LONG, "--trainer.strategy=ddp")
-    end = time.monotonic() + 240
-    while f"{job}.0" not in slurm.run("squeue", "--noheader", "--steps", "--format=%i", f"--jobs={job}"):
-        assert time.monotonic() < end, "the preflight, the first step of the job, has not begun"
-        time.sleep(0.1)
-    assert "fit: preflight" not in log_of(slurm, job), "it has ended already"
-    slurm.run("scontrol", "requeue", job)
     wait_for(slurm, job, "Training AttentionOnlyProbe")
     time.sleep(1)
     slurm.run("scancel", "--signal=USR1", job)
     wait_for(slurm, job, "Continues the unfinished run")
     assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
-    before, *after = log_of(slurm, job).split("fit: preflight")
-    assert "Training AttentionOnlyProbe" not in before
-    assert len(after) == 1, "a requeued job has another preflight, unless it has begun to train"
     for said in ("Training AttentionOnlyProbe", f"SLURM job {job} is requeued", "Stopped in epoch"):
-        assert said in after[0]
+        assert said in log_of(slurm, job)
     assert scores(tmp_path / "stopped") == scores(tmp_path / "whole")
     assert not list(tmp_path.rglob("*state-*"))
 
@@ -109,27 +100,3 @@ def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
     wrapped = wrapped.replace("absent-{split}.conllu", f"'{corpus}' --data.init_args.cache {cache}")
     job = slurm.submit(wrapped, "--ntasks-per-node=1", "--nodes=1")
     assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)  # the state of another run is not taken up
-
-
-def test_a_preflight_of_two_tasks_answers_once_and_leaves_nothing(
-    slurm: Slurm, corpus: str, bert: Path, tmp_path: Path
-) -> None:
-    cache, runs = tmp_path / "stores", tmp_path / "runs"
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, str(cache), runs)
-    words = " ".join(f"'{word}'" for word in [*command, "--trainer.strategy=ddp", "--trainer.devices=2", "--preflight"])
-    job = slurm.submit(f"cd {ROOT}; srun {sys.executable} train.py {words}", "--ntasks-per-node=2", "--nodes=1")
-    assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
-    said = " ".join(log_of(slurm, job).split())
-    assert said.count("fit: preflight") == 1
-    assert "devices 2 × cpu on 1 node" in said
-    assert "seen by 2 tasks on" in said
-    assert not runs.exists()
-    assert {path.name for path in cache.iterdir()} == {"digests", "vectors.txt"}
-    # What one of them lacks is told once.
-    job = slurm.submit(
-        f"cd {ROOT}; srun {sys.executable} train.py {words.replace(corpus, 'absent-{split}.conllu')}",
-        "--ntasks-per-node=2",
-        "--nodes=1",
-    )
-    assert slurm.wait(job, seconds=480) == "FAILED"
-    assert log_of(slurm, job).count("absent-train.conllu: there is no such file") == 1

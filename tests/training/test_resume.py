@@ -199,34 +199,6 @@ def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
     assert list(run.rglob("*")) == [run / "notes.txt"]
 
 
-def test_a_job_that_was_requeued_is_checked_unless_its_run_had_begun(
-    probe: Command,
-    whole: Path,
-    signalled: Callable[[int], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command = probe(tmp_path)
-    absent = f"--data.init_args.corpus={tmp_path}/{{split}}.conllu"
-
-    def checked(*extra: str) -> bool:
-        capsys.readouterr()
-        assert train.run([*command, *extra, "--preflight"]) == (1 if absent in extra else 0)
-        return "fit: preflight" in capsys.readouterr().out
-
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert checked(), "it was requeued in its preflight"
-    signalled(4)  # before the second batch
-    assert train.run(command) != 0
-    signalled(0)
-    assert not checked()
-    assert checked("--resume=never"), "it begins another run"
-    assert checked(absent)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
-    assert checked()
-
-
 def test_another_run_is_not_continued(
     probe: Command, whole: Path, signalled: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
