@@ -458,7 +458,7 @@ def test_other_parsers_of_the_program_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--config=" + str(CONFIGS / "ablation_tau.yaml")], r"--model\.init_args\.ablation must be given\n$"),
+        (["--config=" + str(CONFIGS / "michel2019/pruning.yaml")], r"--model\.init_args\.checkpoint must be given\n$"),
         (
             ["--config=" + str(CONFIGS / "clark2019/heads.yaml"), "--data.init_args.options.quantity=norm"],
             r"Expected one of 'attention', 'attention_without_first', .*\. Got value: norm\n$",
