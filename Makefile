@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One process for each core. A process without tests left takes tests from another.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# studies/ is evidence made with the application, and no part of it; it has tests of its own.
+PRODUCT := --ignore tests/studies
 # Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test check docs paper slurm browser cluster-test bench
+.PHONY: demo test check docs studies paper slurm browser cluster-test bench
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,21 +21,25 @@ demo: $(INSTALLED)
 	$(BIN)/python train.py fit --config configs/demo.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) -m "core or not slow" --durations 10
+	$(PYTEST) $(PRODUCT) -m "core or not slow" --durations 10
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) --cov --cov-fail-under=97
+	$(PYTEST) $(PRODUCT) --cov --cov-fail-under=97
+	$(MAKE) studies
 
 docs: $(INSTALLED)
 	$(MKDOCS)
 
+studies: $(INSTALLED)
+	$(PYTEST) tests/studies
+
 # Every experiment of the seed papers, two runs at a time, and the table of their findings. A repeated command goes on.
 paper: $(INSTALLED)
-	$(BIN)/python -m sweeps.run configs/paper.yaml --jobs 2; code=$$?; $(BIN)/python -m reports.paper && exit $$code
+	$(BIN)/python -m sweeps.run studies/paper.yaml --jobs 2; code=$$?; $(BIN)/python -m studies.paper && exit $$code
 
 # $(call debian,program,packages): install Debian packages if the program is missing.
 debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \

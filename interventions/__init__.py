@@ -1,8 +1,6 @@
 """Interventions on attention heads: ablation, causal check, importance and pruning, by scores of a model on texts."""
 
 from interventions.ablation import HeadAblation
-from interventions.agreement import HeadAgreement
 from interventions.causal import CausalCheck
 from interventions.importance import Importance
-from interventions.known_answers import KnownAnswers
 from interventions.pruning import Pruning

@@ -145,7 +145,6 @@ class Sweep:
         rows: Rows of the table.
         columns: Full name of each column, by the name that it has in the table: `low`, for instance, is
             short for `<first score>.low`.
-        published: File of published findings; None if the plan names none.
         reference: Value of a label column, by name of the column: each row is compared with the row that
             has this value and otherwise the same labels. Empty for no comparisons.
     """
@@ -154,7 +153,6 @@ class Sweep:
     labels: tuple[str, ...]
     rows: tuple[Row, ...]
     columns: Mapping[str, str]
-    published: Path | None = None
     reference: Mapping[str, str] = field(default_factory=dict)
 
     def compared(self) -> Iterator[tuple[Row, Row]]:
@@ -219,8 +217,6 @@ class Plan:
         grid: Given in place of `rows`: settings that all rows share, and `axes`, a mapping from the name
             of each axis to its values with their settings. Each combination of values is a row.
         columns: Columns to show, in this order; empty for all.
-        published: File of published findings; after the runs, `reports.paper` writes the table of these
-            findings to `index.md` in the folder of the sweep.
         reference: Row to compare others with, as values by name of the label columns: `{quantity: attention}`
             compares each row with the row that differs in nothing but this value.
     """
@@ -232,7 +228,6 @@ class Plan:
     rows: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
     grid: dict = field(default_factory=dict)  # type: ignore[type-arg]
     columns: list[str] = field(default_factory=list)
-    published: str = ""
     reference: dict[str, str] = field(default_factory=dict)
 
 
@@ -284,8 +279,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         scores = {score: entry.scores.get(score, score) or "" for score in plan.scores}
         rows.append(Row(row, runs, scores, entry.minutes))
     columns = columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`")
-    published = path.parent / plan.published if plan.published else None
-    sweep = Sweep(name, labels, tuple(rows), columns, published, plan.reference)
+    sweep = Sweep(name, labels, tuple(rows), columns, plan.reference)
     if plan.reference and not any(sweep.compared()):
         there = ", ".join(f"{label}: {value}" for label, value in zip(labels, rows[0].labels, strict=True))
         raise UserError(

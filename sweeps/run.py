@@ -26,7 +26,6 @@ from rich.text import Text
 
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from processes.progress import Progress
-from reports.paper import ENCODER, read_published, write_page
 from reports.reader import Record, RecordError, read_record
 from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
@@ -381,8 +380,6 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     options = parser.parse_args(list(args[:place]))
     extra = options_of(args[place + 1 :])
     sweep = read_sweep(options.plan, extra)
-    if sweep.published is not None:
-        read_published(sweep.published)  # its faults are found before hours of runs
     # Absolute, because the runs receive it. Sweeps without --out share runs.
     out = (options.out or Path("runs") / sweep.name).resolve()
     beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
@@ -402,11 +399,6 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
         raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
     shutil.copyfile(options.plan, out / "config.yaml")
     faults = _report(sweep, sweeper, out, options.row)
-    if sweep.published is not None:
-        given = {name: value for name, value in extra.items() if name != ENCODER}
-        messages = write_page(sweep.published, out if options.out else out.parent, out / "index.md", given)
-        for message in (f"Findings, written to {out / 'index.md'}:", *messages):
-            console.print(Text(message), soft_wrap=True)
     return 1 if faults else 0
 
 

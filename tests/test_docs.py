@@ -35,7 +35,7 @@ import train
 from docs.reference import ROOMS, configs_page, described, exported
 from processes.jobs import Slurm
 from results.estimates import ENDS, UNITS
-from sweeps.plan import Run, options_of, read_sweep
+from sweeps.plan import Options, Run, options_of, read_sweep
 from tests.analysis import test_configs as of_analyses
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
 from tests.interventions import test_pruning as of_pruning
@@ -46,13 +46,11 @@ from training.cli import CheckedCLI
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
-SHIPPED = ROOT / "configs"
+SHIPPED, STUDIES = ROOT / "configs", ROOT / "studies"
 
 # What tests run end to end on tiny inputs, where the tests have no list of their own.
 RUN_BY = {
     "interventions/test_ablation.py": [("test", "kovaleva2019/ablation.yaml"), ("test", "kovaleva2019/layers.yaml")],
-    "interventions/test_agreement.py": [("test", "ablation_tau.yaml")],
-    "interventions/test_known_answers.py": [("test", "known/answers.yaml")],
     "interventions/test_causal.py": [("test", "clark2019/causal.yaml")],
     "fidelity/test_experiment.py": [
         *(("test", f"fidelity/{name}.yaml") for name in ("all", "quick")),
@@ -65,12 +63,14 @@ RUN_BY = {
     ],
     "probes/test_control.py": [("test", "hewitt2019/control.yaml")],
     "probes/test_description_length.py": [("test", "voita2020/mdl.yaml")],
+    "studies/test_agreement.py": [("test", "../studies/ablation_tau.yaml")],
+    "studies/test_known_answers.py": [("test", "../studies/known_answers.yaml")],
 }
 RUN: set[tuple[str, Path]] = {
     *(("fit" if "train.py fit" in YAMLS[path] else "test", path) for path in CONFIGS),
     *(("fit", path) for path in CLASSIFIERS),
     *(("test", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_pruning.CONFIGS.glob("*.yaml")]),
-    *((command, SHIPPED / config) for of_test in RUN_BY.values() for command, config in of_test),
+    *((command, (SHIPPED / config).resolve()) for of_test in RUN_BY.values() for command, config in of_test),
 }
 
 
@@ -187,8 +187,8 @@ def read_by(module: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Non
     if module == "sweeps.run":
         place = arguments.index("--") if "--" in arguments else len(arguments)
         more = options_of(arguments[place + 1 :])
-        if (plan := ROOT / arguments[0]).is_relative_to(SHIPPED):
-            assert plan in SWEEPS
+        if (plan := ROOT / arguments[0]).is_relative_to(SHIPPED) or plan.is_relative_to(STUDIES):
+            assert plan in SWEEPS or plan.parent == STUDIES
             read_sweep(plan, more)
 
 
@@ -266,13 +266,18 @@ def test_those_that_are_said_to_be_run_are_named_by_their_test(test: str) -> Non
     for _, config in RUN_BY[test]:
         paper, name = Path(config).parent.name, Path(config).stem.partition("_")[0]
         assert paper in text
-        assert re.search(rf'["/]{name}["./]', text), f"{test} does not run {config}"
+        assert re.search(rf'["/]{name}["./_]', text), f"{test} does not run {config}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", SWEEPS, ids=lambda path: path.stem)
 def test_the_runs_of_a_sweep_have_options_that_there_are_and_configs_that_tests_run(plan: Path) -> None:
-    runs = [run for row in read_sweep(plan).rows for run in next(iter(row.runs.values()))]
+    check_runs(plan)
+
+
+def check_runs(plan: Path, extra: Options | None = None) -> None:
+    """The parser takes the command lines of a plan, with options for all runs, and tests run its configs."""
+    runs = [run for row in read_sweep(plan, extra).rows for run in next(iter(row.runs.values()))]
     of_config: dict[tuple[str, Path, tuple[str, ...]], Run] = {
         (run.command, run.config, tuple(name for name, _ in run.options)): run for run in runs
     }
@@ -417,7 +422,7 @@ def test_no_sentence_stands_twice() -> None:
 def messages() -> str:
     """All text that the program may say: its string literals, `…` for what is filled in."""
     said = []
-    rooms = {path.parent for path in ROOT.glob("[a-z]*/__init__.py")} - {ROOT / "benchmarks", ROOT / "tests"}
+    rooms = {path.parent for path in ROOT.glob("[a-z]*/__init__.py")} - {ROOT / "benchmarks", STUDIES, ROOT / "tests"}
     files = [path for room in rooms for path in room.glob("*.py")]
     for path in [*files, ROOT / "train.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -25,7 +25,7 @@ SCORES = {"OneDirectionProbe": "uas", "AttentionAnalyses": "near.share", "Fideli
 
 @pytest.mark.slow
 def test_the_programs_of_the_page_run_in_their_rooms_by_its_commands(cache: str, tmp_path: Path) -> None:
-    packages = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"]
+    packages = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "studies")]
     for package in (*packages, ROOT / "configs"):
         shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "train.py", tmp_path)

@@ -19,13 +19,13 @@ def test_packages_come_from_the_checkout(name: str) -> None:
     assert Path(file).is_relative_to(ROOT)
 
 
-def test_every_package_is_listed_and_none_of_the_tests() -> None:
+def test_every_package_is_listed_and_neither_tests_nor_studies() -> None:
     found = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in ROOT.glob("[a-z]*/**/__init__.py")
         if "node_modules" not in path.parts
     }
-    assert {name for name in found if name.partition(".")[0] not in {"tests", "build"}} == set(
+    assert {name for name in found if name.partition(".")[0] not in {"tests", "studies", "build"}} == set(
         PROJECT["tool"]["setuptools"]["packages"]
     )
 

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parent.parent
 Given = Callable[..., list[str]]
 HEADS = "clark2019/heads.yaml"
 # Those on documents, the sweeps, and those that train inside a test are tried where these are tested.
-NESTED = ("control.yaml", "mdl.yaml", "causal.yaml", "ablation_tau.yaml", "answers.yaml")
+NESTED = ("control.yaml", "mdl.yaml", "causal.yaml")
 YAMLS = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "configs").rglob("*.yaml"))}
 CONFIGS = [path for path in YAMLS if "class_path: DependencyData" in YAMLS[path] and path.name not in NESTED]
 CLASSIFIERS = [path for path in YAMLS if "class_path: ClassificationDataModule" in YAMLS[path]]

@@ -235,8 +235,8 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
     found, known = set[str](), tuple(f"{module}." for module in (*ROOMS, *LIBRARIES))
     for option, value in typed_options(words):
         for name, leaf in leaves(value, option):
-            # `Path.exists` raises for text that can be no path.
-            if not isinstance(leaf, str) or os.path.exists(leaf) or leaf.startswith(known):
+            # `Path.exists` raises for text that can be no path. The folder of a trusted package may lie here.
+            if not isinstance(leaf, str) or (option != "trust" and os.path.exists(leaf)) or leaf.startswith(known):
                 continue
             parts = leaf.split(".")
             if not all(map(str.isidentifier, parts)):

@@ -12,7 +12,6 @@ from analysis import Analysis, AttentionAnalyses, Bags, RepeatedSequences, Surfa
 from attention import Encoder, EncoderSpec
 from attention.quantities import QuantityName
 from datamodules import SegmentBatch, TextDataModule, TextSource
-from models.planted import PlantedHead, planted_model
 from results import Result, UserError
 from tests.trainers import scored
 
@@ -72,20 +71,6 @@ def test_rows_of_norms_are_divided_by_their_sums(bert: Path, tmp_path: Path) -> 
                 found.append(shares[..., batch.end[item, :n]].sum(-1).mean())
     assert result.scores["surface.end"].value == pytest.approx(float(torch.stack(found).mean()), abs=1e-6)
     assert result.audit["quantity"] == "norms, rows divided by their sums"
-
-
-def test_rows_of_a_head_without_output_are_counted(tmp_path: Path) -> None:
-    made = planted_model("bert", [PlantedHead("2-1", "offset", 0.9, offset=-1, values=False)])
-    data = texts(made.save(tmp_path / "planted"), tmp_path, "norms")
-    result = scored(AttentionAnalyses([Surface()]), data)
-    pieces = sum(int(batch.mask.sum()) for batch in data.test_dataloader()[0])
-    assert result.audit["rows_of_zeros"] == pieces > 50
-    assert (
-        scored(AttentionAnalyses([Surface()]), texts(tmp_path / "planted", tmp_path, "attention")).audit.get(
-            "rows_of_zeros"
-        )
-        is None
-    )
 
 
 @pytest.mark.parametrize(

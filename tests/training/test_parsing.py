@@ -415,6 +415,12 @@ def test_the_classes_of_a_command_line_are_trusted_and_its_files_are_not(words: 
     assert trusted_modules(words) == trusted
 
 
+def test_a_package_whose_folder_lies_here_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert trusted_modules(["test", "--trust", "mine"]) == trusted_modules(["test", "--trust=[mine]"]) == {"mine"}
+
+
 def test_a_line_is_parsed_once_unless_its_data_may_be_those_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[list[str]] = []
 
@@ -452,7 +458,7 @@ def test_other_parsers_of_the_program_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--config=" + str(CONFIGS / "ablation_tau.yaml")], r"--model\.init_args\.ablation must be given\n$"),
+        (["--config=" + str(CONFIGS / "michel2019/pruning.yaml")], r"--model\.init_args\.checkpoint must be given\n$"),
         (
             ["--config=" + str(CONFIGS / "clark2019/heads.yaml"), "--data.init_args.options.quantity=norm"],
             r"Expected one of 'attention', 'attention_without_first', .*\. Got value: norm\n$",

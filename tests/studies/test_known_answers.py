@@ -17,12 +17,12 @@ from attention import Encoder, EncoderSpec, resolve
 from corpora.sample import write_sample_treebank
 from datamodules import DependencyDataModule
 from fidelity.checkpoints import load
-from interventions import KnownAnswers
-from interventions.known_answers import rates, right, separation
-from interventions.known_cases import CASES, Case, Trial, ablation, causal, promised, quantities
 from metrics.bootstrap import share_interval
-from models.natural import natural_model
 from results import UserError
+from studies import KnownAnswers
+from studies.known_answers import rates, right, separation
+from studies.known_cases import CASES, Case, Trial, ablation, causal, promised, quantities
+from studies.natural import natural_model
 from tests.trainers import scored
 
 
@@ -156,9 +156,9 @@ def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_config_says_the_same_on_one_and_two_processes(run_config: Callable[..., Any], cache: str) -> None:
-    config = Path(__file__).parents[2] / "configs" / "known" / "answers.yaml"
+    config = Path(__file__).parents[2] / "studies" / "known_answers.yaml"
     seeds = {name: 2 if name == "statistics" else 0 for name in CASES}
-    arguments = ["test", f"--config={config}", f"--data.init_args.cache={cache}"]
+    arguments = ["test", f"--config={config}", "--trust=studies", f"--data.init_args.cache={cache}"]
     arguments += [f"--model.init_args.seeds={json.dumps(seeds)}", "--trainer.devices=1", "--trainer.strategy=auto"]
     found = [run_config(*arguments, own_data=True, processes=processes) for processes in (1, 2)]
     (_, one, at_one), (_, two, at_two) = found

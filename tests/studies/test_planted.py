@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from analysis import AttentionAnalyses, Surface
 from attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention.ablation import AblatedModel, Ablation
-from attention.blank import SPECIAL, Architecture
 from attention.capture import NAME, Heads, named_heads
 from attention.quantities import QuantityName
 from corpora.sample import Grammar, Word, sample_vocabulary
-from datamodules import DependencyDataModule
+from datamodules import DependencyDataModule, TextDataModule, TextSource
 from heads import SingleHeads
-from models.planted import LABELS, PlantedHead, PlantedModel, planted_model, relation_rules
 from models.transformer import SequenceClassifier
 from results.errors import UserError
+from studies.blank import SPECIAL, Architecture
+from studies.planted import LABELS, PlantedHead, PlantedModel, planted_model, relation_rules
 from tests.trainers import scored
 
 SHAPES: tuple[Architecture, ...] = ("bert", "llama")
@@ -486,3 +487,17 @@ def test_a_model_that_cannot_be_made_is_refused(
 def test_a_head_is_planted_once() -> None:
     with pytest.raises(UserError, match="2-1 is planted twice"):
         planted_model("bert", [PlantedHead("2-1", "opinion"), PlantedHead("2-1", "evenly")])
+
+
+def test_rows_of_a_head_without_output_are_counted(tmp_path: Path) -> None:
+    made = planted_model("bert", [PlantedHead("2-1", "offset", 0.9, offset=-1, values=False)])
+    encoder = EncoderSpec(str(made.save(tmp_path / "planted")))
+    quantities: tuple[QuantityName, ...] = ("norms", "attention")
+    norms, weights = (
+        TextDataModule([TextSource("sample", limit=9)], encoder, cache=str(tmp_path), max_length=48, quantity=quantity)
+        for quantity in quantities
+    )
+    result = scored(AttentionAnalyses([Surface()]), norms)
+    pieces = sum(int(batch.mask.sum()) for batch in norms.test_dataloader()[0])
+    assert result.audit["rows_of_zeros"] == pieces > 50
+    assert scored(AttentionAnalyses([Surface()]), weights).audit.get("rows_of_zeros") is None

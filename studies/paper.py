@@ -1,6 +1,6 @@
-"""Table of published findings with our numbers: `python -m reports.paper [--runs DIR] [--out FILE]`.
+"""Table of published findings with our numbers: `python -m studies.paper [--runs DIR] [--out FILE]`.
 
-docs/papers/published.yaml has the published numbers, and says how each finding is judged. The plan that it names has
+studies/published.yaml has the published numbers, and says how each finding is judged. The plan that it names has
 the runs. docs/papers/index.md is written from the two and from the results of the runs; docs/papers/index.json has our
 numbers, so that the page keeps those whose runs are elsewhere.
 """
@@ -32,7 +32,8 @@ from sweeps.plan import Options, Row, options_of, read_sweep
 from training.config import read_yaml, typed
 
 ROOT = Path(__file__).resolve().parent.parent
-PUBLISHED = ROOT / "docs" / "papers" / "published.yaml"
+PUBLISHED = ROOT / "studies" / "published.yaml"
+PAGE = ROOT / "docs" / "papers" / "index.md"
 ENCODER = "data.init_args.encoder.name"
 _ENCODERS = (ENCODER, "data.init_args.tokenizer.name", "data.init_args.before.name")
 """Options of runs that name the encoder of a table."""
@@ -446,26 +447,30 @@ def _markdown(table: pd.DataFrame) -> str:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run `python -m reports.paper` with some arguments, and return the exit code.
+    """Run `python -m studies.paper` with some arguments, and return the exit code.
 
     Raises:
         UserError: The page cannot be written.
     """
     place = list(args).index("--") if "--" in args else len(args)
     parser = argparse.ArgumentParser(
-        prog="python -m reports.paper",
+        prog="python -m studies.paper",
         description="Write the table of published findings with our numbers.",
         epilog="Options after -- are those that all runs were given, as in sweeps.run.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the sweeps (default: runs)")
     parser.add_argument(
-        "--published", type=Path, default=PUBLISHED, help="published findings (default: of docs/papers)"
+        "--published", type=Path, default=PUBLISHED, help="published findings (default: those of studies)"
     )
-    parser.add_argument("--out", type=Path, help="file of the page (default: index.md beside the published findings)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="file of the page (default: docs/papers/index.md, or index.md beside other published findings)",
+    )
     given = parser.parse_args(list(args[:place]))
     if not given.runs.is_dir():
         raise UserError(f"{given.runs}: there is no such folder. Make the runs with `make paper`, or name their folder")
-    out = given.out or given.published.with_name("index.md")
+    out = given.out or (PAGE if given.published == PUBLISHED else given.published.with_name("index.md"))
     notes = write_page(given.published, given.runs, out, options_of(args[place + 1 :]))
     for message in [*notes, f"Written to {out}"]:
         Console().print(Text(message), soft_wrap=True)

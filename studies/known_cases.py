@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from analysis import AttentionAnalyses, Clusters, Patterns, Surface
 from attention import EncoderSpec, Options
-from attention.blank import Architecture
 from attention.quantities import QUANTITIES, QuantityName
 from corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
 from datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
@@ -40,11 +39,12 @@ from interventions.ablation import HeadAblation
 from interventions.causal import CausalCheck
 from metrics.bootstrap import paired_permutation
 from models import TextClassifier
-from models.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
 from probes import AttentionOnlyProbe, ControlTask, DescriptionLength, StructuralDistanceProbe
 from probes.frozen import Mode
 from probes.nested import best_copy, train_copy
 from results import Estimate, Table
+from studies.blank import Architecture
+from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
 from training import TrainedModule, nested_trainer, quiet, result_of
 from training.checkpoints import instantiate
 

@@ -15,11 +15,13 @@ from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
 from datamodules import ClassificationDataModule, DependencyDataModule
 from heads import SingleHeads
-from interventions import HeadAblation, HeadAgreement
-from interventions.agreement import lost_without, pseudo_values
+from interventions import HeadAblation
 from reports.writer import write
 from results import Floats, UserError
 from results.digests import checksums
+from studies import HeadAgreement
+from studies.agreement import lost_without, pseudo_values
+from tests.interventions.classifiers import fitted
 from tests.trainers import scored
 
 
@@ -82,8 +84,8 @@ def test_the_config_says_the_same_on_one_and_two_processes(
     run_config: Callable[..., Any], corpus: str, tmp_path: Path
 ) -> None:
     run = ablated(tmp_path / "run")
-    config = Path(__file__).parents[2] / "configs" / "ablation_tau.yaml"
-    arguments = ["test", f"--config={config}", f"--data.init_args.corpus={corpus}"]
+    config = Path(__file__).parents[2] / "studies" / "ablation_tau.yaml"
+    arguments = ["test", f"--config={config}", "--trust=studies", f"--data.init_args.corpus={corpus}"]
     arguments += [f"--model.init_args.ablation={run}"]
     found = [run_config(*arguments, processes=processes, figures=processes == 1) for processes in (1, 2)]
     (_, one, at_one), (_, two, at_two) = found
@@ -123,7 +125,7 @@ def test_the_correlation_is_that_of_two_earlier_runs(bert: Path, tmp_path: Path)
 
 def test_full_agreement_is_no_share_of_heads(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All pseudo-values are 1, as if all of eight heads were found."""
-    monkeypatch.setattr("interventions.agreement.pseudo_values", lambda one, _: np.ones(len(one)))
+    monkeypatch.setattr("studies.agreement.pseudo_values", lambda one, _: np.ones(len(one)))
     result = scored(HeadAgreement(str(ablated(tmp_path / "run"))), treebank(bert, tmp_path / "cache"))
     assert result.scores["ablation_tau"].interval == (1, 1)
 
@@ -141,7 +143,11 @@ def test_results_name_another_quantity_than_attention(bert: Path, tmp_path: Path
         assert data.provenance.audit.get("quantity") == data.provenance.encoder.get("quantity") == named
 
 
-def test_a_real_ablation_is_read(checkpoint: Path, data: ClassificationDataModule, tmp_path: Path) -> None:
+def test_a_real_ablation_is_read(bert: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "fitted").mkdir()
+    checkpoint, texts = fitted(folder, bert), str(folder / "{split}.tsv")
+    data = ClassificationDataModule(texts, tokenizer=EncoderSpec(str(bert)), positive="good", cache=str(folder))
+    data.setup("test")
     result = scored(HeadAblation(str(checkpoint), kinds=["uniform"]), data)
     write(tmp_path, result, data.provenance)
     found, table = lost_without(tmp_path, "uniform"), result.tables["ablation"].frame

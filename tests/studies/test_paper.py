@@ -14,9 +14,16 @@ import pandas as pd
 import pytest
 import yaml
 
-from reports.paper import (
+from reports.reader import over_seeds, read_record
+from reports.tables import number
+from reports.writer import write
+from results import Estimate, Provenance, Result, Table
+from results.errors import UserError
+from studies.paper import (
     COLUMNS,
+    ENCODER,
     NOT_SEEN,
+    PAGE,
     PUBLISHED,
     SEEN,
     VERDICTS,
@@ -29,11 +36,6 @@ from reports.paper import (
     row_of,
     write_page,
 )
-from reports.reader import over_seeds, read_record
-from reports.tables import number
-from reports.writer import write
-from results import Estimate, Provenance, Result, Table
-from results.errors import UserError
 from sweeps import run as sweep
 from sweeps.plan import options_of, read_sweep
 from tests.sweeps.sweeps import write_program
@@ -41,7 +43,6 @@ from tests.sweeps.sweeps import write_program
 ROWS = """name: p
 label: row
 scores: [uas]
-published: published.yaml
 rows:
   probe: {config: a.yaml, seeds: [0, 1], minutes: 30}
   words: {config: b.yaml, command: test, set: {data.init_args.corpus: c}, rename: {data.init_args.encoder.name: null}}
@@ -63,9 +64,15 @@ def plan_of(folder: Path) -> Path:
     return folder / "plan.yaml"
 
 
-def swept(folder: Path, *options: str, out: str = "out") -> int:
-    words = [str(plan_of(folder)), "--out", str(folder / out), *options]
-    return sweep.main(words, program=write_program(folder))
+def swept(folder: Path, *options: str, out: str = "out", plan: Path | None = None) -> int:
+    """Run the sweep of a plan, and write the page of its findings into its folder."""
+    words = [str(plan or plan_of(folder)), "--out", str(folder / out), *options]
+    code = sweep.main(words, program=write_program(folder))
+    given = options_of(options[options.index("--") + 1 :] if "--" in options else [])
+    given = {name: value for name, value in given.items() if name != ENCODER}
+    for message in write_page(folder / "published.yaml", folder / out, folder / out / "index.md", given):
+        print(message)
+    return code
 
 
 def table(page: Path, number: int = 0, head: str = "| paper | item |") -> pd.DataFrame:
@@ -117,11 +124,11 @@ def test_a_plain_score_is_seen_near_the_published_number_or_inside_the_published
 
 def test_the_page_of_the_findings_has_the_kept_numbers() -> None:
     """Verdicts and numbers of docs/papers/index.md follow from index.json and published.yaml."""
-    (kept,) = read_numbers(PUBLISHED.with_name("index.json")).values()
+    (kept,) = read_numbers(PAGE.with_suffix(".json")).values()
     keys: dict[str, str] = {}
     for name, (*_, key) in kept.items():
         keys |= dict(zip(map(row_of, name.split(" − ")), key.split(), strict=True))
-    numbers, page = Numbers({}, keys, kept), table(PUBLISHED.with_name("index.md"))
+    numbers, page = Numbers({}, keys, kept), table(PAGE)
     findings = read_published(PUBLISHED)[2]
     assert len(findings) == len(page)
     for finding, row in zip(findings, page.to_dict("records"), strict=True):
@@ -151,8 +158,8 @@ def test_the_page_of_the_findings_has_the_kept_numbers() -> None:
     ],
 )
 def test_tables_of_the_pages_have_the_kept_numbers(page: str, begins: str, place: str) -> None:
-    value, low, high, unit, _ = read_numbers(PUBLISHED.with_name("index.json"))[""][place]
-    lines = PUBLISHED.with_name(f"{page}.md").read_text(encoding="utf-8").splitlines()
+    value, low, high, unit, _ = read_numbers(PAGE.with_suffix(".json"))[""][place]
+    lines = PAGE.with_name(f"{page}.md").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.startswith(begins)]
     points = unit == "fraction" and "kendall" not in place
     shown = [f"{100 * one:.1f}" if points else f"{one:.3f}".replace("0.", ".") for one in (value, low, high)]
@@ -168,19 +175,19 @@ def test_the_findings_of_each_paper_are_counted(tmp_path: Path) -> None:
 
 def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan_of(tmp_path)
-    text = (tmp_path / "published.yaml").read_text(encoding="utf-8")
-    changes = {"other": text.replace("words@uas", "words@uaz"), "wrong": text.replace("words@uas", "wrods@uas")}
-    for name, changed in changes.items():
-        (tmp_path / f"{name}.yaml").write_text(changed, encoding="utf-8")
-        (tmp_path / f"of_{name}.yaml").write_text(ROWS.replace("published", name).replace(f"{name}: ", "published: "))
-    out = ["--out", str(tmp_path / "out")]
-    assert sweep.main([str(tmp_path / "of_other.yaml"), *out], program=write_program(tmp_path)) == 0
-    assert "a, far: " in (said := capsys.readouterr().out)
+    swept(tmp_path)
+    capsys.readouterr()
+    published, runs = tmp_path / "published.yaml", ["--runs", str(tmp_path / "out")]
+    text = published.read_text(encoding="utf-8")
+    published.write_text(text.replace("words@uas", "words@uaz"), encoding="utf-8")
+    assert main([*runs, "--published", str(published)]) == 0
+    assert "a, far: " in (said := " ".join(capsys.readouterr().out.split()))
     assert "has no `uaz` (did you mean `uas`?)" in said
     missing = "cannot be seen here (the results have no such number)"
-    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["seen", "seen", missing]
+    assert table(tmp_path / "index.md")["verdict"].tolist()[:3] == ["seen", "seen", missing]
+    published.write_text(text.replace("words@uas", "wrods@uas"), encoding="utf-8")
     with pytest.raises(UserError, match=r"plan\.yaml has no row 'wrods' \(did you mean `words`\?\), which 'wrods@uas'"):
-        sweep.main([str(tmp_path / "of_wrong.yaml"), *out], program=write_program(tmp_path))
+        main([*runs, "--published", str(published)])
 
 
 def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
@@ -189,7 +196,6 @@ def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
     assert swept(tmp_path, "--row", "words") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("words ", "probe "))] == ["words"]
-    assert any(line.startswith("Findings, written to ") and line.endswith("index.md:") for line in lines)
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 1  # probe has no folders
     assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen"]
     assert swept(tmp_path, "--row", "probe") == 0
@@ -219,9 +225,8 @@ def test_an_encoder_under_another_name_has_a_table(tmp_path: Path) -> None:
     plan, published = plan_of(tmp_path), tmp_path / "published.yaml"
     renamed = "probe: {rename: {data.init_args.encoder.name: data.init_args.tokenizer.name}, "
     plan.write_text(ROWS.replace("probe: {", renamed), encoding="utf-8")
-    words = [str(plan), "--out", str(tmp_path / "out"), "--row", "probe", "--", "--data.init_args.encoder.name=bert"]
-    words.append("--data.init_args.corpora=[{corpus: c}]")
-    assert sweep.main(words, program=write_program(tmp_path)) == 0
+    words = ["--row", "probe", "--", "--data.init_args.encoder.name=bert", "--data.init_args.corpora=[{corpus: c}]"]
+    assert swept(tmp_path, *words, plan=plan) == 0
     other = table(tmp_path / "out" / "index.md", 1)
     assert other["verdict"].tolist() == ["seen", "seen"]  # words needs no encoder
     given = "--data.init_args.corpora=[{corpus: c}]' --data.init_args.encoder.name=bert`"
@@ -397,7 +402,7 @@ def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
     plan, _, findings = read_published(PUBLISHED)  # which reads the plan
     assert read_sweep(plan, options_of(["--data.init_args.encoder.name=bert"])).rows
     assert len(findings) >= 60
-    assert {one.paper for one in findings} <= {path.stem for path in PUBLISHED.parent.glob("*.md")}
+    assert {one.paper for one in findings} <= {path.stem for path in PAGE.parent.glob("*.md")}
 
 
 def test_a_run_reads_the_training_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
