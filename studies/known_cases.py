@@ -431,7 +431,7 @@ def quantities(case: Case) -> Iterator[Trial]:
     out because its weights are those of attention.
     """
     for one in QUANTITIES.values():
-        if (quantity := one.name) in ("flow", "attention_without_first"):
+        if (quantity := one.name) == "attention_without_first":
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
             module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
