@@ -219,8 +219,8 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
         return EncoderSource(spec, folder, "folder")
     if spec.name.startswith((".", "/", "~")):
         raise EncoderError(
-            f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `python -m "
-            "models.export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
+            f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `python train.py "
+            "export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
     bundle, is_default = importlib.util.find_spec(BUNDLE), (spec.name, spec.revision) == (DEFAULT, None)
     if is_default and bundle is not None and bundle.origin is not None:

@@ -1,17 +1,15 @@
 """Registry of public corpora: names, pinned addresses, and the SHA-256 of every file.
 
-`python -m corpora.registry NAME` downloads a corpus into the data root, `python -m corpora.registry --list` lists all.
+`python train.py fetch NAME` downloads a corpus into the data root, `python train.py fetch --list` lists all.
 To add a corpus, add an entry to `corpora/public.yaml` with an address that contains a revision, and the SHA-256 of the
 file. A file that is made from others has no address; its entry describes the steps.
 """
 
-import argparse
 import hashlib
 import logging
 import os
 import re
 import shlex
-import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +21,7 @@ from typing import Any, Literal
 import yaml
 
 from corpora.sentence import CorpusError
+from results import command
 from results.errors import near
 from results.files import write_atomically
 
@@ -253,7 +252,7 @@ def remedy_for(path: Path) -> str:
     if len(named) != 1:
         return "Check the path"
     name, does = named[0].name, "fetches" if named[0].can_be_fetched else "says how to make"
-    return f"Check the path, or name the corpus {name}, which `python -m corpora.registry {name}` {does}"
+    return f"Check the path, or name the corpus {name}, which `python train.py fetch {name}` {does}"
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
@@ -270,7 +269,7 @@ def no_file(path: Path, otherwise: str = "") -> CorpusError:
 
 def _remedy(corpus: Corpus, root: Path) -> str:
     if corpus.can_be_fetched:
-        return f"Fetch it: `python -m corpora.registry {corpus.name} --root {shlex.quote(str(root))}`"
+        return f"Fetch it: `python train.py fetch {corpus.name} --root {shlex.quote(str(root))}`"
     why = "It cannot be downloaded, because no public address has exactly this file"
     return f"{why}. To make {corpus.name}: {corpus.recipe}"
 
@@ -355,41 +354,5 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
             raise CorpusError.at(path, None, wrong, "Nothing was saved; try again later") from None
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Download a corpus or list all corpora: the command `python -m corpora.registry`.
-
-    Args:
-        arguments: Words of the command line; None for `sys.argv`.
-
-    Returns:
-        The exit code: 0, or 1 after a CorpusError, whose message is printed.
-    """
-    about = "Fetch a public corpus by its name."
-    parser = argparse.ArgumentParser(prog="python -m corpora.registry", description=about)
-    parser.add_argument("name", nargs="?", help="the corpus")
-    parser.add_argument("--root", help="data root; default $PROBING_DATA, else ./data")
-    parser.add_argument("--list", action="store_true", help="list the corpora and leave")
-    given = parser.parse_args(arguments)
-    if given.list:
-        for corpus in CORPORA.values():
-            facts = [", ".join(corpus.splits), corpus.licence, corpus.citation, corpus.homepage]
-            if not corpus.can_be_fetched:
-                facts.append("made, not fetched")
-            print(f"{corpus.name}: {'; '.join(facts)}")
-        return 0
-    if given.name is None:
-        parser.error("no corpus is named; give the name of one, or --list for all names")
-    try:
-        paths = fetch(given.name, given.root)
-    except CorpusError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    for split, path in paths.items():
-        print(f"{split}: {path}")
-    if recipe := find(given.name).recipe:
-        print(f"made, not fetched: {recipe}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    command.moved("fetch")

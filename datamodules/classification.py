@@ -399,7 +399,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     Args:
         corpus: `sample` for reviews that this package generates, a name of
-            `python -m corpora.registry --list`, one path with `{split}` in the place of train, dev and
+            `python train.py fetch --list`, one path with `{split}` in the place of train, dev and
             test, or a mapping from these three to paths. With `columns.split`, one path for all splits. With
             the format `eraser`, a folder with `train.jsonl`, `val.jsonl` and `test.jsonl`, or a mapping.
         format: `tsv`, `csv`, `jsonl`, or `eraser` for the files of ERASER; None for the format that the suffix

@@ -266,7 +266,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     Args:
         corpus: `sample` for documents that this package generates, a name of
-            `python -m corpora.registry --list`, a path with `{split}` in the place of train, dev and
+            `python train.py fetch --list`, a path with `{split}` in the place of train, dev and
             test, a mapping from these three to paths, or one path. If the corpus is one file, its
             documents are divided into splits within each genre.
         parses: Path of a treebank of the same sentences, from which the head words of the mentions are

@@ -207,7 +207,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     Args:
         corpus: One of four: `sample`, the small corpus that this package generates; a name of
-            `python -m corpora.registry --list`; a path with `{split}` in the place of train, dev and
+            `python train.py fetch --list`; a path with `{split}` in the place of train, dev and
             test; or a mapping from these three to paths.
         root: Folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
         cache: Folder of attention stores and of other files that are computed once; else

@@ -192,7 +192,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     Args:
         corpus: `sample` for a treebank that this package generates, a name of
-            `python -m corpora.registry --list`, one path with `{split}` in the place of train, dev and
+            `python train.py fetch --list`, one path with `{split}` in the place of train, dev and
             test, or a mapping from these three to paths.
         format: `conllu` or `conllx`; None for the format that the suffix implies.
         relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.

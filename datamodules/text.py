@@ -56,7 +56,7 @@ class TextSource:
 
     Args:
         corpus: One of three: `sample`, a text that this package generates; a name of
-            `python -m corpora.registry --list`; or a file. A file is plain text with one paragraph per
+            `python train.py fetch --list`; or a file. A file is plain text with one paragraph per
             line (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a
             treebank (`.conllu`, `.conllx`, `.conll`), or sentences with labelled links between words.
             With `format: conllu`, `sample` is the test split of the generated treebank.
@@ -407,7 +407,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     Args:
         corpora: `sample` for a text that this package generates, a name of
-            `python -m corpora.registry --list`, a file, or a mapping; see `TextSource`. A list names
+            `python train.py fetch --list`, a file, or a mapping; see `TextSource`. A list names
             several corpora.
         encoder: The encoder.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.

@@ -221,7 +221,7 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     if drawn := model.classifier.drawn:
         raise UserError(
             f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, which would be "
-            "random. Give a fine-tuned classifier, for instance a folder from `python -m models.export`; `python "
+            "random. Give a fine-tuned classifier, for instance a folder from `python train.py export`; `python "
             "train.py fit --config configs/devlin2019/finetune.yaml` fine-tunes an encoder."
         )
     config = {

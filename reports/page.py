@@ -1,11 +1,10 @@
-"""HTML page of a run or a sweep, made from the files in its folder: `python -m reports.page RUN [--out page.html]`.
+"""HTML page of a run or a sweep, made from the files in its folder: `python train.py page RUN [--out page.html]`.
 
 The page is one file that works without a network, with scores, figures and their numbers, tables, audit, run
 description, config and citations. It has at most `LIMIT` bytes: what is left out is named on it, with the file that has
 it.
 """
 
-import argparse
 import json
 import math
 import os
@@ -526,7 +525,7 @@ class RunPage:
         if self.source.record.is_sweep:
             plans = (path for path in sorted(PLANS.rglob("*.yaml")) if path.read_text("utf-8") == self.config)
             plan = next((path.relative_to(PLANS.parent).as_posix() for path in plans), "PLAN.yaml")
-            return [f"python -m sweeps.run {plan} --out {shlex.quote(str(shown))}"]
+            return [f"python train.py sweep {plan} --out {shlex.quote(str(shown))}"]
         if not self.source.content["config"]:
             return []
         checkpoints = checkpoints_in(self.source.folder)
@@ -663,19 +662,5 @@ def _corpus(name: str) -> str:
     return "\n".join([f"@misc{{{name},", *lines, "}"])
 
 
-def main(args: Sequence[str]) -> int:
-    """Run `python -m reports.page` with some arguments: write a page, print its path, and return the exit code.
-
-    Raises:
-        UserError: There are no results in the folder.
-    """
-    parser = argparse.ArgumentParser(prog="python -m reports.page", description="Write the page of a run or a sweep.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a sweep, or its results.json")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (RUN/page.html)")
-    options = parser.parse_args(args)
-    print(write_page(options.run, options.out))
-    return 0
-
-
 if __name__ == "__main__":
-    command.run(main)
+    command.moved("page")

@@ -1,25 +1,22 @@
-"""Command that writes the page of attention between words: `python -m reports.view --text "…" [--out view.html]`.
+"""Views of attention between words, for a page: `python train.py view --text "…" [--out view.html]`.
 
 Texts are given by `--text`, or are sentences or documents of a corpus by their ids, or an item of a store. Sentences of
 a treebank come with their gold arcs, documents with their clusters; `--saliency` adds what a trained classifier decides
 by. The command prints the path of the page.
 """
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from attention import Encoder, EncoderSpec, Options
+from attention import Encoder, Options
 from attention.alignment import split_words
-from attention.quantities import QuantityName
 from attention.store import FORMAT, MANIFEST, Store
 from attention.words import non_negative, titled, unit_of
 from corpora.conll2012 import read_documents
@@ -32,14 +29,12 @@ from fidelity.classified import classify
 from fidelity.saliency import MEASURES, Saliency
 from models import TextClassifier
 from models.text_model import SENTENCE
-from pages import View, view_page
+from pages import View
 from pages.view import Arc, Span
 from results import command
 from results.digests import Digests
 from results.errors import UserError, near
-from results.files import write_atomically
 
-MEGABYTE = 1_000_000
 SENTENCES = 5  # sentences shown of a document if no part is named
 TITLE = 70  # most letters of a text in a title
 
@@ -173,18 +168,20 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
     return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
 
 
-def listed(options: argparse.Namespace) -> list[str]:
-    """Return what the command can show: a line for each sentence, document or item.
+def listed(folder: Path | None, corpus: str, split: str) -> list[str]:
+    """Return what can be shown: a line for each item of a store, or each sentence or document of a corpus.
 
-    A line has the id and the beginning of the text.
+    A line has the number or the id, and the beginning of the text.
 
     Args:
-        options: Parsed options of the command line.
+        folder: Folder of the store; None for the corpus.
+        corpus: Registered name or file of the corpus.
+        split: Name of the split; ignored for a file.
     """
-    if options.store is not None:
-        store = _open_store(options.store)
+    if folder is not None:
+        store = _open_store(folder)
         return [f"--item {number}  {_labelled(store, number - 1).title}" for number in range(1, len(store) + 1)]
-    _, items = items_of(options.corpus, options.split)
+    _, items = items_of(corpus, split)
     sizes = [f" ({len(item.sentences)} sentences)" if isinstance(item, Document) else "" for item in items.values()]
     return [f"{Marked.from_item(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
 
@@ -226,6 +223,24 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
         )
         for place, text in enumerate(texts)
     ]
+
+
+def read_classifier(path: Path) -> tuple[Path, TextClassifier]:
+    """Read a trained classifier for its saliency; return its checkpoint and the classifier.
+
+    Args:
+        path: The checkpoint, or the folder of a run that has only one.
+
+    Raises:
+        UserError: The folder has several checkpoints, or the checkpoint is none of a text classifier.
+    """
+    checkpoint, *others = files_of(path)
+    if others:
+        names = ", ".join(str(one.relative_to(path)) for one in (checkpoint, *others))
+        raise UserError(f"--saliency {path}: the folder has several checkpoints, {names}. Name one of them.")
+    read(checkpoint)  # raises an error for anything but a checkpoint of a classifier
+    model: TextClassifier = TextClassifier.load_from_checkpoint(checkpoint)
+    return checkpoint, model.requires_grad_(False)
 
 
 def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
@@ -387,103 +402,5 @@ def _antecedents(store: Store, item: int) -> Values:
     return values, [kept_cells, *notes]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m reports.view", description="Write a page of attention.")
-    parser.add_argument(
-        "--encoder", default=EncoderSpec().name, metavar="NAME", help="a folder or a name (%(default)s)"
-    )
-    source = parser.add_argument_group("texts")
-    source.add_argument("--text", action="append", default=[], help="a text, cut at blanks; may be repeated")
-    source.add_argument("--corpus", metavar="NAME|FILE", help="treebank (gold arcs) or documents (clusters)")
-    source.add_argument("--split", default="dev", help="of a corpus by name (%(default)s)")
-    source.add_argument(
-        "--id", nargs="+", action="extend", default=[], help="sentences or documents (the first); ID:N or ID:FIRST-LAST"
-    )
-    source.add_argument("--list", action="store_true", help="say what there is in the corpus or the store, and leave")
-    source.add_argument("--store", type=Path, metavar="FOLDER", help="a store of attention, instead of an encoder")
-    source.add_argument("--item", type=int, default=1, metavar="N", help="of the store, from 1 (%(default)s)")
-    what = parser.add_argument_group("what is shown")
-    what.add_argument("--layers", nargs="+", type=int, metavar="N", help="from 1 (all)")
-    what.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
-    what.add_argument(
-        "--quantity",
-        default="",
-        choices=(*get_args(QuantityName), "hidden", "antecedent"),
-        help="attention, or another quantity; of a store, what it has",
-    )
-    what.add_argument("--pieces", action="store_true", help="also between the pieces of words")
-    what.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier, or its run")
-    what.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("view.html"), metavar="FILE", help="the page (%(default)s)")
-    return parser
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Raise UserError for options that do not fit each other."""
-    corpus, store, saliency = options.corpus, options.store, options.saliency
-    least = min([1, *(options.layers or ()), *(options.heads or ())])
-    faults = {
-        "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER.": options.list
-        and not (corpus or store),
-        "Nothing to show is given. Give --text, --corpus or --store.": not (options.text or corpus or store),
-        "--text, --corpus and --store exclude each other. Give only one.": sum(map(bool, (options.text, corpus, store)))
-        > 1,
-        "--layers, --heads, --pieces and --saliency need --text or --corpus. Leave them out with --store.": store
-        and (options.layers or options.heads or options.pieces or saliency),
-        f"--quantity {options.quantity} is only in stores. Give --store FOLDER --item N.": not store
-        and options.quantity in ("hidden", "antecedent"),
-        "--id needs a corpus. Give --corpus NAME or FILE.": options.id and not corpus,
-        f"--saliency {saliency}: there is no such file. Give a checkpoint of a classifier, or its run.": saliency
-        and not saliency.exists(),
-        f"--layers and --heads count from 1, but {least} is given.": least < 1,
-        **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
-    }
-    for fault, found in faults.items():
-        if found:
-            raise UserError(fault)
-
-
-def views(options: argparse.Namespace) -> list[View]:
-    """Return the views that the parsed options of a command line ask for."""
-    if options.store is not None:
-        return [store_view(options.store, options.item, options.quantity)]
-    texts = [Marked.from_words(text.split()) for text in options.text]
-    if options.corpus is not None:
-        texts = from_corpus(options.corpus, options.split, options.id)
-    if options.saliency is not None:
-        path, *others = files_of(options.saliency)
-        if others:
-            names = ", ".join(str(one.relative_to(options.saliency)) for one in (path, *others))
-            raise UserError(
-                f"--saliency {options.saliency}: the folder has several checkpoints, {names}. Name one of them."
-            )
-        read(path)  # raises an error for anything but a checkpoint of a classifier
-        model: TextClassifier = TextClassifier.load_from_checkpoint(path)
-        texts = [with_saliency(text, path, model.requires_grad_(False)) for text in texts]
-    layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
-    chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity or "attention")
-    return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
-
-
-def main(args: Sequence[str]) -> int:
-    """Run `python -m reports.view` with some arguments, and return the exit code.
-
-    It writes a page and prints the path of the page. With `--list` it prints what can be shown instead.
-
-    Raises:
-        UserError: The input cannot be shown.
-    """
-    options = _parser().parse_args(args)
-    _check(options)
-    if options.list:
-        print("\n".join(listed(options)))
-        return 0
-    if not options.out.absolute().parent.is_dir():
-        raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")
-    page = view_page(*views(options), budget=int(options.budget * MEGABYTE))
-    print(write_atomically(options.out, page))
-    return 0
-
-
 if __name__ == "__main__":
-    command.run(main)
+    command.moved("view")

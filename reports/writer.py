@@ -201,7 +201,7 @@ def leave_page(folder: Path) -> str | None:
         if is_full(error):
             raise
         reason = f"{type(error).__name__}: {error}"
-        return f"page.html could not be written ({reason}). Make it with `python -m reports.page {folder}`"
+        return f"page.html could not be written ({reason}). Make it with `python train.py page {folder}`"
     return None
 
 

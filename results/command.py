@@ -1,6 +1,8 @@
 """Running a command: an error of the user's input becomes one line on standard error, without a traceback."""
 
 import os
+import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -18,17 +20,27 @@ def print_fault(fault: BaseException) -> None:
     Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), said), soft_wrap=True)
 
 
-def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command with the arguments of the program, and exit with its exit code.
+def moved(name: str) -> NoReturn:
+    """Exit with code 2 after a line that names the command of train.py that an old program has become."""
+    print(f"error: this is now python train.py {shlex.join([name, *sys.argv[1:]])}", file=sys.stderr)
+    sys.exit(2)
+
+
+def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None) -> NoReturn:
+    """Run a command, and exit with its exit code.
 
     The exit code is 1, after a message, if the user's input is wrong or a file cannot be read or written, and
-    130 after Ctrl-C.
+    130 after Ctrl-C; SIGTERM and SIGHUP end it in order, with 128 plus the number of the signal.
 
     Args:
         main: The command, a function from arguments to the exit code.
+        args: The arguments; None for those of the program.
     """
+    for one in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(one) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(one, lambda number, _: sys.exit(128 + number))  # ends the runs of a sweep as well
     try:
-        code = main(sys.argv[1:])
+        code = main(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         sys.exit(code)
     except BrokenPipeError:  # `| head` has read enough; Python must not flush again as it ends

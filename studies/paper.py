@@ -388,7 +388,7 @@ def _seal(numbers: Mapping[str, Kept]) -> str:
 def _command(plan: Path, finding: Finding, options: Options) -> str:
     """Return the command that makes the runs of a finding, in Markdown."""
     rows = dict.fromkeys(row_of(place) for place in finding.places())
-    words = ["python", "-m", "sweeps.run", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
+    words = ["python", "train.py", "sweep", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
     words += [word for row in rows for word in ("--row", row)]
     words += [*(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())]
     asked = shlex.join(words)
@@ -456,7 +456,7 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m studies.paper",
         description="Write the table of published findings with our numbers.",
-        epilog="Options after -- are those that all runs were given, as in sweeps.run.",
+        epilog="Options after -- are those that all runs were given, as in train.py sweep.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the sweeps (default: runs)")
     parser.add_argument(

@@ -1,11 +1,9 @@
-"""Comparison of runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
+"""Comparison of runs on the same items: `python train.py compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
 RUN is the folder of a run, its `results.json`, or `DIR:ROW` for all seeds of a row of the sweep in DIR. Seeds are
 pooled and tests are paired; see docs/sweeps.md.
 """
 
-import argparse
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,18 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
-from rich.text import Text
 
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
 from reports.reader import Record, RecordError, find_record, first_of, mean_counts, ratio_of, rows_of
-from reports.tables import LEGEND, data_table
-from reports.writer import plain
 from results import Table, Unit, command
 from results.errors import counted, near
 from training.config import read_yaml, seeds, settings
 
-EXPECTED = "the folder of a run, its results.json, or DIR:ROW, a row of the sweep in DIR,"
 DRAWS = 10_000  # resamples and random swaps of the tests
 
 
@@ -272,48 +265,5 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
     return scored(record, score, label)
 
 
-def main(args: Sequence[str], *, console: Console | None = None) -> int:
-    """Run `python -m sweeps.compare` with some arguments, and return the exit code.
-
-    Raises:
-        UserError: The runs cannot be compared.
-    """
-    console = console or Console()
-    parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")
-    parser.add_argument("--score", help="compared score (default: the first with counts, such as uas or accuracy)")
-    parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
-    options = parser.parse_args(args)
-    runs = read_runs(options.runs[0], options.score)
-    runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name)]
-    folders = [run.folder.resolve() for run in runs]
-    if twice := [run.folder for run in runs if folders.count(run.folder.resolve()) > 1]:
-        raise RecordError(f"{twice[-1]} is named twice. Name each run once")
-    groups = grouped(runs)
-    runs, cautions = on_same_items([run for group in groups for run in group], options.common)
-    cautions += warnings(runs)
-    rest = iter(runs)
-    groups = [[next(rest) for _ in group] for group in groups]
-    table = compare(groups)
-    score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
-    console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
-    console.print()
-    console.print(Text(LEGEND))
-    console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
-    for warning in cautions:
-        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
-    if options.json is not None:
-        lines = [
-            {**line, "runs": [{"folder": str(run.folder), "score": run.value} for run in group]}
-            for line, group in zip(table.frame.to_dict("records"), groups, strict=True)
-        ]
-        content = plain({"score": score, "items": items, "draws": DRAWS, "lines": lines, "warnings": cautions})
-        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        options.json.write_text(text, encoding="utf-8")
-        console.print(Text(f"Written to {options.json}"), soft_wrap=True)
-    return 0
-
-
 if __name__ == "__main__":
-    command.run(main)
+    command.moved("compare")

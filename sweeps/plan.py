@@ -407,7 +407,7 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
             if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
                 raise UserError(
                     f"{where}: a plan may not set `{name}`, which grants a permission. Remove it from the plan; if you "
-                    "trust the file, give it on the command line: `python -m sweeps.run PLAN -- "
+                    "trust the file, give it on the command line: `python train.py sweep PLAN -- "
                     f"--{name.rstrip('.0123456789')}=VALUE`"
                 )
     for package in sorted(trusted_modules(of_plan) - trusted_modules(of_user)):

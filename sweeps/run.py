@@ -1,4 +1,4 @@
-"""Execution of a sweep: `python -m sweeps.run PLAN.yaml [--executor local|slurm] … [-- options of train.py]`.
+"""Execution of a sweep: `python train.py sweep PLAN.yaml [--executor local|slurm] … [-- options of train.py]`.
 
 docs/sweeps.md describes plans, folders and tables, docs/cluster.md the jobs on SLURM.
 """
@@ -6,33 +6,25 @@ docs/sweeps.md describes plans, folders and tables, docs/cluster.md the jobs on 
 import json
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 from tempfile import TemporaryFile
-from typing import Literal, cast
 
-from jsonargparse import ArgumentParser
-from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.text import Text
 
-from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
+from processes.jobs import PATIENCE, Attempt, Jobs, environment, results_of
 from processes.progress import Progress
 from reports.reader import Record, RecordError, read_record
-from reports.tables import DASH, LEGEND, data_table, number
-from reports.writer import write
+from reports.tables import DASH, number
 from results import UserError, command
 from results.errors import counted, near
-from sweeps.plan import Row, Run, Sweep, options_of, read_sweep
-from sweeps.table import collect
+from sweeps.plan import Row, Run, Sweep
 from training.checkpoints import checkpoints_in
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
@@ -313,9 +305,8 @@ def export(run: Path) -> str | None:
     """Write the transformer of a finished run to its folder `exported`, unless it exists; return an error message."""
     if (run / "exported").is_dir():
         return None
-    words = [sys.executable, "-m", "models.export", str(checkpoint_of(run)), str(run / "exported")]
-    root = Path(__file__).parent.parent
-    done = subprocess.run(words, cwd=root, capture_output=True, encoding="utf-8", check=False)
+    words = [*PROGRAM, "export", str(checkpoint_of(run)), str(run / "exported")]
+    done = subprocess.run(words, capture_output=True, encoding="utf-8", check=False)
     return done.stderr.strip().rpartition("\n")[2] if done.returncode else None
 
 
@@ -353,87 +344,5 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
-    """Run `python -m sweeps.run` with some arguments.
-
-    Returns:
-        The exit code: 1 if a run failed or a cell of the table is empty, 130 after Ctrl-C, else 0.
-
-    Raises:
-        UserError: The sweep cannot be run.
-    """
-    console = console or Console()
-    place = list(args).index("--") if "--" in args else len(args)
-    parser = ArgumentParser(prog="python -m sweeps.run", description="Run the rows of a table.")
-    parser.add_argument("plan", type=Path, help="plan of the sweep; see docs/sweeps.md")
-    parser.add_argument("--out", type=Path | None, help="folder of the runs and the table (default: runs/NAME)")
-    parser.add_argument("--executor", type=Literal["local", "slurm"], default="local", help="this machine or SLURM")
-    parser.add_argument(
-        "--jobs", type=PositiveInt, default=1, help="number of parallel runs on this machine, which share the cores"
-    )
-    parser.add_argument(
-        "--row", action="append", default=[], metavar="ROW", help="start only the runs of this row; may be repeated"
-    )
-    parser.add_argument("--table", action="store_true", help="start no run; make the table of the finished runs")
-    parser.add_class_arguments(Slurm, "slurm")
-    parser.epilog = "Options after -- apply to every run, for example --data.init_args.cache=DIR."
-    options = parser.parse_args(list(args[:place]))
-    extra = options_of(args[place + 1 :])
-    sweep = read_sweep(options.plan, extra)
-    # Absolute, because the runs receive it. Sweeps without --out share runs.
-    out = (options.out or Path("runs") / sweep.name).resolve()
-    beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
-    slurm = Slurm(**options.slurm.as_dict()) if options.executor == "slurm" else None
-    try:
-        jobs = Jobs(out / "jobs", options.jobs, slurm)
-        sweeper = Sweeper(sweep, out, jobs, program, console, beside)
-        sweeper.restrict(options.row)
-        sweeper.read()
-        if not options.table:
-            sweeper.run()
-    except KeyboardInterrupt:
-        on = " The jobs on SLURM go on; scancel ends them." if slurm else ""
-        console.print(Text(f"Stopped.{on} The same command goes on from here.", "yellow"))
-        return 130
-    except RuntimeError as error:  # of submitit
-        raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
-    shutil.copyfile(options.plan, out / "config.yaml")
-    faults = _report(sweep, sweeper, out, options.row)
-    return 1 if faults else 0
-
-
-def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> list[str]:
-    """Write the table, print all of it or some rows, and return its faults."""
-    console, known = sweeper.console, sweeper.records
-    result, provenance = collect(sweep, known, out)
-    audit = cast(Mapping[str, list[str]], result.audit)
-    faults = [*(f"failed: {sweeper.title(key)}" for key in sweeper.failed), *audit["faults"]]
-    faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
-    counts = {"runs": len(sweeper.runs), "done": len(known), **result.audit, "faults": faults}
-    unwritten = write(out, replace(result, audit=counts), provenance)
-    console.print()
-    whole = result.tables[sweep.name]
-    chosen = [not rows or row.name in rows for row in sweep.rows]
-    shown = {sweep.name: replace(whole, frame=whole.frame[chosen])}
-    differences = f"{sweep.name}_differences"
-    if differences in result.tables and not rows:
-        shown[differences] = result.tables[differences]
-    for name, table in shown.items():
-        console.print(data_table(name, table, f"{name}.csv", console.width))
-        console.print()
-    console.print(Text(LEGEND))
-    for warning in (*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())):
-        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
-    for fault in faults:
-        console.print(Text(fault, "red"), soft_wrap=True)
-    done = f"{len(known)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
-    console.print(Text(f"{counted(len(sweeper.runs), 'run')}: {done}"))
-    console.print(Text(f"Written to {out}"), soft_wrap=True)
-    return faults
-
-
 if __name__ == "__main__":
-    for one in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(one) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(one, lambda number, _: sys.exit(128 + number))  # ends the runs as well
-    command.run(main)
+    command.moved("sweep")

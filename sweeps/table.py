@@ -238,7 +238,7 @@ def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
             if shared:
                 how = (
                     f"{counts}; {len(shared)} are shared, without {first_of(left_out)}. "
-                    "`python -m sweeps.compare DIR:ROW DIR:ROW --common` compares shared items"
+                    "`python train.py compare DIR:ROW DIR:ROW --common` compares shared items"
                 )
             scores.setdefault(how, []).append(score)
     return [f"the rows have different items for {', '.join(names)}: {how}" for how, names in scores.items()]

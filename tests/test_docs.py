@@ -32,6 +32,7 @@ import interventions
 import models
 import probes
 import train
+from commands import COMMANDS, RUNS
 from docs.reference import ROOMS, configs_page, described, exported
 from processes.jobs import Slurm
 from results.estimates import ENDS, UNITS
@@ -184,7 +185,7 @@ def read_by(module: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Non
         patch.setattr(parser, "parse_args", stop)
     with pytest.raises(ReadError):
         importlib.import_module(module).main(arguments)
-    if module == "sweeps.run":
+    if module == "commands.sweep":
         place = arguments.index("--") if "--" in arguments else len(arguments)
         more = options_of(arguments[place + 1 :])
         if (plan := ROOT / arguments[0]).is_relative_to(SHIPPED) or plan.is_relative_to(STUDIES):
@@ -222,9 +223,14 @@ def check(command: str) -> None:
             script = options.index("configs/trainer/slurm.sh")  # tests/cluster submits it
             if options[script + 2 :]:
                 check_train(options[script + 1 :])
-        case ["python", "train.py", *arguments]:
-            check_train(arguments)
-        case ["python", "-m", module, *arguments]:
+        case ["python", "train.py", name] if name in COMMANDS:
+            pass  # the command is named
+        case ["python", "train.py", name, *arguments] if name in RUNS:
+            check_train([name, *arguments])
+        case ["python", "train.py", "--help"]:
+            pass
+        case ["python", "-m" | "train.py" as program, module, *arguments]:
+            module = module if program == "-m" else f"commands.{module}"
             with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
                 try:
                     read_by(module, arguments, patch)
@@ -323,7 +329,7 @@ def test_every_config_says_at_its_head_what_it_is_and_how_it_is_run() -> None:
         name, head = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8").partition("\n\n")[0]
         assert f"| `{name}` | {described(path)[:40]}" in page
         assert len(described(path)) > 40
-        assert path.parent.name == "trainer" or re.search(rf"(train\.py|sweeps\.run).*{name}", head), name
+        assert path.parent.name == "trainer" or re.search(rf"train\.py.*{name}", head), name
 
 
 def slug(heading: str) -> str:

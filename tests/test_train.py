@@ -555,8 +555,6 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
     config = f"--config={ROOT}/configs/demo.yaml"
     for args, message in (
         (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
-        ([config, "fit"], "which is no command: write python train.py fit | validate | test | predict, then its"),
-        ([], "error: no command is given: write python train.py fit | validate | test | predict, then its options;"),
         (
             ["fit", "--model.init_args.decay=1", config],
             "'decay' is not accepted, as no class is named before it: give --con",
@@ -805,33 +803,3 @@ def test_a_bug_of_the_program_is_no_fault_of_the_input(monkeypatch: pytest.Monke
     with pytest.raises(KeyError, match="absent"):
         train.run([])
     assert train.run(["wrapped"]) == 1
-
-
-def test_the_help_is_there_before_anything_that_takes_long_is_imported(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = [sys.executable, "-X", "importtime", "train.py", "--help"]
-    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})
-    loaded = set(re.findall(r"(\w+)[\w.]*$", asked.stderr, re.MULTILINE))
-    assert {"processes", "textwrap"} <= loaded
-    assert not {"torch", "numpy", "pandas", "pytorch_lightning", "jsonargparse", "yaml", "rich"} & loaded
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        train.main(["--help"])
-    assert asked.stdout == capsys.readouterr().out
-
-
-def test_the_help_has_the_commands_and_every_config_that_they_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for columns in (60, 80, 200):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        with pytest.raises(SystemExit) as ended:
-            train.main(["--help"])
-        assert ended.value.code == 0
-        said = capsys.readouterr().out
-        assert "Lightning" not in said
-        assert max(map(len, said.splitlines())) <= max(columns, 80)
-        listed = set(re.findall(r"[\w]+", said.partition("Configs")[2]))
-        assert {path.stem for path in CONFIGS} <= listed
-        assert not {"table3", "grid"} & listed  # of sweeps.run

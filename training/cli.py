@@ -139,10 +139,6 @@ class ProbingCLI(CommandLine):
             SettingsError: A config file grants a permission that only the command line may grant.
         """
         words: list[str] = sys.argv[1:] if args is None else args
-        if not words or words[0] not in (*self.subcommands(), "-h", "--help"):
-            fault = f"the first word is {words[0]}, which is no command" if words else "no command is given"
-            names = " | ".join(self.subcommands())
-            parser.error(f"{fault}: write python train.py {names}, then its options; --help lists the configs")
         _import_trusted(words)
         test = self.parser_of("test")
         if (rest := without_data_options(words)) != words and words[0] == "test":

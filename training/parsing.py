@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Any, ClassVar, NoReturn
 
 import yaml
@@ -16,7 +15,6 @@ from jsonargparse import Namespace, _loaders_dumpers, set_parsing_settings
 from jsonargparse._common import parsing_settings
 from pytorch_lightning.cli import LightningArgumentParser
 
-from processes.overview import overview
 from results.errors import near
 from training.config import Bounded, BoundedLoader, SettingsError, in_a_line, leaves, read_yaml
 from training.faults import is_told_by_the_first
@@ -75,11 +73,6 @@ class Parser(LightningArgumentParser):
         finally:
             self._file = ""
         return found
-
-    def format_help(self, *args: Any) -> str:  # noqa: ANN401 # arguments of argparse
-        """Return the text of `--help`: commands and configs, or the options of one command."""
-        with_commands = any(action.dest == "subcommand" for action in self._actions)
-        return overview(get_terminal_size().columns) if with_commands else str(super().format_help(*args))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print an error message and exit with code 2; raise an error instead if `exit_on_error` is False."""

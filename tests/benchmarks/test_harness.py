@@ -127,5 +127,5 @@ def test_absent_data_is_told_in_a_line(
 
     target = tmp_path / "out.json"
     assert run("storing", measure, ["--corpus", "ud_english_ewt", "--json", str(target)]) == 1
-    assert "python -m corpora.registry ud_english_ewt" in capsys.readouterr().err
+    assert "python train.py fetch ud_english_ewt" in capsys.readouterr().err
     assert not target.exists()

@@ -151,8 +151,8 @@ class Run:
                 executor = ["--executor=slurm", "--slurm.partition=low", *limits]
             options = [*PROBE, "--trainer.accelerator=cpu", "--trainer.max_epochs=8", *devices, *several]
             command = [
-                "-m",
-                "sweeps.run",
+                "train.py",
+                "sweep",
                 "SHARED/sweep.yaml",
                 f"--out={self.folder / 'runs'}",
                 *executor,
@@ -214,8 +214,8 @@ class Run:
                 known = (path / "environ").read_text(errors="replace").split("\0")
                 at = dict(word.split("=", 1) for word in known if "=" in word)
                 role = f"rank {at.get('LOCAL_RANK') or at.get('SLURM_PROCID') or 0}"
-                if not words[1].endswith("train.py"):
-                    role = "sweeper" if "sweeps.run" in words else "job"
+                if words[2:3] == ["sweep"] or not words[1].endswith("train.py"):
+                    role = "sweeper" if words[2:3] == ["sweep"] else "job"
                 yield Process(role, int(path.name))
 
     def cpu(self) -> float:

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from commands.sweep import main
 from processes.jobs import Jobs
-from sweeps.run import PROGRAM, main
+from sweeps.run import PROGRAM
 from tests.cluster.conftest import Slurm
 from tests.sweeps.sweeps import write_program, write_spec
 

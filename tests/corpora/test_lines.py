@@ -106,7 +106,7 @@ def test_other_encodings_are_named_with_the_command_that_converts(reader: Reader
 
 
 def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no such file.*python -m corpora\.registry ud_english_ewt --root "):
+    with pytest.raises(CorpusError, match=r"no such file.*python train\.py fetch ud_english_ewt --root "):
         read_treebank(tmp_path / "ud" / "en_ewt-ud-dev.conllu")
     for read, remedy in (
         (read_treebank, r"the suffix \.conllu, \.conll or \.conllx"),

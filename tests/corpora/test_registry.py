@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import commands
+from commands.fetch import main
 from corpora import registry
 from corpora.labelled import read_labelled
 from corpora.registry import (
@@ -21,7 +23,6 @@ from corpora.registry import (
     data_root,
     fetch,
     locate,
-    main,
     read_imdb,
     read_newsgroups,
     remedy_for,
@@ -137,22 +138,23 @@ def test_a_file_out_of_reach_is_one_line_and_exit_code_1(
     tiny: Corpus, server: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (server[1] / "train.conllu").unlink()
-    assert main(["tiny", "--root", str(tmp_path)]) == 1
+    with pytest.raises(SystemExit, match="1"):
+        commands.main(["fetch", "tiny", "--root", str(tmp_path)])
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"error: {tmp_path}/ud/tiny-train.conllu: fetching {tiny.splits['train'].url} failed (404")
+    assert last.startswith(f"Error: {tmp_path}/ud/tiny-train.conllu: fetching {tiny.splits['train'].url} failed (404")
     assert "Check the network" in last
 
 
 def test_absent_files_are_named_with_the_command_that_fetches_them(tmp_path: Path) -> None:
     root = tmp_path / "my data"
-    command = f"Fetch it: `python -m corpora.registry ud_english_ewt --root '{root}'`."
+    command = f"Fetch it: `python train.py fetch ud_english_ewt --root '{root}'`."
     with pytest.raises(CorpusError, match=f"^{root}/ud/en_ewt-ud-train.conllu: there is no such file. {command}$"):
         locate("ud_english_ewt", root)
 
 
 def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_its_name() -> None:
     assert remedy_for(Path("/d/ud/my.conllu")) == remedy_for(Path("/elsewhere/train.tsv")) == "Check the path"
-    assert remedy_for(Path("/d/cls/imdb/train.tsv")) == "Fetch it: `python -m corpora.registry imdb --root /d`"
+    assert remedy_for(Path("/d/cls/imdb/train.tsv")) == "Fetch it: `python train.py fetch imdb --root /d`"
     assert "To make trec: " in remedy_for(Path("/d/cls/trec/train.tsv"))
     assert "name the corpus litbank, which `python" in remedy_for(Path("/elsewhere/litbank.dev.conll"))
 
@@ -163,8 +165,8 @@ def test_an_unknown_name_is_answered_by_those_there_are() -> None:
 
 
 @pytest.mark.slow
-def test_the_module_runs_as_a_command_without_a_warning() -> None:
-    command = [sys.executable, "-W", "error", "-m", "corpora.registry", "--list"]
+def test_the_command_runs_without_a_warning() -> None:
+    command = [sys.executable, "-W", "error", "train.py", "fetch", "--list"]
     subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, check=True)
 
 
@@ -181,17 +183,15 @@ def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("name", "first"), [("litbank", "coref/litbank/litbank.train.conll"), ("trec", "cls/trec/train.tsv")]
 )
-def test_absent_files_without_an_address_say_how_they_are_made(
-    name: str, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_absent_files_without_an_address_say_how_they_are_made(name: str, first: str, tmp_path: Path) -> None:
     expected = (
         f"{tmp_path}/{first}: there is no such file. It cannot be downloaded, because no public address has "
         f"exactly this file. To make {name}: {CORPORA[name].recipe}."
     )
     with pytest.raises(CorpusError, match=f"^{re.escape(expected)}$"):
         locate(name, tmp_path)
-    assert main([name, "--root", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {expected}\n"
+    with pytest.raises(CorpusError, match=f"^{re.escape(expected)}$"):
+        main([name, "--root", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -366,7 +366,7 @@ def imdb(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("imdb")
 def test_a_fetched_archive_becomes_files_that_are_neither_fetched_nor_made_again(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    with pytest.raises(CorpusError, match=rf"Fetch it: `python -m corpora\.registry imdb --root {root}`"):
+    with pytest.raises(CorpusError, match=rf"Fetch it: `python train\.py fetch imdb --root {root}`"):
         locate("imdb", root)
     assert main(["imdb", "--root", str(root)]) == 0
     archive, paths = root / "cls" / "imdb" / "aclImdb_v1.tar.gz", locate("imdb", root)

@@ -367,7 +367,7 @@ def test_absent_files_are_named_with_their_remedy(make: Make, tmp_path: Path) ->
     corpora = [str(tmp_path / "none.txt"), "imdb"]
     faults = [str(fault) for fault in TextDataModule(corpora, root=str(tmp_path)).absent(["test"])]
     assert faults[0] == f"{tmp_path}/none.txt: there is no such file. Check the path."
-    assert "python -m corpora.registry imdb" in faults[1]
+    assert "python train.py fetch imdb" in faults[1]
     with pytest.raises(CorpusError, match=r"none\.txt: there is no such file"):
         make(corpora)
 

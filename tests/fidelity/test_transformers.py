@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 import train
 from attention import EncoderSpec, resolve
 from attention.encoder import offline
+from commands.export import main as export
 from corpora.labelled import Columns
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity import Effects, Rationale, Roar
@@ -24,7 +25,6 @@ from fidelity.checkpoints import Checkpoint, files_of, load, read
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.removal import WIDTHS, EveryLength
 from fidelity.saliency import Saliency
-from models.export import main as export
 from results.errors import UserError
 from tests import tiny
 from tests.fidelity.trained import ROOT, recipe_of

@@ -12,9 +12,11 @@ from pytorch_lightning import seed_everything
 from attention import Encoder, EncoderSpec
 from attention.checks import EncoderError
 from attention.encoder import resolve
+from commands.export import main
 from datamodules import ClassificationDataModule
 from models import TransformerClassifier
-from models.export import export, main
+from models.export import export
+from results import UserError
 from tests import tiny
 from tests.models.corpora import write_texts
 from tests.trainers import trainer
@@ -75,11 +77,8 @@ def test_plain_transformers_decides_as_the_checkpoint_does(tmp_path: Path, capsy
         assert fresh.result.numbers["loss"] == pytest.approx(model.result.numbers["loss"], abs=1e-6)
         assert fresh.result.audit["classes_of_the_head"] == "bad = bad, good = good"
 
-        capsys.readouterr()
-        assert main([str(checkpoint), str(folder)]) == 1
-        assert capsys.readouterr().err == (
-            f"error: {folder} exists already and is not overwritten. Name a folder that does not exist.\n"
-        )
+        with pytest.raises(UserError, match="exists already and is not overwritten"):
+            main([str(checkpoint), str(folder)])
 
 
 def test_what_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_the_users_own_choice_stays(
     assert os.environ.get("OMP_WAIT_POLICY") == policy
 
 
-@pytest.mark.parametrize("module", ["train.py", "benchmarks/__init__.py"])
+@pytest.mark.parametrize("module", ["commands/lightning.py", "benchmarks/__init__.py"])
 def test_the_choice_comes_before_torch_is_loaded(module: str) -> None:
     imported = [
         node.names[0].name if isinstance(node, ast.Import) else str(node.module)

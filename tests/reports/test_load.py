@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 import reports
+from commands import compare
 from reports.page import write_page
 from reports.reader import RecordError, find_record, read_table, rows_of
 from reports.writer import write, write_scores
 from results import Bars, Estimate, Provenance, Result, Table
 from results.digests import RECORD, digest
 from results.errors import UserError
-from sweeps import compare
 
 SCORES = {
     "uas": Estimate(0.5, 0.4, 0.6, unit="fraction"),

@@ -14,8 +14,9 @@ import yaml
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page
 
+from commands.page import main
 from reports import page as module
-from reports.page import main, write_page
+from reports.page import write_page
 from reports.reader import RecordError
 from reports.tables import latex_table
 from reports.writer import write
@@ -324,7 +325,7 @@ def test_of_a_sweep_with_its_problems_and_links_to_its_runs(tmp_path: Path, open
     ]
     assert page.locator("[data-name=table_runs] tbody a").count() == 1
     assert "Without a page: 1 of 2 runs" in page.inner_text("main")
-    assert page.locator(".copied pre").first.inner_text().startswith("python -m sweeps.run PLAN.yaml --out ")
+    assert page.locator(".copied pre").first.inner_text().startswith("python train.py sweep PLAN.yaml --out ")
     link = page.locator("[data-name=table_runs] tbody a").get_attribute("href")
     assert (out / "runs" / folders[0] / "page.html").as_uri() == page.evaluate(
         "link => new URL(link, location).href", link

@@ -1,4 +1,4 @@
-"""`python -m reports.view` on tiny encoders and corpora; its pages are read by what they hold for their scripts."""
+"""`python train.py view` on tiny encoders and corpora; its pages are read by what they hold for their scripts."""
 
 import base64
 import json
@@ -16,11 +16,11 @@ from torch.nn.functional import cosine_similarity
 
 from attention import Encoder, Options
 from attention.store import MANIFEST, store_key
+from commands.view import main
 from corpora.conllu import read_treebank
 from corpora.document import Documents
 from datamodules import DependencyDataModule
 from models import TextClassifier
-from reports.view import main
 from results.errors import UserError
 from tests import documents
 from tests.fidelity.trained import fitted

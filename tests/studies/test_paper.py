@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from commands import sweep
 from reports.reader import over_seeds, read_record
 from reports.tables import number
 from reports.writer import write
@@ -36,7 +37,6 @@ from studies.paper import (
     row_of,
     write_page,
 )
-from sweeps import run as sweep
 from sweeps.plan import options_of, read_sweep
 from tests.sweeps.sweeps import write_program
 

@@ -1,7 +1,5 @@
 import json
-import runpy
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from io import StringIO
 from pathlib import Path
@@ -12,13 +10,15 @@ import pytest
 import yaml
 from rich.console import Console
 
+import commands
+from commands.compare import main
 from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
 from reports.reader import find_record, over_seeds
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
 from results.digests import checksums
 from results.errors import UserError
-from sweeps.compare import Scored, compare, grouped, main, on_same_items, scored, warnings
+from sweeps.compare import Scored, compare, grouped, on_same_items, scored, warnings
 
 SENTENCES = 60
 
@@ -386,10 +386,8 @@ def test_the_command_says_faults_in_one_line(
     monkeypatch.setenv("COLUMNS", "300")
     run = make_run(tmp_path / "[run]", items(1), config())
     arguments = [run, "--json", tmp_path / "[none]" / "out.json"] if fault else [run]
-    monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
-    monkeypatch.delitem(sys.modules, "sweeps.compare", raising=False)
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("sweeps.compare", run_name="__main__")
+        commands.main(["compare", *map(str, arguments)])
     said = capsys.readouterr()
     assert "[run]" in said.out
     if fault:

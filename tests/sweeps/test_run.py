@@ -3,7 +3,6 @@ import io
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -18,11 +17,13 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+import commands
+from commands.sweep import main
 from processes.jobs import Attempt, Jobs
 from processes.ranks import acquire_lock
 from results.errors import UserError
 from sweeps.plan import read_sweep
-from sweeps.run import Sweeper, end_of_log, main
+from sweeps.run import Sweeper, end_of_log
 from tests.sweeps.sweeps import write_program, write_spec
 
 pytestmark = pytest.mark.slow  # every run is a process under two of submitit
@@ -249,7 +250,7 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
 
 def begin(spec: Path, apart: bool = False) -> "subprocess.Popen[bytes]":
     """A sweep of the stand-in in a process of its own."""
-    code = f"import sys; from sweeps.run import main; main(sys.argv[1:], program={write_program(spec.parent)!r})"
+    code = f"import sys; from commands.sweep import main; main(sys.argv[1:], program={write_program(spec.parent)!r})"
     command = [sys.executable, "-c", code, str(spec), f"--out={spec.parent / 'out'}", "--jobs=2"]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet, start_new_session=apart)
@@ -363,13 +364,9 @@ def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) ->
     assert table["epochs"].isna().all()
 
 
-@pytest.mark.filterwarnings("ignore:'sweeps.run' found in sys.modules")
-def test_a_fault_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["sweep", str(tmp_path / "absent.yaml")])
+def test_a_fault_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("sweeps.run", run_name="__main__")
+        commands.main(["sweep", str(tmp_path / "absent.yaml")])
     assert ended.value.code == 1
     assert capsys.readouterr().err == f"Error: {tmp_path}/absent.yaml cannot be read: No such file or directory\n"
 

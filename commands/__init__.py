@@ -1,0 +1,91 @@
+r"""Usage: python train.py COMMAND [options].
+
+  fit       train a model, keep the best checkpoint, test it on the test split
+  validate  score a checkpoint on the dev split
+  test      score a checkpoint on the test split, or measure without training
+  predict   write the predictions of a checkpoint for the test split
+  sweep     run the rows of a table, on this machine or on SLURM
+  compare   compare runs on the same items
+  page      write the page of a run or a sweep
+  view      write a page of attention between words
+  fetch     fetch a public corpus by its name
+  export    write a fine-tuned transformer as plain files of transformers
+
+A config is a published experiment; options change parts of it:
+
+  python train.py fit --config configs/demo.yaml
+  python train.py test --config configs/clark2019/heads.yaml \
+      --data.init_args.corpus 'my-{split}.conllu'
+  python train.py fit --help                 options of every run
+  python train.py fit --data.help DependencyDataModule
+                                             options of a class of --data
+  python train.py compare --help             options of another command
+
+Documentation: docs/index.md. Configs, each configs/FOLDER/NAME.yaml:
+"""
+
+import re
+import sys
+import textwrap
+from argparse import HelpFormatter
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
+
+HELP = str(__doc__)  # the docstring, so that the commands and what they do stand in one place
+COMMANDS = dict(re.findall(r"^  (\w+) +(.+)$", HELP.partition("A config")[0], re.MULTILINE))
+RUNS = ("fit", "validate", "test", "predict")
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def overview(columns: int) -> str:
+    """Return the help text of train.py: its commands, and its configs by folder.
+
+    Args:
+        columns: Width of the terminal.
+    """
+    names: dict[str, list[str]] = {}
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        if re.search("^model:", path.read_text(encoding="utf-8"), re.MULTILINE):
+            names.setdefault(path.parent.relative_to(CONFIGS).as_posix(), []).append(path.stem)
+    width = max(map(len, names), default=0)
+    lines, indent = [HELP], " " * (width + 4)
+    for folder, stems in names.items():
+        start = f"  {folder:{width}}  "
+        lines.append(textwrap.fill(", ".join(stems), columns, initial_indent=start, subsequent_indent=indent))
+    return "\n".join([*lines, ""])
+
+
+def parser_of(name: str) -> Any:  # noqa: ANN401 # jsonargparse takes long to import
+    """Return the parser of the command line of a command, an ArgumentParser without options."""
+    from jsonargparse import ArgumentParser
+
+    prog, does = f"python train.py {name}", f"{COMMANDS[name]}."
+    return ArgumentParser(prog=prog, description=does[0].upper() + does[1:], formatter_class=HelpFormatter)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command of train.py.
+
+    Args:
+        words: Words of the command line.
+
+    Returns:
+        The exit code: 2 if there is no such command. Commands other than those of `RUNS` exit by themselves.
+    """
+    name = words[0] if words else ""
+    if name in ("-h", "--help"):
+        print(overview(get_terminal_size().columns), end="")
+        return 0
+    if name in (*RUNS, "--check"):
+        return int(import_module("commands.fit").main(words))
+    if name not in COMMANDS:
+        fault = f"the first word is {name}, which is no command" if name else "no command is given"
+        names = " | ".join(COMMANDS)
+        print(f"error: {fault}: write python train.py {names}, then its options; --help says more", file=sys.stderr)
+        return 2
+    from results import command
+
+    command.run(import_module(f"commands.{name}").main, words[1:])

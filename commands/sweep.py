@@ -1,0 +1,101 @@
+"""Run the rows of a table, on this machine or on SLURM."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from jsonargparse.typing import PositiveInt
+from rich.console import Console
+from rich.text import Text
+
+from commands import parser_of
+from processes.jobs import Jobs, Slurm
+from reports.tables import LEGEND, data_table
+from reports.writer import write
+from results import UserError
+from results.errors import counted
+from sweeps.plan import Sweep, options_of, read_sweep
+from sweeps.run import PROGRAM, Sweeper
+from sweeps.table import collect
+
+
+def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
+    """Run the command.
+
+    Args:
+        args: Words of the command line.
+        program: Command that starts train.py.
+        console: Console that prints the progress and the table; None for standard output.
+
+    Returns:
+        The exit code: 1 if a run failed or a cell of the table is empty, 130 after Ctrl-C, else 0.
+
+    Raises:
+        UserError: The sweep cannot be run.
+    """
+    console = console or Console()
+    place = list(args).index("--") if "--" in args else len(args)
+    parser = parser_of("sweep")
+    parser.add_argument("plan", type=Path, help="plan of the sweep; see docs/sweeps.md")
+    parser.add_argument("--out", type=Path, help="folder of the runs and the table (runs/NAME)")
+    parser.add_argument("--executor", choices=("local", "slurm"), default="local", help="this machine or SLURM (local)")
+    parser.add_argument("--jobs", type=PositiveInt, default=1, help="runs at a time here, which share the cores (1)")
+    parser.add_argument("--row", action="append", default=[], help="start only the runs of this row; may be repeated")
+    parser.add_argument("--table", action="store_true", help="start no run; make the table of the finished runs")
+    parser.add_class_arguments(Slurm, "slurm")
+    parser.usage = "%(prog)s PLAN [options] [-- options of every run]"
+    parser.epilog = "Options after -- are those of train.py fit and test, for example --data.init_args.cache=DIR."
+    options = parser.parse_args(list(args[:place]))
+    extra = options_of(args[place + 1 :])
+    sweep = read_sweep(options.plan, extra)
+    # Absolute, because the runs receive it. Sweeps without --out share runs.
+    out = (options.out or Path("runs") / sweep.name).resolve()
+    beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
+    slurm = Slurm(**options.slurm.as_dict()) if options.executor == "slurm" else None
+    try:
+        jobs = Jobs(out / "jobs", options.jobs, slurm)
+        sweeper = Sweeper(sweep, out, jobs, program, console, beside)
+        sweeper.restrict(options.row)
+        sweeper.read()
+        if not options.table:
+            sweeper.run()
+    except KeyboardInterrupt:
+        on = " The jobs on SLURM go on; scancel ends them." if slurm else ""
+        console.print(Text(f"Stopped.{on} The same command goes on from here.", "yellow"))
+        return 130
+    except RuntimeError as error:  # of submitit
+        raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
+    shutil.copyfile(options.plan, out / "config.yaml")
+    return 1 if _report(sweep, sweeper, out, options.row) else 0
+
+
+def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> list[str]:
+    """Write the table, print all of it or some rows, and return its faults."""
+    console, known = sweeper.console, sweeper.records
+    result, provenance = collect(sweep, known, out)
+    audit = cast(Mapping[str, list[str]], result.audit)
+    faults = [*(f"failed: {sweeper.title(key)}" for key in sweeper.failed), *audit["faults"]]
+    faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
+    counts = {"runs": len(sweeper.runs), "done": len(known), **result.audit, "faults": faults}
+    unwritten = write(out, replace(result, audit=counts), provenance)
+    console.print()
+    whole = result.tables[sweep.name]
+    chosen = [not rows or row.name in rows for row in sweep.rows]
+    shown = {sweep.name: replace(whole, frame=whole.frame[chosen])}
+    differences = f"{sweep.name}_differences"
+    if differences in result.tables and not rows:
+        shown[differences] = result.tables[differences]
+    for name, table in shown.items():
+        console.print(data_table(name, table, f"{name}.csv", console.width))
+        console.print()
+    console.print(Text(LEGEND))
+    for warning in (*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())):
+        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
+    for fault in faults:
+        console.print(Text(fault, "red"), soft_wrap=True)
+    done = f"{len(known)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
+    console.print(Text(f"{counted(len(sweeper.runs), 'run')}: {done}"))
+    console.print(Text(f"Written to {out}"), soft_wrap=True)
+    return faults

@@ -1,0 +1,121 @@
+"""The commands of train.py: their help, their exit codes, and the programs that they were."""
+
+import re
+import runpy
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import commands
+from commands import COMMANDS, RUNS
+from tests.test_train import CONFIGS
+
+ROOT = Path(__file__).parents[2]
+OTHERS = [name for name in COMMANDS if name not in RUNS]
+FORMER = {
+    "sweep": "sweeps.run",
+    "compare": "sweeps.compare",
+    "page": "reports.page",
+    "view": "reports.view",
+    "fetch": "corpora.registry",
+    "export": "models.export",
+}
+
+
+def test_the_help_is_there_before_anything_that_takes_long_is_imported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-X", "importtime", "train.py", "--help"]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})
+    loaded = set(re.findall(r"(\w+)[\w.]*$", asked.stderr, re.MULTILINE))
+    assert {"commands", "textwrap"} <= loaded
+    assert not {"torch", "numpy", "pandas", "pytorch_lightning", "jsonargparse", "yaml", "rich"} & loaded
+    monkeypatch.setenv("COLUMNS", "80")
+    assert commands.main(["--help"]) == 0
+    assert asked.stdout == capsys.readouterr().out
+
+
+def test_the_help_has_the_commands_and_every_config_that_they_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (60, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert commands.main(["--help"]) == 0
+        said = capsys.readouterr().out
+        assert "Lightning" not in said
+        assert max(map(len, said.splitlines())) <= max(columns, 80)
+        listed = set(re.findall(r"[\w]+", said.partition("Configs")[2]))
+        assert {path.stem for path in CONFIGS} <= listed
+        assert not {"table3", "grid"} & listed  # of sweep
+
+
+def test_a_command_is_a_file_that_says_what_it_does() -> None:
+    files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {"__init__", "fit", "lightning"}
+    assert files == FORMER.keys() == {*OTHERS}
+    assert COMMANDS.keys() >= {*RUNS}
+    for name in OTHERS:
+        said = str(import_module(f"commands.{name}").__doc__).partition("\n")[0]
+        assert said[0].lower() + said[1:] == f"{COMMANDS[name]}."
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_help_of_a_command_has_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        commands.main([name, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: python train.py {name} ")
+    assert COMMANDS[name][1:] in " ".join(said.split())
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ([], "error: no command is given: write python train.py fit | validate | test | predict | sweep | compare | "),
+        (["--config=x", "fit"], "error: the first word is --config=x, which is no command: write python train.py fit"),
+        (["run"], "error: the first word is run, which is no command: write python train.py fit | "),
+    ],
+)
+def test_a_word_that_is_no_command_is_told(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(fault)
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_unknown_option_ends_a_command_with_code_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands.main([name, "--no-such-option"])
+    assert ended.value.code == 2
+    assert "no-such-option" in capsys.readouterr().err
+
+
+def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["page", "absent"], ["compare", "absent"], ["fetch", "absent"], ["sweep", "absent"]):
+        with pytest.raises(SystemExit) as ended:
+            commands.main([words[0], str(tmp_path / words[1])])
+        assert ended.value.code == 1
+        said = capsys.readouterr().err
+        assert said.startswith("Error: ")
+        assert len(said.splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.* found in sys.modules")
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_program_names_its_command(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "one", "two words"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(FORMER[name], run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"error: this is now python train.py {name} one 'two words'\n"
