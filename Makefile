@@ -39,7 +39,7 @@ studies: $(INSTALLED)
 
 # Every experiment of the seed papers, two runs at a time, and the table of their findings. A repeated command goes on.
 paper: $(INSTALLED)
-	$(BIN)/python -m sweeps.run studies/paper.yaml --jobs 2; code=$$?; $(BIN)/python -m studies.paper && exit $$code
+	$(BIN)/python train.py sweep studies/paper.yaml --jobs 2; code=$$?; $(BIN)/python -m studies.paper && exit $$code
 
 # $(call debian,program,packages): install Debian packages if the program is missing.
 debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \

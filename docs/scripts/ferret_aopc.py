@@ -5,7 +5,7 @@ ferret-xai is needed for this comparison alone, and in a folder of its own:
     pip install --no-deps --target ferret ferret-xai
     PYTHONPATH=.:ferret python docs/scripts/ferret_aopc.py FOLDER test.tsv
 
-FOLDER has a BERT sequence classifier, for instance from `python -m models.export`; the texts are labelled (`text` and
+FOLDER has a BERT sequence classifier, for instance from `python train.py export`; the texts are labelled (`text` and
 `label`). The rules of both: gradient norms as scores, pieces removed from the text, the lengths of `FRACTIONS` rounded
 up, the mean over lengths. ferret writes the remaining pieces as a text and cuts it again, and counts a length only
 once: texts are therefore of 10 pieces or more, each a whole word.
