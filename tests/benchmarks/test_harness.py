@@ -31,7 +31,7 @@ def test_without_data_the_sample_is_chosen(tmp_path: Path, monkeypatch: pytest.M
     small, large, dev = (read_treebank(path).sentences for path in (chosen.small, chosen.large, chosen.dev))
     assert (len(small), len(large), len(dev)) == (2000, 12544, 1750)
     assert [s.words for s in large[:2000]] == [s.words for s in small]
-    with pytest.raises(CorpusError, match=r"corpora\.registry ud_english_ewt"):
+    with pytest.raises(CorpusError, match=r"train\.py fetch ud_english_ewt"):
         Treebanks.choose(Settings(corpus="ud_english_ewt"), tmp_path, report, "")
 
 
