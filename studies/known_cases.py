@@ -427,8 +427,7 @@ def causal(case: Case) -> Iterator[Trial]:
 def quantities(case: Case) -> Iterator[Trial]:
     """Yield verdicts of single heads under each quantity on a head of a relation, with values and without.
 
-    `flow` takes too long for whole treebanks; its capacities are those of `rollout`. `attention_without_first` is left
-    out because its weights are those of attention.
+    `attention_without_first` is left out because its weights are those of attention.
     """
     for one in QUANTITIES.values():
         if (quantity := one.name) == "attention_without_first":

@@ -37,7 +37,7 @@ PAGE = ROOT / "docs" / "papers" / "index.md"
 ENCODER = "data.init_args.encoder.name"
 _ENCODERS = (ENCODER, "data.init_args.tokenizer.name", "data.init_args.before.name")
 """Options of runs that name the encoder of a table."""
-COLUMNS = ("paper", "item", "published", "ours", "low", "high", "verdict", "command")
+COLUMNS = ("paper", "item", "published", "ours", "low", "high", "verdict", "row")
 _BESIDE = ("judged", "not seen", "reason")  # columns for the counts and for the reasons
 SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
 _NUMBER = r"-?\d*\.?\d+"
@@ -334,8 +334,8 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         numbers = numbers_of(rows, runs, before.get(encoder, {}), notes)
         default = default or numbers.keys
         own = _changed(findings, numbers.keys, default) if encoder else findings
-        lines = [_line(one, numbers, _command(plan, one, given), notes) for one in own]
-        found, section = _section(encoder, pd.DataFrame(lines, columns=[*COLUMNS, *_BESIDE]))
+        lines = [_line(one, numbers, notes) for one in own]
+        found, section = _section(encoder, pd.DataFrame(lines, columns=[*COLUMNS, *_BESIDE]), _command(plan, given))
         counts.append(found)
         parts += section
         notes += numbers.notes(file, folder)
@@ -385,18 +385,15 @@ def _seal(numbers: Mapping[str, Kept]) -> str:
     return digest(json.dumps(numbers, sort_keys=True).encode())
 
 
-def _command(plan: Path, finding: Finding, options: Options) -> str:
-    """Return the command that makes the runs of a finding, in Markdown."""
-    rows = dict.fromkeys(row_of(place) for place in finding.places())
+def _command(plan: Path, options: Options) -> str:
+    """Return the command that makes the runs of a row, in Markdown."""
     words = ["python", "train.py", "sweep", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
-    words += [word for row in rows for word in ("--row", row)]
-    words += [*(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())]
+    words += ["--row", "ROW", *(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())]
     asked = shlex.join(words)
-    code = f"`{asked}`" if asked.isprintable() and not set(asked) & set("`|") else f"<code>{escaped(asked)}</code>"
-    return code if rows else DASH
+    return f"`{asked}`" if asked.isprintable() and not set(asked) & set("`|") else f"<code>{escaped(asked)}</code>"
 
 
-def _line(one: Finding, numbers: Numbers, asked: str, notes: list[str]) -> list[str]:
+def _line(one: Finding, numbers: Numbers, notes: list[str]) -> list[str]:
     """Return the cells of a finding in the columns `COLUMNS` and `_BESIDE`."""
     ours, limit, verdict, why = None, None, CANNOT, one.cannot or "the number is undefined"
     if one.ours:
@@ -417,16 +414,17 @@ def _line(one: Finding, numbers: Numbers, asked: str, notes: list[str]) -> list[
     paper = f"[{escaped(one.paper)}]({quote(one.paper)}.md)"
     names = [paper, one.item + bound, f"{published} ({one.of}; {one.source})"]
     shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
-    return [*names, *cells, shown, asked, verdict, f"{one.paper}, {one.item}", one.why]
+    rows = ", ".join(dict.fromkeys(row_of(place) for place in one.places())) or DASH
+    return [*names, *cells, shown, rows, verdict, f"{one.paper}, {one.item}", one.why]
 
 
-def _section(encoder: str, lines: pd.DataFrame) -> tuple[str, list[str]]:
+def _section(encoder: str, lines: pd.DataFrame, asked: str) -> tuple[str, list[str]]:
     """Return the counts of verdicts with one encoder, and the blocks of its part of the page."""
     name, papers = encoder or "Default encoder", lines["paper"].unique()
     by_paper = pd.crosstab(lines["paper"], lines["judged"]).reindex(papers, columns=VERDICTS, fill_value=0)
     found = ", ".join(f"{count} {verdict}" for verdict, count in by_paper.sum().items())
     blocks = [f"## {escaped(name)}", f"{len(lines)} findings: {found}.", _markdown(by_paper.reset_index())]
-    blocks.append(_markdown(lines[list(COLUMNS)]))
+    blocks += [f"The runs of a row: {asked}", _markdown(lines[list(COLUMNS)])]
     missed = lines[lines["judged"] == NOT_SEEN].groupby("reason", sort=False)["not seen"].agg("; ".join)
     if len(missed) and not encoder:
         because = missed.reset_index()[["not seen", "reason"]]
@@ -440,8 +438,8 @@ def escaped(text: object) -> str:
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    """Return a table as Markdown; only the columns `paper` and `command` are Markdown already."""
-    cells = [list(one) if name in ("paper", "command") else [*map(escaped, one)] for name, one in table.items()]
+    """Return a table as Markdown; only the column `paper` is Markdown already."""
+    cells = [list(one) if name == "paper" else [*map(escaped, one)] for name, one in table.items()]
     rows: list[Iterable[object]] = [table.columns, ["---"] * len(cells), *zip(*cells, strict=True)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 

@@ -92,7 +92,7 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert found["ours"].tolist() == ["55.0", "55.0", "50.0", "–"]
     assert found["verdict"].tolist() == ["seen", "seen", "not seen", "cannot be seen here (the corpus is lost)"]
     assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
-    assert found["command"][0].endswith("plan.yaml --row probe`")
+    assert found["row"].tolist() == ["probe", "probe", "words", "–"]
     assert found["item"][0] == "better; seen if above 25.0"
     assert "| a, far | no words |" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
 
@@ -215,7 +215,8 @@ def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> No
         "better; seen if above 25.0",
         "close; seen if 53.0 to 63.0",
     ]  # words needs no encoder
-    assert other["command"][0].endswith("plan.yaml --row probe -- --data.init_args.encoder.name=bert`")
+    assert other["row"].tolist() == ["probe", "probe"]
+    assert "plan.yaml --row ROW -- --data.init_args.encoder.name=bert`\n" in page.read_text(encoding="utf-8")
     assert "## bert\n" in page.read_text(encoding="utf-8")
     calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
     assert len(calls) == 5
@@ -230,7 +231,7 @@ def test_an_encoder_under_another_name_has_a_table(tmp_path: Path) -> None:
     other = table(tmp_path / "out" / "index.md", 1)
     assert other["verdict"].tolist() == ["seen", "seen"]  # words needs no encoder
     given = "--data.init_args.corpora=[{corpus: c}]' --data.init_args.encoder.name=bert`"
-    assert other["command"][0].endswith(f"plan.yaml --row probe -- '{given}")
+    assert f"plan.yaml --row ROW -- '{given}" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
     notes = write_page(published, tmp_path / "out", tmp_path / "index.md")
     assert any("of another config, corpus or option than the rows of plan.yaml" in note for note in notes)
 
