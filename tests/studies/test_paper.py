@@ -428,7 +428,7 @@ rows:
         'folder.mkdir(parents=True)\n(folder / "checkpoints").mkdir()\n(folder / "checkpoints" / "best.ckpt").touch()'
     )
     Path(program[1]).write_text(text.replace("folder.mkdir(parents=True)", made), encoding="utf-8")
-    monkeypatch.setattr(sweep, "export", lambda run: None)
+    monkeypatch.setattr("sweeps.run.export", lambda run: None)
     assert sweep.main([str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "out")], program=program) == 0
     calls = [json.loads(line) for line in (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()]
     given = {key: call[key] for call in calls for key in call if "checkpoint" in key or "encoder" in key}
