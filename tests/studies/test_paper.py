@@ -465,7 +465,8 @@ def test_names_reach_the_site_as_text(tmp_path: Path) -> None:
     page = (tmp_path / "index.md").read_text(encoding="utf-8")
     shown = markdown.markdown(page, extensions=["tables", "attr_list", "toc"])
     tags = set(re.findall(r"<[^>]*>", shown))
-    assert not [tag for tag in tags if re.search(r"<(img|script|em|strong|code)|\son\w+=|javascript:", tag)], tags
+    assert not [tag for tag in tags if re.search(r"<(img|script|em|strong)|\son\w+=|javascript:", tag)], tags
+    shown = re.sub("<code>.*?</code>", "", shown)  # the command, which has the encoder as an option
     assert html.unescape(shown).count(HOSTILE) == 5, "paper twice, item, cannot, and the encoder"
 
 
