@@ -42,11 +42,7 @@ class HeadMeans(nn.Module):
         groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
             with an even and with an odd index.
         scale: Number of binary digits after the point to which numbers are rounded; see `Moments`.
-        more: Number of rows of uniform attention beside those of the layers.
-
-    Attributes:
-        units: Unit of each number, by name.
-        uniform: Means of the numbers of uniform attention, `[groups, layers, numbers]`; see `close`.
+        uniform: Number of rows of uniform attention whose numbers are averaged too, for instance one for each layer.
     """
 
     def __init__(
@@ -56,16 +52,16 @@ class HeadMeans(nn.Module):
         bounds: tuple[ArrayLike, ArrayLike] = (0, 1),
         groups: int = 2,
         scale: int = 32,
-        more: int = 0,
+        uniform: int = 0,
     ) -> None:
         super().__init__()
         self.units = units
         unit = tuple(units.values()) if len({*units.values()}) > 1 else next(iter(units.values()))
         shapes = {"heads": (encoder.layers, encoder.heads), "layers": (encoder.layers,), "model": ()}
+        shapes |= {"uniform": (uniform,)} if uniform else {}
         self._moments = nn.ModuleDict(
             {level: Moments(groups, (*shape, len(units)), unit, scale, bounds) for level, shape in shapes.items()}
         )
-        self.uniform = Moments(groups, (encoder.layers + more, len(units)), unit, scale, bounds)
         self._layers: list[Tensor] = []
 
     def add(self, numbers: Tensor) -> None:
@@ -83,7 +79,7 @@ class HeadMeans(nn.Module):
 
         Args:
             group: Index of the group that each input counts in, int64 `[batch]`.
-            uniform: The numbers of uniform attention, `[batch, layers, numbers]`, which are averaged too.
+            uniform: The numbers of uniform attention, `[batch, rows, numbers]`, the first rows those of the layers.
             possible: Numbers of the same shape, 0 where those of all heads can only be 0, and are left out of the
                 means; by default `uniform`.
         """
@@ -91,21 +87,22 @@ class HeadMeans(nn.Module):
         possible = uniform if possible is None else possible
         if possible is not None:
             found = found.where(possible[:, : found.size(1), None] != 0, torch.nan)
-            if uniform is not None:
-                self.uniform.update(group, uniform.where(possible != 0, torch.nan))
         self._layers.clear()
-        levels = (found, found.nanmean(2), found.nanmean((1, 2)))
-        for moments, numbers in zip(self._moments.values(), levels, strict=True):
-            moments.update(group, numbers)  # type: ignore[operator]
+        levels = {"heads": found, "layers": found.nanmean(2), "model": found.nanmean((1, 2))}
+        if uniform is not None:
+            levels["uniform"] = uniform.where(possible != 0, torch.nan)
+        for level, numbers in levels.items():
+            self._moments[level].update(group, numbers)  # type: ignore[operator]
 
-    def means(self, level: Literal["heads", "layers", "model"] = "heads") -> Means:
+    def means(self, level: Literal["heads", "layers", "model", "uniform"] = "heads") -> Means:
         """Return the sums of all numbers over inputs; `Means.over` divides them into means.
 
         Every process must call this method, because it gathers from all processes.
 
         Args:
             level: `heads` for sums `[groups, layers, heads, numbers]`, `layers` for
-                `[groups, layers, numbers]`, `model` for `[groups, numbers]`.
+                `[groups, layers, numbers]`, `model` for `[groups, numbers]`, `uniform` for those of uniform attention,
+                `[groups, rows, numbers]`.
         """
         found: Means = self._moments[level].compute()  # type: ignore[operator]
         return found

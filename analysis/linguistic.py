@@ -117,7 +117,8 @@ class Linguistic(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._check(chain.from_iterable(data.passages()))
         self._encoder = encoder
-        self._numbers = HeadMeans(encoder, dict.fromkeys([*self._columns, *self.pairs], "fraction"))
+        units = dict.fromkeys([*self._columns, *self.pairs], "fraction")
+        self._numbers = HeadMeans(encoder, units, uniform=encoder.layers)
 
     def _check(self, passages: Iterator[Passage]) -> None:
         """Raise a UserError for texts without tags, or without a word of a class."""
@@ -201,7 +202,7 @@ class Linguistic(Analysis):
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         # Classes and pairs that some segment has.
-        means = self._numbers.uniform.compute()
+        means = self._numbers.means("uniform")
         every = enumerate(self._numbers.over().items())
         found = {name: one for place, (name, one) in every if means.sums[..., place].any()}
         classes = {name: one for name, one in found.items() if name in self._columns}

@@ -157,7 +157,7 @@ class Relations(Analysis):
             self._refuse()
         self._labels = [ALL, *sorted(labels)]
         self._encoder = encoder
-        self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._labels))
+        self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._labels), uniform=encoder.layers)
 
     def _refuse(self) -> None:
         name, counts = type(self).__name__, self._counts
@@ -228,7 +228,7 @@ class Relations(Analysis):
         return {"relations": self._numbers.means().select(slice(2)).at(0)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        means, uniform, frames = self._numbers.means(), self._numbers.uniform.compute(), list[pd.DataFrame]()
+        means, uniform, frames = self._numbers.means(), self._numbers.means("uniform"), list[pd.DataFrame]()
         for number, label in enumerate(self._labels):
             groups = slice(2 * number, 2 * number + 2)
             ways = by_name(means, WAYS, groups)

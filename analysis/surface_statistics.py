@@ -83,7 +83,7 @@ class Surface(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
         bounds = 0, [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
-        self._numbers = HeadMeans(encoder, UNITS, bounds, more=1)  # uniform attention over the whole input
+        self._numbers = HeadMeans(encoder, UNITS, bounds, uniform=encoder.layers + 1)  # one over the whole input
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         self._numbers.add(self._statistics(batch, weights))
@@ -129,7 +129,7 @@ class Surface(Analysis):
 
     def _broad_from(self) -> Floats:
         """Return the entropy above which a head of each layer is broad, in nats `[layers]`."""
-        uniform = by_name(self._numbers.uniform.compute(), STATISTICS)["entropy"].value
+        uniform = by_name(self._numbers.means("uniform"), STATISTICS)["entropy"].value
         bounds: Floats = BROAD * (uniform[:-1] / uniform[-1])
         return bounds
 
@@ -143,7 +143,7 @@ class Surface(Analysis):
         and by head.
         """
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
-        uniform = {name: one.value for name, one in by_name(self._numbers.uniform.compute(), STATISTICS).items()}
+        uniform = {name: one.value for name, one in by_name(self._numbers.means("uniform"), STATISTICS).items()}
         rows = head_rows(heads)
         # No column of uniform attention is the heaviest: removing one would remove any.
         compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]

@@ -29,9 +29,7 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
-LEAST_FOUND = (
-    5  # items found, and items missed, of a share that has a bootstrap interval; rule of thumb for proportions
-)
+LEAST_FOUND = 5  # found, and missed, of a share that has a bootstrap interval: the rule of thumb for proportions
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each

@@ -50,9 +50,14 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
 
 def few_items(table: Table) -> list[int]:
     """Return the numbers, from 0, of the rows with fewer than `FEW` items by the column `n`; none without shares."""
-    if "n" not in table.frame or not any("fraction" in unit for unit in table.units.values()):
+    if not _has_shares(table):
         return []
     return np.flatnonzero(table.frame["n"].astype(float) < FEW).tolist()
+
+
+def _has_shares(table: Table) -> bool:
+    """Return True if the rows of a table are shares of `n` items, so that few items have a star."""
+    return "n" in table.frame and any("fraction" in unit for unit in table.units.values())
 
 
 def number(value: float, unit: Unit, *, missing: str) -> str:
@@ -350,7 +355,7 @@ def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
     head = [
         "% " + " ".join(f"{experiment}: {name}".split()),
         r"% requires \usepackage{booktabs}",
-        *([f"% * fewer than {FEW} items"] if few_items(table) else []),
+        *([f"% * fewer than {FEW} items"] if _has_shares(table) else []),
         rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
         r"\toprule",
         *_head([str(column) for column in cells], stacked),
