@@ -89,7 +89,7 @@ class HeadMeans(nn.Module):
             found = found.where(possible[:, : found.size(1), None] != 0, torch.nan)
         self._layers.clear()
         levels = {"heads": found, "layers": found.nanmean(2), "model": found.nanmean((1, 2))}
-        if uniform is not None:
+        if uniform is not None and possible is not None:
             levels["uniform"] = uniform.where(possible != 0, torch.nan)
         for level, numbers in levels.items():
             self._moments[level].update(group, numbers)  # type: ignore[operator]

@@ -17,7 +17,7 @@ from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule
 from heads.single_heads import head_map
 from metrics.moments import Means
-from results import Estimate, Floats, HeatMap, Result, Table, on_one_scale
+from results import Estimate, Floats, HeatMap, Result, Table, Unit, on_one_scale
 from results.errors import UserError, check_values
 
 DELIMITERS = ("start", "end")
@@ -117,7 +117,7 @@ class Linguistic(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._check(chain.from_iterable(data.passages()))
         self._encoder = encoder
-        units = dict.fromkeys([*self._columns, *self.pairs], "fraction")
+        units: dict[str, Unit] = dict.fromkeys([*self._columns, *self.pairs], "fraction")
         self._numbers = HeadMeans(encoder, units, uniform=encoder.layers)
 
     def _check(self, passages: Iterator[Passage]) -> None:
