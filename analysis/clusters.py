@@ -16,9 +16,9 @@ from analysis.attention_analyses import Analysis
 from attention import Encoder
 from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
+from datamodules.batches import run_seed
 from metrics.bootstrap import p_units
 from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
-from processes.ranks import run_seed
 from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
 from results.errors import UserError
 

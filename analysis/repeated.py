@@ -15,9 +15,9 @@ from analysis.attention_analyses import Analysis, divided_by_sums
 from analysis.by_head import HeadMeans, best_audit, best_head, head_rows
 from attention import Encoder
 from datamodules import TextDataModule
+from datamodules.batches import run_seed
 from heads.single_heads import head_map, head_name
 from metrics.moments import Means
-from processes.ranks import run_seed
 from results import Result, Table, Unit
 from results.errors import UserError, check_numbers
 

@@ -1,7 +1,7 @@
 """Extraction of a corpus: forward passes whose attention is reduced to words and written to a store.
 
-Forward passes have a bounded size, and are reduced inside the attention function. Ranks share the work on a store, and
-an interrupted extraction resumes; equal inputs on one kind of device give equal bytes.
+Forward passes have a bounded size, and are reduced inside the attention function. Any number of processes share the
+work on a store, and an interrupted extraction resumes; equal inputs on one kind of device give equal bytes.
 """
 
 import ctypes
@@ -24,10 +24,9 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from filelock import FileLock
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -45,12 +44,11 @@ from attention.store import (
     tensor_name,
     write_shard,
 )
-from processes import preemption
-from processes.progress import Progress, is_logged
-from processes.ranks import Ranks
 from results.digests import Digests, file_digest
 from results.errors import UserError, counted, lacks_memory
 from results.files import remove_leftovers, temporary, write_atomically
+from results.locks import POLL, held, unheld
+from results.progress import Progress, is_logged
 
 Pass = tuple[int, list[tuple[int, int]]]
 """Shard of a forward pass, and the (item, part) pairs that it reads."""
@@ -516,13 +514,11 @@ def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store |
     return Store.open(cache / store_key(extraction.identity(digests)), digests)
 
 
-def make_store(
-    items: Items, cache: Path, digests: Digests, encoder: LoadedEncoder | None = None, ranks: Ranks | None = None
-) -> Store:
+def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncoder | None = None) -> Store:
     """Make, resume or repair the store of a corpus, and return it open.
 
-    Of W ranks, rank r makes the shards r, r + W, …. Each rank then waits for the others by watching the
-    folder, because a collective barrier would time out on a large corpus.
+    Several processes, of one run or of several, may make one store at the same time: each takes shards that no other
+    holds, until all are there.
 
     Args:
         items: Items of the corpus, cut into the encoder's pieces.
@@ -530,36 +526,37 @@ def make_store(
         digests: Cache of the SHA-256 of files.
         encoder: The encoder; None makes a store without attention, which holds only the words of the
             items with their trees or mentions.
-        ranks: Rank of this process, and number of processes of the run; None for a single process.
 
     Raises:
-        LostRank: Another rank gives no sign of life.
         UserError: The store does not fit on the disk or cannot be written.
     """
-    ranks = ranks or Ranks()
     identity = items.extraction.identity(digests)
     folder = cache / store_key(identity)
     with _failed_writes_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         parts: list[Part] | None = None
-        with ranks.alive(folder):
-            while parts is None:  # twice if another process took a part of ours for damaged while we replaced it
-                if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
-                    _write_labels(items, folder, digests)
-                if encoder is not None:
-                    _write_shards(items, folder, digests, encoder, ranks)
-                parts = _collect(folder, items, digests, ranks)
+        while parts is None:  # again if a file was damaged in the meantime
+            _write_labels(items, folder, digests)
+            if encoder is not None:
+                _write_shards(items, folder, digests, encoder)
+            parts = _collect(folder, items, digests)
         manifest = items.manifest(identity, encoder, *parts)
         write_atomically(folder / MANIFEST, manifest.dump())
+        for lock in folder.glob(".*.lock"):
+            lock.unlink(missing_ok=True)
     return Store(folder, manifest)
 
 
 def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
-    with _written(folder / "labels.parquet") as path:
-        pq.write_table(items.labels, path, compression="zstd")
-        seal_part(path, file_digest(path), "labels", ".parquet", digests)
-    return_free_memory()
+    while find_part(folder, "labels", ".parquet", digests) is None:
+        if (lock := held(folder / ".labels.lock")) is None:
+            time.sleep(POLL)
+            continue
+        with lock, _written(folder / "labels.parquet") as path:
+            pq.write_table(items.labels, path, compression="zstd")
+            seal_part(path, file_digest(path), "labels", ".parquet", digests)
+        return_free_memory()
 
 
 def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
@@ -576,10 +573,8 @@ def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
     return [s for s in range(len(items.shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
 
 
-def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedEncoder, ranks: Ranks) -> None:
-    corpus, dtype = items.extraction.corpus, items.extraction.options.dtype
-    shards, missing = items.shards, missing_shards(items, folder, digests)
-    mine = [shard for shard in missing if shard % ranks.world == ranks.rank]
+def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedEncoder) -> None:
+    corpus, missing = items.extraction.corpus, missing_shards(items, folder, digests)
     needed, free = sum(map(items.bytes, missing)), shutil.disk_usage(folder).free
     if needed > free:
         kept = "attention and hidden states" if items.hidden.layers else "attention"
@@ -589,33 +584,66 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
             "layers (--data.init_args.options.layers, --data.init_args.hidden), or write nothing and compute attention "
             "whenever it is read (--data.init_args.store stream)."
         )
-    if ranks.rank == 0 and missing and is_logged():
-        of, sizes = f"{len(missing)} of {len(shards)} shards", f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"
+    if missing and is_logged():
+        of, sizes = (
+            f"{len(missing)} of {len(items.shards)} shards",
+            f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free",
+        )
         line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {of}, {sizes} → {folder}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if items.extraction.options.measured.is_slow and mine:
-        _check_time(encoder, items, mine)
-    drawn, total = ranks.rank == 0 and console.is_terminal and is_logged(), sum(len(shards[shard]) for shard in mine)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        Bar(*columns, console=console, refresh_per_second=1, transient=True, disable=not drawn) as bar,
-        ThreadPoolExecutor(max_workers=1) as writer,
-        closing(extract(encoder, items, mine)) as tensors,
-    ):
-        task = bar.add_task(items.unit, total=total)
-        lines = Progress(f"Extracting {corpus.name}, {items.unit}", total)
-        advance = partial(bar.advance, task) if drawn else lines.advance
-        sealed: Future[None] | None = None
-        for shard, group in groupby(tensors, key=itemgetter(0)):
-            preemption.check()
-            with _written(folder / f"{_stem(shard)}.safetensors") as path:
-                sha = write_shard(path, shapes(items, shard), dtype, _counted(group, advance))
-                if sealed is not None:
-                    sealed.result()
-            # The next shard is computed while this one is synced to the disk.
-            sealed = writer.submit(seal_part, path, sha, _stem(shard), ".safetensors", digests)
-        if sealed is not None:
-            sealed.result()
+    if items.extraction.options.measured.is_slow and missing:
+        _check_time(encoder, items, missing)
+    total = sum(len(items.shards[shard]) for shard in missing)
+    progress = Progress(f"Extracting {corpus.name}, {items.unit}", total)
+    while missing:
+        if not _write_unheld(items, folder, digests, encoder, missing, progress.advance):
+            time.sleep(POLL)  # other processes hold all that is missing
+        missing = missing_shards(items, folder, digests)
+
+
+def _write_unheld(
+    items: Items,
+    folder: Path,
+    digests: Digests,
+    encoder: LoadedEncoder,
+    missing: Sequence[int],
+    advance: Callable[[], None],
+) -> int:
+    """Write those of some missing shards that no other process is making; return their number."""
+    locks: dict[int, FileLock] = {}
+
+    def taken() -> Iterator[int]:
+        files = {folder / f"{_stem(shard)}.safetensors": partial(_is_made, folder, shard, digests) for shard in missing}
+        for path, lock in unheld(files):
+            locks[int(path.stem)] = lock
+            yield int(path.stem)
+
+    def seal(path: Path, sha: str, shard: int) -> None:
+        seal_part(path, sha, _stem(shard), ".safetensors", digests)
+        locks.pop(shard).release()
+
+    count, dtype = 0, items.extraction.options.dtype
+    try:
+        with ThreadPoolExecutor(max_workers=1) as writer, closing(extract(encoder, items, taken())) as tensors:
+            sealed: Future[None] | None = None
+            for shard, group in groupby(tensors, key=itemgetter(0)):
+                with _written(folder / f"{_stem(shard)}.safetensors") as path:
+                    sha = write_shard(path, shapes(items, shard), dtype, _counted(group, advance))
+                    if sealed is not None:
+                        sealed.result()
+                # The next shard is computed while this one is synced to the disk.
+                sealed = writer.submit(seal, path, sha, shard)
+                count += 1
+            if sealed is not None:
+                sealed.result()
+    finally:
+        for lock in locks.values():
+            lock.release()
+    return count
+
+
+def _is_made(folder: Path, shard: int, digests: Digests) -> bool:
+    return find_part(folder, _stem(shard), ".safetensors", digests) is not None
 
 
 def estimated_seconds(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> float:
@@ -697,15 +725,9 @@ def _stem(shard: int) -> str:
     return f"{shard:05d}"
 
 
-def _collect(folder: Path, items: Items, digests: Digests, ranks: Ranks) -> list[Part] | None:
-    """Wait for every rank; return the labels and all shards, or None if one of this rank's own is missing."""
-    wanted = [("labels", ".parquet"), *((_stem(shard), ".safetensors") for shard in range(len(items.shards)))]
-    found: list[Part] = []
-    for place, (stem, suffix) in enumerate(wanted):
-        owner = max(place - 1, 0) % ranks.world
-        look = partial(find_part, folder, stem, suffix, digests)
-        part = look() if owner == ranks.rank else ranks.wait_for(look, owner, folder / f"{stem}{suffix}")
-        if part is None:
-            return None
-        found.append(part)
-    return found
+def _collect(folder: Path, items: Items, digests: Digests) -> list[Part] | None:
+    """Return the labels and all shards; None if one is missing."""
+    shards = [(_stem(shard), ".safetensors") for shard in range(len(items.shards))]
+    found = [find_part(folder, *part, digests) for part in (("labels", ".parquet"), *shards)]
+    parts = [part for part in found if part is not None]
+    return parts if len(parts) == len(found) else None

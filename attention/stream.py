@@ -24,7 +24,6 @@ from attention.long_inputs import find_most_attended
 from attention.specification import Items
 from attention.store import Manifest, Part, Store, tensor_name, unpack_weights
 from metrics.heads import MostAttended
-from processes.ranks import Ranks
 from results.digests import Digests
 
 
@@ -117,9 +116,7 @@ class Stream(Store):
         return held
 
 
-def make_stream(
-    items: Items, cache: Path, digests: Digests, encoder: LoadedEncoder | None = None, ranks: Ranks | None = None
-) -> Store:
+def make_stream(items: Items, cache: Path, digests: Digests, encoder: LoadedEncoder | None = None) -> Store:
     """Return a stream in place of the store that `make_store` would make of the same arguments."""
     identity = items.extraction.identity(digests)
     assert encoder is not None

@@ -24,8 +24,8 @@ from benchmarks.harness import Report, Settings, Treebanks, alternate, command, 
 from benchmarks.job import datamodule, fit
 from benchmarks.probe_training import EpochTimer, random_vectors
 from datamodules import DependencyDataModule, VectorSpec
+from datamodules.batches import Ranks
 from probes import AttentionWordsProbe
-from processes.ranks import Ranks
 
 Result = TypeVar("Result")
 
@@ -71,7 +71,7 @@ def load(_: Ranks, corpus: Path, folder: Path) -> None:
 
 def extract(ranks: Ranks, corpus: Path, folder: Path, cache: Path) -> bytes:
     """Its part of an extraction, from tokenising until it has the whole store; the manifest, with all checksums."""
-    return _extraction(corpus, folder).make(cache, ranks).manifest.dump()
+    return _extraction(corpus, folder).make(cache).manifest.dump()
 
 
 def forward(ranks: Ranks, corpus: Path, folder: Path) -> None:

@@ -20,7 +20,6 @@ from benchmarks.harness import Report, Settings, Treebanks, alternate, command, 
 from benchmarks.memory import run_job
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
-from processes.ranks import Ranks
 from results.digests import Digests
 
 REFERENCE_SENTENCES = 400
@@ -49,9 +48,9 @@ class TimedExtraction:
         """Extract once more."""
         self.make(Path(tempfile.mkdtemp(dir=self._folder)))
 
-    def make(self, cache: Path, ranks: Ranks | None = None) -> Store:
-        """Extract to this folder, or take part in that as one of several ranks."""
-        self.store = make_store(self.items(), cache, self._digests, self.encoder, ranks)
+    def make(self, cache: Path) -> Store:
+        """Extract to this folder, or take part in that as one of several processes."""
+        self.store = make_store(self.items(), cache, self._digests, self.encoder)
         return self.store
 
     def items(self) -> Items:

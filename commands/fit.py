@@ -5,8 +5,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from processes import preemption
-
 
 def main(words: Sequence[str]) -> int:
     """Run fit, validate, test or predict with the words of `sys.argv`, and return the exit code.
@@ -14,7 +12,6 @@ def main(words: Sequence[str]) -> int:
     `--check` alone reads command lines as JSON from standard input, and prints the fault of each one; a sweep asks for
     them.
     """
-    preemption.install()  # torch takes seconds to load
     if checks := words[0] == "--check":
         answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)  # what libraries print is no answer
@@ -24,6 +21,4 @@ def main(words: Sequence[str]) -> int:
         for fault in check_all(json.load(sys.stdin)):
             print(json.dumps(fault), file=answers, flush=True)
         return 0
-    code = run()  # LightningCLI warns of words that are not those of sys.argv
-    preemption.ignore()
-    return code
+    return run()  # LightningCLI warns of words that are not those of sys.argv

@@ -1,6 +1,6 @@
 """LightningCLI over the classes of all rooms, for fit.py and for Python: `main` and `run` of train.py."""
 
-import processes.threads  # noqa: F401 # before torch
+import commands.threads  # noqa: F401 # before torch
 
 # isort: split
 from functools import partial

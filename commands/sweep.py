@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
-from processes.jobs import Jobs, Slurm
 from reports.tables import LEGEND, data_table
 from reports.writer import write
 from results import UserError
 from results.errors import counted
+from sweeps.jobs import Jobs, Slurm
 from sweeps.plan import Sweep, options_of, read_sweep
 from sweeps.run import PROGRAM, Sweeper
 from sweeps.table import collect

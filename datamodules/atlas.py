@@ -39,7 +39,6 @@ class AtlasDataModule(CorpusDataModule[Any]):
         max_length: Largest number of word pieces of a text segment, delimiters included.
         random_init: Also read everything through the same encoder with random weights; only its
             embeddings stay pretrained.
-        rank_timeout: Seconds without a sign of life after which another device is given up.
     """
 
     unit = "segments, sentences and windows"
@@ -55,9 +54,8 @@ class AtlasDataModule(CorpusDataModule[Any]):
         cache: str | None = None,
         max_length: int = 128,
         random_init: bool = True,
-        rank_timeout: float = 120.0,
     ) -> None:
-        super().__init__("", root, cache, rank_timeout=rank_timeout)
+        super().__init__("", root, cache)
         for name, chosen in (("layers", options.layers), ("heads", options.heads)):
             if chosen is not None:
                 raise CorpusError(
@@ -74,7 +72,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         self.encoder, self.options, self.max_length, self.random_init = encoder, options, max_length, random_init
         self._shared: dict[str, Any] = {
             **{"encoder": encoder, "root": root, "cache": cache},
-            **{"random_init": random_init, "rank_timeout": rank_timeout},
+            **{"random_init": random_init},
         }
 
     @cached_property

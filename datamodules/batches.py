@@ -1,22 +1,20 @@
 """Batches of sentences, documents, texts and segments, and a sampler that groups items of similar length."""
 
-import signal
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from attention.extraction import Allowance, in_order
 from corpora.document import Window
 from corpora.texts import Passage
-from processes import preemption
 
 Split = Literal["train", "dev", "test"]
 EncoderOf = Literal["given", "before", "random_init"]
@@ -27,6 +25,23 @@ Item = TypeVar("Item")
 BatchPer = Literal["run", "device"]
 """One training batch per run, whose devices divide it, or one per device; together these make a step."""
 EMPTY = torch.empty(0)
+
+
+class Ranks(NamedTuple):
+    """Place of this process in its run.
+
+    Attributes:
+        rank: Rank of this process, from 0.
+        world: Number of processes.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+
+def run_seed(seed: int | None) -> int:
+    """Return the seed to use: `seed` if given, else the seed of the run set by `seed_everything`, else 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
 
 
 def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[[NDArray[Any], int], Tensor]:
@@ -280,7 +295,6 @@ class LengthBatches(Sampler[list[int]]):
         self.seed = seed
         self._rank, self._world = rank, world
         self._divided = shuffle and batch_per == "run"
-        self._skip = 0
         self._epoch = 0
         ascending = np.sort(self._lengths, kind="stable")
         costs = (ascending + 2) ** 2 if cells == "pairs" else ascending
@@ -296,17 +310,6 @@ class LengthBatches(Sampler[list[int]]):
         """Set the epoch, on which the order of the batches depends; Lightning calls this before every epoch."""
         self._epoch = epoch
 
-    def resume(self, trainer: Trainer) -> None:
-        """Skip the batches that an interrupted run has already used in this epoch; without such a run, skip none.
-
-        Args:
-            trainer: Trainer, whose progress tells the epoch and the number of used batches.
-        """
-        limit = trainer.limit_train_batches  # a number of batches, or a share of them
-        epoch = min(len(self), limit if isinstance(limit, int) else int(limit * len(self)))
-        seen = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        self._epoch, self._skip = trainer.current_epoch, seen % max(epoch, 1)
-
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch."""
         return max(len(self._mine()), 1)
@@ -321,8 +324,7 @@ class LengthBatches(Sampler[list[int]]):
         order = self._items[order[np.argsort(taken_for, kind="stable")]] if self._order is None else self._order
         places = random.permutation(len(self._bounds)) if self._shuffle else np.arange(len(self._bounds))
         mine = self._mine()
-        skip, self._skip = self._skip, 0
-        for number in mine[skip:]:
+        for number in mine:
             start, stop = self._bounds[places[number]]
             batch = order[start:stop]
             yield (batch[self._rank :: self._world] if self._divided else batch).tolist()
@@ -341,8 +343,7 @@ class LengthBatches(Sampler[list[int]]):
 class BatchLoader(DataLoader[Item]):
     """DataLoader of the batches of a `LengthBatches`.
 
-    The dataset is indexed by a whole batch, that is by a list of items. The state of the loader lets Lightning
-    resume a run in the middle of an epoch; see `LengthBatches.resume`.
+    The dataset is indexed by a whole batch, that is by a list of items.
 
     Args:
         data: The dataset.
@@ -356,7 +357,6 @@ class BatchLoader(DataLoader[Item]):
             data,
             sampler=batches,
             batch_size=None,  # the sampler yields whole batches: nothing to stack
-            worker_init_fn=_leave_signals_to_the_main_process,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
@@ -377,22 +377,6 @@ class BatchLoader(DataLoader[Item]):
         for _, batch in in_order(self.dataset.__getitem__, self._batches, threads):
             yield batch
             allowance.check()
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the state of the loader: the seed that determines the order of the batches."""
-        return {"seed": self._batches.seed}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Check that the interrupted run had the same seed for the order of the batches.
-
-        Raises:
-            ValueError: The seeds differ.
-        """
-        if state["seed"] != self._batches.seed:
-            raise ValueError(
-                f"The interrupted run shuffled with seed {state['seed']}, this one with {self._batches.seed}: go on "
-                f"with --data.init_args.seed {state['seed']}."
-            )
 
 
 class Batches(Generic[Item]):
@@ -422,12 +406,6 @@ def check_batch(indices: object) -> None:
             "Lightning has replaced the batch sampler. Set Trainer(use_distributed_sampler=False): the datamodule "
             "distributes batches over devices itself."
         )
-
-
-def _leave_signals_to_the_main_process(_: int) -> None:
-    """Ignore signals in a worker, as the main process stops between batches when the whole group gets a signal."""
-    for number in preemption.SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:

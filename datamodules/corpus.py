@@ -26,9 +26,18 @@ from corpora.document import Documents
 from corpora.mentions import UNKNOWN
 from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
-from datamodules.batches import Batches, BatchLoader, BatchPer, EncoderOf, Item, LengthBatches, Split
+from datamodules.batches import (
+    Batches,
+    BatchLoader,
+    BatchPer,
+    EncoderOf,
+    Item,
+    LengthBatches,
+    Ranks,
+    Split,
+    run_seed,
+)
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
-from processes.ranks import Ranks, run_seed
 from results import Provenance
 from results.digests import Digests
 from results.errors import UserError, check_numbers, check_values, counted, near
@@ -216,7 +225,6 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         workers: Number of processes that read batches ahead, at most four a core; 0 reads in the training
             process.
         seed: Seed of the order of the training batches; None for the seed of the run.
-        rank_timeout: Seconds without a sign of life after which another device is given up.
         batch_per: With `run`, the devices divide each training batch, so that a step is the same on any
             number of devices. With `device`, each device takes a whole batch, so that a step has as
             many batches as devices.
@@ -250,27 +258,24 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         vectors: VectorSpec | None = None,
         workers: int = 0,
         seed: int | None = None,
-        rank_timeout: float = 120.0,
         batch_per: BatchPer = "run",
     ) -> None:
         super().__init__()
         check_values(self, batch_per=batch_per)
         check_numbers(self, least=0, seed=seed)
         check_numbers(self, least=0, most=4 * (os.cpu_count() or 1), workers=workers)
-        check_numbers(self, above=0, rank_timeout=rank_timeout)
         self.corpus, self.root = corpus, data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
         self.vector_spec = vectors
         self.vectors: WordVectors | None = None
         self.splits: dict[Split, Any] = {}
         self.workers, self.seed = workers, seed
-        self.rank_timeout, self.batch_per = rank_timeout, batch_per
+        self.batch_per = batch_per
 
     @property
     def ranks(self) -> Ranks:
         """Rank of this process and number of processes of the run; 0 and 1 without a trainer."""
-        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        return Ranks(rank, world, self.rank_timeout)
+        return Ranks() if self.trainer is None else Ranks(self.trainer.global_rank, self.trainer.world_size)
 
     def files(self) -> Mapping[str, Path]:
         """Return the corpus file of every split.
@@ -372,12 +377,12 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         shuffle: bool,
         **bounds: Any,  # noqa: ANN401 # options of LengthBatches
     ) -> BatchLoader[Item]:
-        """Return the batches of this rank; a resumed training skips the batches that it has seen."""
+        """Return the batches of this rank."""
         stream = data.store if isinstance(getattr(data, "store", None), Stream) else None
         bounds |= {"rank": self.ranks.rank, "world": self.ranks.world, "batch_per": self.batch_per}
         batches = LengthBatches(data.lengths, shuffle=shuffle, seed=run_seed(self.seed), **bounds)
         if shuffle and self.trainer is not None:
-            batches.resume(self.trainer)
+            batches.set_epoch(self.trainer.current_epoch)  # of a training that continues
         return BatchLoader(data, batches, self.workers, None if stream is None else stream.workers)
 
     def train_dataloader(self) -> BatchLoader[Item]:
@@ -505,7 +510,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         """
 
     def setup(self, stage: str) -> None:
-        """Open the stores of the splits of a stage; all ranks together make the missing ones.
+        """Open the stores of the splits of a stage; all processes together make the missing ones.
 
         `fit` also makes the store of the test split, which is read after the training.
 
@@ -592,7 +597,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 named = str(error).startswith(f"{path}:")
                 raise type(error)(str(error) if named else f"{path}: {error}") from error
             make = make_stream if self.streams else make_store
-            stores[path] = make(items, self.cache, digests, loaded, self.ranks)
+            stores[path] = make(items, self.cache, digests, loaded)
         return stores
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:

@@ -419,7 +419,6 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         before: The encoder before its fine-tuning. Its attention to the same batches is read too.
         random_init: Also read everything through the same encoder with random weights; only its
             embeddings stay pretrained.
-        rank_timeout: Seconds without a sign of life after which another device is given up.
         quantity: What analyses read between two tokens: raw `attention`, or `norms`; see
             `attention.quantities`. Each analysis says which it takes.
 
@@ -448,10 +447,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         max_cells: int | None = None,
         before: EncoderSpec | None = None,
         random_init: bool = False,
-        rank_timeout: float = 120.0,
         quantity: QuantityName = "attention",
     ) -> None:
-        super().__init__("", root, cache, rank_timeout=rank_timeout)
+        super().__init__("", root, cache)
         check_values(self, quantity=quantity)
         self._corpora = tuple(_Corpus(source, root, self.cache) for source in read_sources(corpora))
         if not self.names:

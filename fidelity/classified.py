@@ -15,8 +15,8 @@ from datamodules.tokenization import Vocabulary
 from fidelity.checkpoints import Checkpoint
 from models import TransformerClassifier
 from models.text_model import SENTENCE, Level, Output
-from processes.progress import Progress
 from results.errors import UserError
+from results.progress import Progress
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
 PASS = 16384  # most tokens of a pass without gradients, padding included

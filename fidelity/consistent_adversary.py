@@ -35,10 +35,10 @@ from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, TransformerClassifier, UniformAttention
 from models.text_model import Output
-from processes.progress import Progress
 from results import Curves, Estimate, Figure, Floats, Table, Unit
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values
+from results.progress import Progress
 from training import Best, Training, share, train_nested
 
 Stop = Literal["train", "dev"]
@@ -126,7 +126,7 @@ class ConsistentAdversary(FidelityTest):
                 recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
                 wanted += product([recipe], self.strengths)
         trainings = [adversary_training(recipe, self.strengths[name], self.stop) for recipe, name in wanted]
-        found = share(trainings, data.ranks)
+        found = share(trainings)
         for (recipe, name), best in zip(wanted, found, strict=True):
             self._adversaries.setdefault(recipe.checkpoint.name, {})[name] = trained_adversary(recipe, best)
 

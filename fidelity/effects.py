@@ -20,9 +20,9 @@ from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import KNOWN, Explainer, Saliency
 from metrics.bootstrap import mean, ratio
-from processes.progress import Progress
 from results import Figure, Floats, HeatMap, Table, Unit
 from results.errors import UserError, check_numbers, check_values
+from results.progress import Progress
 from training import gathered
 
 LEARNED = ("learned", "learned_norms", "learned_shuffled", "best_head")

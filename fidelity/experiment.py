@@ -32,9 +32,9 @@ from fidelity.saliency import KNOWN, PLANTED, Explainer, Saliency, check_ranking
 from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
 from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
-from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from results.errors import UserError, check_numbers, check_values, counted
+from results.progress import Progress
 from training import Experiment, gathered, recorded_gradients
 from training.checkpoints import data_settings
 from training.experiment import check_names

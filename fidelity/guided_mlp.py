@@ -21,7 +21,6 @@ from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
 from models.regularizers import Encoded
 from models.text_model import WORD, Output
-from processes.ranks import Ranks
 from results import Table
 from results.digests import Digests
 from results.errors import check_numbers, check_values
@@ -118,7 +117,7 @@ class GuidedMLP(FidelityTest):
             uniform = has_uniform_attention(checkpoint)
             wanted += [(recipe, source) for source in self.sources if source != "adversary" or not uniform]
         with isolate_rng():
-            found = share([self._training(recipe, source) for recipe, source in wanted], data.ranks)
+            found = share([self._training(recipe, source) for recipe, source in wanted])
             for (recipe, source), best in zip(wanted, found, strict=True):
                 model = self._untrained(recipe, source)
                 model.make_for(data)
@@ -155,7 +154,7 @@ class GuidedMLP(FidelityTest):
         guide: TextClassifier = base
         if source == "adversary":
             own = replace(recipe, max_epochs=self.adversary_epochs, patience=ADVERSARY_PATIENCE)
-            guide = trained_adversary(own, *share([adversary_training(own, self.strength)], Ranks())).model
+            guide = trained_adversary(own, *share([adversary_training(own, self.strength)])).model
         return GuidedClassifier(guide, **parts)
 
     def columns(self, classes: int) -> Sequence[str]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, Removal
-from processes.progress import Progress
 from results import Flags, Floats, Integers
 from results.errors import check_numbers, counted
+from results.progress import Progress
 
 EQUAL = 1e-6
 """Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""

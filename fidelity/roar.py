@@ -346,7 +346,7 @@ def train_chains(chains: Sequence[Chain]) -> list[Best]:
         [(chain, percents[-1]) for chain in whole.values()],
     ]
     for wanted in rounds:
-        bests = share([chain.training(percent) for chain, percent in wanted], chains[0].recipe.data.ranks)
+        bests = share([chain.training(percent) for chain, percent in wanted])
         trained += bests
         for (chain, percent), best in zip(wanted, bests, strict=True):
             chain.found[percent] = best

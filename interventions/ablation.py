@@ -24,10 +24,10 @@ from interventions.task import REFERENCES, Classification, LanguageModelling, Ta
 from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
-from processes.progress import Progress
 from results import Bars, Estimate, Figure, Result, Table, Unit
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted
+from results.progress import Progress
 from training import Experiment, kept_file, kept_tensors
 from training.checkpoints import checkpoint_file, configured_model, data_settings, read_checkpoint
 from training.experiment import check_names

@@ -20,7 +20,7 @@ from attention.alignment import FromPieces, reduce, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
-from datamodules.batches import LengthBatches, Split
+from datamodules.batches import LengthBatches, Ranks, Split
 from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
 from heads.arc_evaluation import check_relations
@@ -43,7 +43,6 @@ from metrics.rows import ArcRows, ItemRows
 from probes.frozen import DependencyProbe
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment
-from processes.ranks import Ranks
 from results import Bars, Estimate, Result, Table, Unit, numbers
 from results.errors import UserError, check_numbers, check_values, counted
 from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint

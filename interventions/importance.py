@@ -12,10 +12,10 @@ from attention import Encoder
 from attention.capture import intervening
 from corpora.sentence import CorpusError
 from datamodules import SegmentBatch, TextDataModule
+from datamodules.batches import run_seed
 from heads.single_heads import head_map
 from interventions.task import Classification, LanguageModelling, MeanStateClassification, Task
 from metrics.moments import Means, Moments
-from processes.ranks import run_seed
 from results import Curves, Result, Table, Unit, UserError, on_one_scale
 from training import recorded_gradients
 from training.checkpoints import checkpoint_file

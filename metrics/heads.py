@@ -17,8 +17,8 @@ from torch import Tensor
 
 from metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
 from metrics.rows import ExactMetric
-from processes.progress import Progress
 from results import Flags, Floats, Integers
+from results.progress import Progress
 
 Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")

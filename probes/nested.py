@@ -163,7 +163,7 @@ class NestedExperiment(DependencyExperiment):
             check = epochs_between_checks(data, self.batches) * sentences + len(data.splits["dev"])
             file = kept_file(self.trainer, f"copy-{number}.ckpt")
             trainings.append(Training(name, file, partial(train, data), cost=check))
-        return [(best_copy(self.probe, best), best) for best in share(trainings, self.data.ranks)]
+        return [(best_copy(self.probe, best), best) for best in share(trainings)]
 
     def update(self, batch: AttentionBatch) -> None:
         """Ignore the batch: the trained copies are tested with trainers of their own."""

@@ -10,10 +10,10 @@ from sklearn.metrics import roc_auc_score
 from datamodules import AttentionBatch
 from heads.arc_evaluation import DependencyExperiment
 from metrics.bootstrap import share_interval
-from processes.progress import LOGGER as PROGRESS
-from processes.progress import Progress
 from results import Estimate, Result, Table, Unit
 from results.errors import UserError, check_numbers, near
+from results.progress import LOGGER as PROGRESS
+from results.progress import Progress
 from studies.known_cases import CASES, Case, Trial, promised
 from training import alone, gathered, kept_file, kept_tensors, quiet, recorded_gradients
 

@@ -34,8 +34,8 @@ import probes
 import train
 from commands import COMMANDS, RUNS
 from docs.reference import ROOMS, configs_page, described, exported
-from processes.jobs import Slurm
 from results.estimates import ENDS, UNITS
+from sweeps.jobs import Slurm
 from sweeps.plan import Options, Run, options_of, read_sweep
 from tests.analysis import test_configs as of_analyses
 from tests.glossary import OF_ANY_UNIT, explained, unexplained

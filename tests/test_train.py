@@ -624,7 +624,7 @@ def test_a_configured_progress_bar_is_left_out_where_there_is_no_terminal(of_con
 @pytest.mark.slow
 def test_a_log_has_lines_of_how_far_a_run_is_and_none_of_lightning(of_config: Given, tmp_path: Path) -> None:
     """A line whenever time is up, as the parts of a run go on; a progress bar would say it all at the end."""
-    fast = "import processes.progress as p; p.FIRST = p.EVERY = 0.0; import sys, train; train.main(sys.argv[1:])"
+    fast = "import results.progress as p; p.FIRST = p.EVERY = 0.0; import sys, train; train.main(sys.argv[1:])"
     options = [
         option for option in of_config("demo.yaml", cache=str(tmp_path / "stores")) if "progress_bar" not in option
     ]

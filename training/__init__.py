@@ -14,4 +14,4 @@ from training.nested import (
     share,
     train_nested,
 )
-from training.resume import kept_file, kept_tensors
+from training.run import kept_file, kept_tensors

@@ -4,7 +4,7 @@ import inspect
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,9 +17,11 @@ from results.errors import UserError, refuse_lack_of_memory
 from training.config import BoundedLoader, leaves
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
-LOCAL = frozenset({"root", "cache", "workers", "rank_timeout", "eval_tokens", "device_map", "minutes"})
+LOCAL = frozenset({"root", "cache", "workers", "eval_tokens", "device_map", "minutes"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
 and takes no other's."""
+GONE = frozenset({"rank_timeout"})
+"""Options that checkpoints of former versions have; they changed no number."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
@@ -55,7 +57,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     Raises:
         TrainingError: The file is damaged, or it is not a checkpoint of a run.
     """
-    if fault := _damage(path):
+    if fault := damage(path):
         raise TrainingError(f"{path}: {fault}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -85,7 +87,7 @@ def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:
             raise TrainingError(f"{path}: {fault}")
 
 
-def _damage(path: Path) -> str | None:
+def damage(path: Path) -> str | None:
     """Return why a file cannot be a whole checkpoint, which is a zip archive, with a remedy; None if it can."""
     advice = "Give another file from checkpoints/ of its run, or train again."
     try:
@@ -144,16 +146,17 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"Train the model again with that command."
         )
     # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
-    found = _parsed(LightningDataModule, "data", path, data)
-    return _parsed(LightningDataModule, "data", path, _without_local(found))
+    found = _parsed(LightningDataModule, "data", path, _without(GONE, data))
+    return _parsed(LightningDataModule, "data", path, _without(LOCAL, found))
 
 
-def _without_local(settings: Any) -> Any:  # noqa: ANN401 # of any kind
-    """Return parsed settings without the options of places and of resources, at every depth."""
+def _without(options: Collection[str], settings: Any) -> Any:  # noqa: ANN401 # of any kind
+    """Return settings without the options of these names, at every depth."""
     entries = vars(settings) if isinstance(settings, Namespace) else settings
     if isinstance(entries, dict):
-        return {name: _without_local(one) for name, one in entries.items() if name not in LOCAL}
-    return [*map(_without_local, entries)] if isinstance(entries, list | tuple) else entries
+        kept = {name: one for name, one in entries.items() if str(name).rpartition(".")[2] not in options}
+        return {name: _without(options, one) for name, one in kept.items()}
+    return [_without(options, one) for one in entries] if isinstance(entries, list | tuple) else entries
 
 
 def datamodule_from(settings: Namespace) -> LightningDataModule:

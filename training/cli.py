@@ -3,14 +3,11 @@
 import io
 import logging
 import os
-import platform
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
-from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,22 +19,20 @@ from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
 from datamodules.corpus import CorpusDataModule
-from processes import preemption
-from processes.progress import ProgressLines
-from processes.ranks import LostRank, run_name
 from results.command import print_fault
 from results.errors import UserError, counted
 from results.files import is_full
+from results.progress import ProgressLines
 from training.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from training.config import leaves
-from training.faults import fault, full_disk, is_told_by_the_first, trainer_fault
+from training.faults import fault, full_disk, trainer_fault, wait_for_the_first
 from training.lifecycle import TrainedModule
-from training.lightning_private import CommandLine, ContinuedCSVLogger, ignore_signals, set_root, signal_started
+from training.lightning_private import CommandLine, ContinuedCSVLogger, ignore_signals, overwrite, set_root
 from training.nested import quiet
 from training.parsing import (
     Parser,
@@ -47,8 +42,17 @@ from training.parsing import (
     trusted_modules,
     typed_options,
 )
-from training.resume import Resume
-from training.run import RunCheckpoints, RunConfig, RunState, open_state, run_digest, source_digest
+from training.run import (
+    Resume,
+    RunCheckpoints,
+    RunConfig,
+    RunState,
+    best_checkpoint,
+    model_checkpoints,
+    open_state,
+    run_digest,
+    source_digest,
+)
 from training.tasks import check_tasks, refuse_shell
 
 STEPS = {
@@ -230,8 +234,9 @@ class ProbingCLI(CommandLine):
         set_root(trainer, folder)
         trainer.strategy.checkpoint_io = RunCheckpoints(self.state)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        for checkpoint in _checkpoints(trainer):
+        for checkpoint in model_checkpoints(trainer):
             checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
+            overwrite(checkpoint)
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             callbacks.append(RunConfig(folder, self.parser_of(str(self.subcommand)), self.settings))
             if own_loggers:  # without a version number, which the progress bar would show
@@ -248,10 +253,6 @@ class ProbingCLI(CommandLine):
     def _open_state(self, trainer: Trainer, parent: Path) -> RunState:
         """Return the state of an unfinished run of the same command, or of a new run; rank 0 locks it."""
         digest, resume = self._digest(trainer), self.settings.resume == "auto"
-        # A name of this run alone: another process may run the same command at the same time.
-        os.environ.setdefault("PROBING_RUN", f"{platform.node()}-{os.getpid()}")
-        marker = parent / f".stop-{digest}.{run_name()}" if trainer.world_size > 1 else None
-        preemption.share(marker, partial(signal_started, trainer))
         if not trainer.is_global_zero:
             return (RunState.find(parent, digest) if resume else None) or RunState(parent / f"state-{digest}")
         state, self._lock = open_state(parent, digest, resume)
@@ -292,8 +293,6 @@ class ProbingCLI(CommandLine):
                 example a fraction of batches that selects none.
         """
         try:
-            if self.trainer.world_size == 1:  # else another process may wait for this one
-                preemption.check()
             with quiet("pytorch_lightning") if self.settings.quiet else nullcontext():
                 super().run_command()
             if self.trainer.is_global_zero:
@@ -306,7 +305,7 @@ class ProbingCLI(CommandLine):
             raise full_disk(self.state.run, error) from error
         finally:
             if self.trainer.is_global_zero:
-                os.close(self._lock)
+                self._lock.release()
 
     def fit(self, **options: Any) -> None:  # noqa: ANN401 # arguments of Trainer.fit
         """Train the model, or continue the interrupted training of this run; skip a training that had already ended."""
@@ -324,12 +323,10 @@ class ProbingCLI(CommandLine):
         If not, log the reason.
         """
         if (ended := self.state.left.ended) is not None:
-            best = str(self.state.run / ended["best"]) if ended["best"] else ""
+            best = ended["best"]
             self.model.epochs_run = ended["epochs_run"]
         else:
-            best = next((one.best_model_path for one in _checkpoints(self.trainer) if one.best_model_path), "")
-            if self.trainer.is_global_zero:
-                self.state.keep_trained(best, self.model.epochs_run)
+            best = best_checkpoint(self.trainer)
         test = self.datamodule.files().get("test")
         if test is None:
             rank_zero_info("Not tested: the data have no test split.")
@@ -414,23 +411,16 @@ def run(writer: Callable[..., Callback], args: list[str] | None = None) -> int:
         args: Words of the command line; None for `sys.argv`.
 
     Returns:
-        The exit code: 0, 1 for a user's error, or 128 plus the number of the signal after an
-        interruption; an interrupted rank other than rank 0 returns 0.
+        The exit code: 0, or 1 for a user's error.
     """
     try:
         main(writer, args)
     except Exception as error:
-        found = fault(error)
-        # After a signal stops one rank, ranks that wait for it in a collective lose their connection.
-        if isinstance(found, LostRank) and (number := preemption.requested()) is not None:
-            return _interrupted(number)
-        if found is None:
+        if (found := fault(error)) is None:
             raise
-        if not is_told_by_the_first():
-            print_fault(found)
+        wait_for_the_first()
+        print_fault(found)
         return 1
-    except preemption.Interrupted as interrupted:
-        return _interrupted(interrupted.signal)
     return 0
 
 
@@ -531,19 +521,6 @@ def _data_of(model: Namespace, given: Namespace | None) -> Namespace | None:
     data_of: Callable[[Namespace, Namespace | None], Namespace | None] | None
     data_of = getattr(getattr(import_module(module), name), "data_of", None)
     return given if data_of is None else data_of(model.init_args, given)
-
-
-def _checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
-    return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-
-
-def _interrupted(number: signal.Signals) -> int:
-    if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
-        return 0  # any other code would have Lightning kill the first process, which is at its end too
-    by_hand = number == signal.SIGINT  # of a terminal, which may itself be a job
-    said = None if by_hand else preemption.requeue()
-    print(said or f"Interrupted by {number.name}.", file=sys.stderr)
-    return 128 + number
 
 
 for _message in (

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pytorch_lightning import LightningModule
 
 from attention.extraction import return_free_memory
+from datamodules.batches import run_seed
 from datamodules.corpus import CorpusDataModule, part_of
-from processes.ranks import run_seed
 from results import Result, UserError
 from results.errors import check_numbers
 

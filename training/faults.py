@@ -8,12 +8,10 @@ import torch.distributed as dist
 from pytorch_lightning.utilities import rank_zero_only
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from processes import preemption
-from processes.ranks import LostRank
 from results.errors import UserError
 
 TOGETHER = 10.0
-"""Seconds within which all processes of a run detect the same fault."""
+"""Seconds within which all processes of a run find the same fault, and end with the first of them."""
 
 _LOST = re.compile(
     r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out (waiting|initializing)|"
@@ -21,25 +19,22 @@ _LOST = re.compile(
 )
 """Messages of gloo, NCCL and their store about a process that has ended or does not answer."""
 
-_WAITED = re.compile(r"(?i)timed out|timeout")
-"""Messages about a process that does not answer."""
-
 
 def fault(error: BaseException | None) -> BaseException | None:
     """Return the error to print without a traceback; None for a bug, which keeps its traceback.
 
-    It is the first `UserError` or `LostRank` among an exception and its causes. The causes are searched
-    because the command line's parser wraps exceptions of constructors. For an error of torch which
-    reports that another process of the run has ended or does not answer, it is a new `LostRank`.
+    It is the first `UserError` among an exception and its causes. The causes are searched because the command line's
+    parser wraps exceptions of constructors. For an error of torch which reports that another process of the run has
+    ended or does not answer, it is a new `UserError`.
 
     Args:
         error: The exception.
     """
-    while error is not None and not isinstance(error, UserError | LostRank):
+    while error is not None and not isinstance(error, UserError):
         if is_of_another(error):
             lines = str(error).strip().splitlines()
             said = lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
-            return LostRank(
+            return UserError(
                 f"Another process of the run has ended or does not answer: look at its output. The same command "
                 f"continues the run. ({said})"
             )
@@ -51,29 +46,13 @@ def is_of_another(error: BaseException) -> bool:
     """Return True if an error reports that another process of the run has ended or does not answer."""
     if isinstance(error, ProcessRaisedException):  # by a process that was spawned; the last line is the error
         return _LOST.search(str(error).rstrip().rpartition("\n")[2]) is not None
-    return isinstance(error, LostRank) or (
-        isinstance(error, RuntimeError) and dist.is_initialized() and _LOST.search(str(error)) is not None
-    )
+    return isinstance(error, RuntimeError) and dist.is_initialized() and _LOST.search(str(error)) is not None
 
 
-def has_waited(error: BaseException) -> bool:
-    """Return True if an error reports that a collective has timed out."""
-    return isinstance(error, RuntimeError) and is_of_another(error) and _WAITED.search(str(error)) is not None
-
-
-def is_told_by_the_first() -> bool:
-    """Return True if this rank need not print its error, because rank 0 prints the same one.
-
-    Rank 0 returns False at once. Another rank waits up to `TOGETHER` seconds for the signal that SLURM
-    or torchrun sends it after the end of rank 0. It returns True if the signal comes, else False. A
-    process that rank 0 has started itself is killed by rank 0 during this wait.
-    """
-    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        return False
-    end = time.monotonic() + TOGETHER
-    while time.monotonic() < end and preemption.requested() is None:
-        time.sleep(0.1)
-    return preemption.requested() is not None
+def wait_for_the_first() -> None:
+    """Let a rank other than 0 wait, so that rank 0 alone prints a fault of all, and ends this process meanwhile."""
+    if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+        time.sleep(TOGETHER)
 
 
 def full_disk(run: Path, error: OSError) -> UserError:

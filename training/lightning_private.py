@@ -6,12 +6,10 @@ each, which fails when a library changes it.
 
 import csv
 import io
-import signal
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,11 @@ from jsonargparse import Namespace
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
 from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
-from torchmetrics import Metric
 
 
 class CommandLine(LightningCLI):
@@ -99,13 +97,19 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
 def ignore_signals(trainer: Trainer) -> None:
     """Disable Lightning's signal handlers for a trainer.
 
-    They would save a checkpoint in the middle of a batch, and call collectives while other ranks may be elsewhere.
+    They would save a checkpoint in the middle of an epoch, and let a test go on after SIGTERM. Without them a signal
+    ends the process at once, which loses at most one epoch.
     """
     trainer._signal_connector.register_signal_handlers = _register_none  # type: ignore[method-assign]
 
 
 def _register_none() -> None:
     """Register no handler; a module-level function, because spawning strategies pickle the trainer."""
+
+
+def overwrite(checkpoint: ModelCheckpoint) -> None:
+    """Let a callback overwrite checkpoints of an earlier attempt, like `enable_version_counter: false`."""
+    checkpoint._enable_version_counter = False
 
 
 def set_root(trainer: Trainer, folder: Path) -> None:
@@ -117,17 +121,6 @@ def started_processes(trainer: Trainer) -> list[subprocess.Popen[bytes]]:
     """Return the processes that a trainer has started for the other ranks."""
     launcher = trainer.strategy.launcher
     return launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else []
-
-
-def signal_started(trainer: Trainer, number: signal.Signals) -> None:
-    """Send a signal to the processes that a trainer has started.
-
-    Args:
-        trainer: The trainer.
-        number: The signal.
-    """
-    for process in started_processes(trainer):
-        process.send_signal(number)
 
 
 def steps_of(trainer: Trainer) -> int:
@@ -174,23 +167,6 @@ def random_states() -> dict[str, Any]:
 def set_random_states(states: dict[str, Any]) -> None:
     """Restore the random number generators of this process from the result of `random_states`."""
     _set_rng_states(states)
-
-
-def set_update_count(metric: Metric, count: int) -> None:
-    """Set how often a metric counts as updated.
-
-    Restoring a metric's state does not restore this count, and a metric with the count 0 warns when
-    it is computed.
-    """
-    metric._update_count = count
-
-
-def limit_collectives(seconds: float) -> None:
-    """Set the time limit of collectives over all ranks.
-
-    torch 2.13 has no public function for this, and Lightning sets one limit for all stages.
-    """
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 
 
 @contextmanager

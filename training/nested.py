@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -19,14 +19,14 @@ from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
-from processes.ranks import Ranks
 from results import Result
 from results.errors import UserError, counted
+from results.locks import share as share_files
 from training.checkpoints import TrainingError
 from training.experiment import Experiment
 from training.lifecycle import TrainedModule
 from training.lightning_private import alone, ignore_signals
-from training.resume import StopBetweenBatches, kept_tensors, load_tensors
+from training.run import kept_tensors
 from training.stopping import EarlyStoppingBySteps
 
 
@@ -67,63 +67,56 @@ class Training(NamedTuple):
     cost: float = 1.0  # expected duration, relative to the others
 
 
-def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
-    """Divide trainings among the ranks, and return the result of each training on every rank.
+def share(trainings: Sequence[Training]) -> list[Best]:
+    """Run trainings, and return the result of each on every rank.
 
-    Each training runs on one rank only, as on a single device. If its result was saved earlier, the rank
-    reads it instead. The longest trainings are assigned first, each to the rank with the least work. The
-    other ranks read the result from `Training.file`. A training whose `file` is None is run by every
-    rank.
+    Each training whose result is kept in a file runs on one rank only, the one that takes it first; the longest are
+    taken first. Its file is read if it was made earlier. A training whose `file` is None is run by every rank.
 
     Args:
         trainings: The trainings, the same on all ranks.
-        ranks: This process among the processes of the run.
 
     Returns:
         The results, in the order of `trainings`.
 
     Raises:
-        LostRank: Another rank gives no sign of life.
-        Interrupted: A signal has come; finished trainings are saved.
+        UserError: The folder of a file cannot be written.
     """
-    loads, owners = [0.0] * ranks.world, [ranks.rank] * len(trainings)
-    for place in sorted(range(len(trainings)), key=lambda place: -trainings[place].cost):
-        if trainings[place].file is not None:
-            owners[place] = loads.index(min(loads))
-            loads[owners[place]] += trainings[place].cost
-    found: dict[int, Best] = {}
-    with ExitStack() as alive:
-        for folder in {training.file.parent for training in trainings if training.file is not None}:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                TemporaryFile(dir=folder).close()
-            except OSError as error:
-                fault = f"no trained model can be kept there ({error.strerror})"
-                raise UserError.at(
-                    folder, None, fault, "Give --data.init_args.cache a folder that can be written"
-                ) from None
-            alive.enter_context(ranks.alive(folder))
-        for place in sorted(range(len(trainings)), key=lambda place: owners[place] != ranks.rank):  # own ones first
-            name, file, train, _ = trainings[place]
-            if owners[place] == ranks.rank:
-                found[place], how = _made(file, train)
-            else:
-                assert file is not None
-                found[place] = Best(**ranks.wait_for(partial(load_tensors, file), owners[place], file))
-                how = f"by rank {owners[place]}"
-            best = found[place]
-            cut = "" if best.stopped else ", cut off by max_epochs"
-            rank_zero_info(
-                f"{name}: {how}, {counted(best.epochs, 'epoch')}{cut}; best is {best.value:.4f} in epoch {best.epoch}."
-            )
-    return [found[place] for place in range(len(trainings))]
+    made: dict[Path, str] = {}
+    filed = {one.file: one for one in sorted(trainings, key=lambda one: -one.cost) if one.file is not None}
+    for folder in {file.parent for file in filed}:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder).close()
+        except OSError as error:
+            fault = f"no trained model can be kept there ({error.strerror})"
+            raise UserError.at(
+                folder, None, fault, "Give --data.init_args.cache a folder that can be written"
+            ) from None
+
+    def make(training: Training) -> None:
+        assert training.file is not None
+        began = time.perf_counter()
+        kept_tensors(training.file, partial(_made, training))
+        made[training.file] = f"trained in {time.perf_counter() - began:.1f} s"
+
+    share_files({file: partial(make, training) for file, training in filed.items()})
+    found = []
+    for training in trainings:
+        content, _ = kept_tensors(training.file, partial(_made, training))
+        best, how = Best(**content), made.get(training.file or Path(), "found in the saved state")
+        cut = "" if best.stopped else ", cut off by max_epochs"
+        rank_zero_info(
+            f"{training.name}: {how}, {counted(best.epochs, 'epoch')}{cut}; best is {best.value:.4f} in epoch "
+            f"{best.epoch}."
+        )
+        found.append(best)
+    return found
 
 
-def _made(file: Path | None, train: Callable[[], Best]) -> tuple[Best, str]:
-    """Return the result of a training on this rank, and words for the log."""
-    began = time.perf_counter()
-    content, found = kept_tensors(file, lambda: {**(best := train())._asdict(), "part": dict(best.part)})
-    return Best(**content), "found in the saved state" if found else f"trained in {time.perf_counter() - began:.1f} s"
+def _made(training: Training) -> dict[str, Any]:
+    best = training.train()
+    return {**best._asdict(), "part": dict(best.part)}
 
 
 def train_nested(
@@ -166,8 +159,9 @@ def train_nested(
         checkpoint = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = EarlyStoppingBySteps(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
-        kept = (checkpoint, stop, StopBetweenBatches(), *callbacks)
-        trainer = nested_trainer(device, *kept, epochs=epochs, every=every, **(optimisation or {}))
+        trainer = nested_trainer(
+            device, checkpoint, stop, *callbacks, epochs=epochs, every=every, **(optimisation or {})
+        )
         with quiet(), alone():
             trainer.fit(module, **data)
         value = math.nan if checkpoint.best_model_score is None else float(checkpoint.best_model_score)

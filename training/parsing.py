@@ -17,7 +17,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from results.errors import near
 from training.config import Bounded, BoundedLoader, SettingsError, in_a_line, leaves, read_yaml
-from training.faults import is_told_by_the_first
+from training.faults import wait_for_the_first
 
 # Unclear messages of jsonargparse. tests/training/test_parsing.py provokes each of them.
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
@@ -27,7 +27,10 @@ _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecogn
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
-_GONE = {"preflight": "; try the command on one batch of each split with --trainer.fast_dev_run true"}
+_GONE = {
+    "preflight": "; try the command on one batch of each split with --trainer.fast_dev_run true",
+    "data.init_args.rank_timeout": "; leave it out: processes wait for each other as long as it takes",
+}
 """Former options, with the remedy."""
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
@@ -83,7 +86,8 @@ class Parser(LightningArgumentParser):
             message += _GONE.get(name) or near(name, names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
-        if not self.silent and not is_told_by_the_first():
+        if not self.silent:
+            wait_for_the_first()
             sys.stderr.write(f"error: {self._file}{explained(message)}\n")
         self.exit(2)
 

@@ -1,34 +1,46 @@
-"""Folder of a run: config, log, checkpoints, and the state from which the same command continues the run."""
+"""Folder of a run: config, log, checkpoints, and the state from which the same command continues an interrupted run."""
 
+import atexit
 import hashlib
 import io
 import json
 import logging
-import os
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from filelock import FileLock
 from jsonargparse import Namespace
 from lightning_fabric.plugins import TorchCheckpointIO
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from processes.ranks import acquire_lock
 from results.digests import file_digest
 from results.errors import UserError
-from results.files import commit, is_full, keep, kept, remove_leftovers, temporary, write_atomically
+from results.files import is_full, keep, kept, remove_leftovers, write_atomically
+from results.locks import held
+from training.checkpoints import TrainingError, damage
 from training.config import score_settings
+from training.faults import is_of_another
+from training.lightning_private import (
+    continue_training,
+    random_states,
+    repeat_batch,
+    set_random_states,
+    started_processes,
+    steps_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,101 +72,15 @@ class Left(NamedTuple):
     """Work that an interrupted run has left, as far as its files are undamaged.
 
     Attributes:
-        training: Checkpoint from which the training continues; None if the training must start again or has ended.
-        ended: Facts about a training that has ended: `best`, the path of its best checkpoint within the run's
-            folder (empty if there is none), and `epochs_run`, its number of epochs. None if no training has
-            ended.
-        best: SHA-256 of each of the best checkpoints so far, by path within the run's folder; empty unless
-            `training` is given.
+        training: Checkpoint from which the training continues; None if it must start again or has ended.
+        ended: Facts about a training that has ended: `best`, the path of its best checkpoint (empty if there is none),
+            and `epochs_run`, its number of epochs. None if no training has ended.
         log: Content of `metrics.csv` when the work was saved.
     """
 
     training: Path | None = None
     ended: Mapping[str, Any] | None = None
-    best: Mapping[str, str] = MappingProxyType({})
     log: str = ""
-
-
-@dataclass(frozen=True)
-class OwnCheckpoints:
-    """Checkpoints written by a run, and copies of the best ones.
-
-    The copies are needed because `ModelCheckpoint` deletes a checkpoint when it finds a better one.
-
-    Attributes:
-        state: State folder of the run, which holds the copies, and a list of the checkpoints that the
-            run has written and not deleted.
-    """
-
-    state: Path
-
-    @property
-    def names(self) -> set[str]:
-        """Names of the checkpoints that the run has written and not deleted, in the form that `name` returns."""
-        content = kept(self.state / ".written.json")
-        return set() if content is None else set(json.loads(bytes(content)))
-
-    def name(self, path: Path) -> str:
-        """Return the name of a checkpoint: its path relative to the run's folder, or absolute if it lies elsewhere.
-
-        A relative path stays valid if the run's folder is moved.
-        """
-        whole, run = path.absolute(), self.state.parent.absolute()
-        return str(whole.relative_to(run) if whole.is_relative_to(run) else whole)
-
-    def note(self, path: Path, removed: bool = False) -> None:
-        """Record that the run is about to write a checkpoint or, if `removed`, that it has deleted one."""
-        own, name = self.names, self.name(path)
-        names = sorted(own - {name} if removed else own | {name})
-        keep(self.state / ".written.json", json.dumps(names).encode())
-
-    def keep_best(self, paths: Iterable[str]) -> dict[str, str]:
-        """Copy checkpoints into the state folder, and return the SHA-256 of each copied checkpoint.
-
-        Checkpoints that do not exist are skipped.
-
-        Args:
-            paths: Paths of the best checkpoints.
-
-        Returns:
-            SHA-256 by name of the checkpoint, as the method `name` returns it.
-        """
-        found = {}
-        for path in map(Path, paths):
-            if path.is_file():
-                sha256 = found[self.name(path)] = file_digest(path)
-                _link(path, self.copy(sha256))
-        return found
-
-    def drop_others(self, digests: Iterable[str]) -> None:
-        """Delete all copies of checkpoints except those with these SHA-256 digests.
-
-        Call it only after the saved state that refers to the remaining copies has been written.
-        """
-        names = {self.copy(sha256).name for sha256 in digests}
-        for path in self.copy("*").parent.glob("*.ckpt"):
-            if path.name not in names:
-                path.unlink()
-
-    def put_back(self, best: Mapping[str, str]) -> None:
-        """Delete the checkpoints that the run has written, and put the copies of the best ones in their place.
-
-        Other files are left alone.
-
-        Args:
-            best: SHA-256 of each best checkpoint, by name.
-        """
-        for name in {*self.names, *best}:
-            (self.state.parent / name).unlink(missing_ok=True)
-        for name, sha256 in best.items():
-            _link(self.copy(sha256), self.state.parent / name)
-
-    def copy(self, sha256: str) -> Path:
-        """Return the path, in the state folder, for the copy of the checkpoint with this SHA-256.
-
-        Nothing is copied: `keep_best` writes the file, which may not exist yet.
-        """
-        return self.state / "checkpoints" / f"{sha256}.ckpt"
 
 
 @dataclass(frozen=True)
@@ -185,14 +111,9 @@ class RunState:
         return self.folder.parent
 
     @property
-    def checkpoints(self) -> OwnCheckpoints:
-        """Checkpoints written by the run, with copies of the best."""
-        return OwnCheckpoints(self.folder)
-
-    @property
     def training(self) -> Path:
-        """Path of the checkpoint of an unfinished training: weights, optimiser, data position and random states."""
-        return self.folder / "training.ckpt"
+        """Path of the checkpoint of an unfinished training, written before the first batch of each epoch."""
+        return self.folder / "last.ckpt"
 
     @property
     def trained(self) -> Path:
@@ -201,66 +122,42 @@ class RunState:
 
     @property
     def holds_work(self) -> bool:
-        """True if the state folder has files other than the lock and the hidden files of the ranks."""
+        """True if the state folder has files other than the lock."""
         return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
-
-    def lock(self) -> int:
-        """Lock the state folder until the returned file descriptor is closed or this process ends.
-
-        Raises:
-            UserError: Another process has the lock.
-            OSError: The folder does not exist or cannot be written.
-        """
-        lock = acquire_lock(self.folder / "lock")
-        if lock is None:
-            raise UserError(
-                f"{self.run}: another process is working on this run. Wait for it, or begin a new run with --resume "
-                "never."
-            )
-        if not (self.folder / "lock").exists():  # the other process has removed it
-            os.close(lock)
-            raise FileNotFoundError(str(self.folder))
-        return lock
 
     @cached_property
     def left(self) -> Left:
         """Work that an interrupted run has left; it is read from the files at the first access, and not again."""
         if (content := kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
-            if not ended["best"] or _is_sound(self.run / ended["best"], ended["sha256"]):
+            if not ended["best"] or _is_sound(Path(ended["best"]), ended["sha256"]):
                 return Left(ended=ended, log=ended["log"])
         if kept(self.training) is not None:
             # The reader of zip files ignores the checksum appended to it.
             saved = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)["resume"]
-            if all([_is_sound(self.checkpoints.copy(sha256), sha256) for sha256 in saved["best"].values()]):
-                return Left(self.training, best=saved["best"], log=saved["log"])
+            if all([_is_sound(Path(path)) for path in saved["best"]]):
+                return Left(self.training, log=saved["log"])
         return Left()
 
     def tidy(self) -> None:
-        """Delete damaged files, and restore the checkpoints that the run had when the state was saved.
-
-        The checkpoints of a training that has ended are left as they are.
-        """
+        """Delete temporary files, and the files of the state that are damaged or out of date."""
         for folder in (self.run, self.folder, self.run / "checkpoints"):
             remove_leftovers(folder)
-        if self.left.ended is not None:
-            return
-        self.trained.unlink(missing_ok=True)
-        if self.left.training is None:
-            self.training.unlink(missing_ok=True)
-        self.checkpoints.put_back(self.left.best)
+        if self.left.ended is None:
+            self.trained.unlink(missing_ok=True)
+            if self.left.training is None:
+                self.training.unlink(missing_ok=True)
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
-        """Write the file `trained`: the best checkpoint, number of epochs and log of an ended training.
+        """Write the file `trained`: best checkpoint with its SHA-256, number of epochs and log of an ended training.
 
         Args:
-            best: Path of the best checkpoint, empty if there is none. It is stored relative to the
-                run's folder, with the SHA-256 of the checkpoint.
+            best: Path of the best checkpoint, empty if there is none.
             epochs: Number of epochs of the training, as in `epochs_run`.
         """
-        path = Path(best)
-        found = {"best": self.checkpoints.name(path), "sha256": file_digest(path)} if best else {"best": ""}
-        keep(self.trained, json.dumps({**found, "epochs_run": epochs, "log": self.log()}).encode())
+        sha256 = file_digest(Path(best)) if best else ""
+        found = {"best": best, "sha256": sha256, "epochs_run": epochs, "log": self.log()}
+        keep(self.trained, json.dumps(found).encode())
 
     def log(self) -> str:
         """Return the content of the run's `metrics.csv`; empty if there is no such file."""
@@ -268,10 +165,7 @@ class RunState:
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def log_left(self) -> str:
-        """Return the rows of `metrics.csv` up to the time when the state was saved.
-
-        Later rows are dropped, because a resumed run repeats their steps.
-        """
+        """Return the rows of `metrics.csv` up to the saved state; a resumed run repeats later ones."""
         # After a training in forked processes, which have ended, the file itself is longer.
         return max(self.left.log, self.log() if self.trained.exists() else "", key=len)
 
@@ -282,15 +176,10 @@ class RunState:
             self.folder.rename(removed)
         for folder in (removed, self.folder):
             shutil.rmtree(folder, ignore_errors=True)
-        stop = self.folder.name.replace("state-", ".stop-")
-        for marker in self.run.parent.glob(f"{stop}.*"):  # of earlier attempts too
-            marker.unlink(missing_ok=True)
 
 
-def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
-    """Return the state of an unfinished or new run, and the file descriptor of its lock.
-
-    The lock is held until the file descriptor is closed or this process ends.
+def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileLock]:
+    """Return the state of an unfinished or new run, and its lock, held until it is released or this process ends.
 
     Args:
         parent: Folder of the runs of one model class.
@@ -303,9 +192,12 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
     found = RunState.find(parent, digest) if resume else None
     try:
         state = found or RunState(new_folder(parent) / f"state-{digest}")
-        if found is None:
-            state.folder.mkdir()
-        lock = state.lock()
+        state.folder.mkdir(exist_ok=True)
+        if (lock := held(state.folder / "lock")) is None:
+            raise UserError(
+                f"{state.run}: another process is working on this run. Wait for it, or begin a new run with --resume "
+                "never."
+            )
         if found is not None:
             rank_zero_info(f"Continues the unfinished run in {state.run}. To begin a new run, add `--resume never`.")
             state.tidy()
@@ -315,8 +207,6 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
                 f"{parent}: no folder can be made there for the run ({error.strerror}). Give "
                 f"--trainer.default_root_dir a folder that can be written."
             ) from error
-        if isinstance(error, FileNotFoundError):  # the other process has just ended
-            return open_state(parent, digest, resume)
         raise UserError(
             f"{found.folder}: the saved state of the interrupted run cannot be read or written ({error.strerror}). "
             "Nothing was removed: repair the fault, then repeat the command."
@@ -346,31 +236,23 @@ def remove_run(folder: Path) -> None:
             path.rmdir()
 
 
-def _is_sound(path: Path, sha256: str) -> bool:
-    """Return True if a file has this SHA-256; else log its name."""
-    sound = path.is_file() and file_digest(path) == sha256
-    if not sound:
-        fault = "is damaged" if path.is_file() else "is missing"
-        log.warning("%s %s, so training is repeated to make it again.", path, fault)
-    return sound
-
-
-def _link(path: Path, other: Path) -> None:
-    other.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(path, other)
-    except FileExistsError:
-        return
-    except OSError:  # a file system without links
-        shutil.copyfile(path, temporary(other))
-        commit(temporary(other), other)
+def _is_sound(path: Path, sha256: str | None = None) -> bool:
+    """Return True if a checkpoint is undamaged, and has this SHA-256 if one is given; else log its name."""
+    if not path.is_file():
+        fault = "is missing"
+    elif damage(path) is not None or sha256 not in (None, file_digest(path)):
+        fault = "is damaged"
+    else:
+        return True
+    log.warning("%s %s, so training is repeated to make it again.", path, fault)
+    return False
 
 
 class RunCheckpoints(TorchCheckpointIO):
-    """Lightning plugin that writes the checkpoints of a run atomically, and records them in its state.
+    """Lightning plugin that writes the checkpoints of a run atomically.
 
-    One checkpoint is not recorded: `RunState.training`, from which an unfinished training continues.
-    It is written with a checksum instead.
+    A checkpoint that is no longer among the best is deleted only when `RunState.training` no longer refers to it, which
+    is written with a checksum.
 
     Args:
         state: State of the run.
@@ -378,6 +260,7 @@ class RunCheckpoints(TorchCheckpointIO):
 
     def __init__(self, state: RunState) -> None:
         self._state = state
+        self._outdated = set[Path]()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None) -> None:
         """Write a checkpoint atomically; `storage_options` is ignored."""
@@ -385,15 +268,155 @@ class RunCheckpoints(TorchCheckpointIO):
         torch.save(checkpoint, content)
         if place.absolute() == self._state.training.absolute():
             keep(place, content.getbuffer())
+            self.delete_outdated()
             return
-        self._state.checkpoints.note(place)
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, content.getbuffer())
+        self._outdated.discard(place)
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Delete a checkpoint, and record this in the state of the run."""
-        super().remove_checkpoint(path)
-        self._state.checkpoints.note(Path(path), removed=True)
+        """Delete a checkpoint after the next saved state."""
+        self._outdated.add(Path(path))
+
+    def delete_outdated(self) -> None:
+        """Delete the checkpoints given to `remove_checkpoint`."""
+        while self._outdated:
+            self._outdated.pop().unlink(missing_ok=True)
+
+
+class Resume(Callback):
+    """Callback that saves the state of a training before the first batch of every epoch but the first.
+
+    A run that is killed at any time is continued by the same command, which repeats at most one epoch; a test starts
+    again. Lightning restores all but the random states and the number of steps.
+
+    Args:
+        state: State of the run.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self._saving: dict[str, Any] | None = None
+        self._restored: Mapping[str, Any] | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Send the path of the state folder from rank 0 to all ranks.
+
+        Raises:
+            TrainingError: A rank does not see the folder.
+        """
+        if trainer.world_size > 1:
+            self.state = RunState(Path(trainer.strategy.broadcast(str(self.state.folder.absolute()))))
+            if not self.state.folder.is_dir():
+                raise TrainingError(
+                    f"{self.state.folder}: rank {trainer.global_rank} does not see this folder of rank 0. Give "
+                    f"--trainer.default_root_dir a folder on a file system that all nodes share."
+                )
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Save the state before the first batch of an epoch; at the first batch of a continued training, restore it."""
+        if self._restored is not None:
+            set_random_states(self._restored["random"])
+            continue_training(trainer, self._restored["steps"])
+            self._restored = None
+        elif batch_idx == 0 and trainer.current_epoch > 0:
+            own = {"random": random_states(), "steps": steps_of(trainer)}
+            ranks = [own] * trainer.world_size
+            if trainer.world_size > 1:
+                dist.all_gather_object(ranks, own)
+            for logger in trainer.loggers:
+                logger.save()
+            keepers = model_checkpoints(trainer)
+            best = {path for one in keepers for path in (*one.best_k_models, one.last_model_path) if path}
+            self._saving = {"ranks": ranks, "best": sorted(best), "log": self.state.log()}
+            trainer.save_checkpoint(self.state.training, weights_only=False)
+            self._saving = None
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that the training has ended, and delete the checkpoints that are not among the best."""
+        if trainer.is_global_zero:
+            self.state.keep_trained(best_checkpoint(trainer), trainer.current_epoch)
+            if isinstance(writer := trainer.strategy.checkpoint_io, RunCheckpoints):
+                writer.delete_outdated()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the data for resuming to the checkpoint of the saved state, and to no other checkpoint."""
+        if self._saving is not None:
+            checkpoint["resume"] = self._saving
+            repeat_batch(checkpoint)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Read what `on_train_batch_start` restores: Lightning draws random numbers while it sets up the training."""
+        if trainer.training and "resume" in checkpoint:
+            self._restored = checkpoint["resume"]["ranks"][trainer.global_rank]
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Delete the state folder of a run that fails before it has saved any work, and end the processes it started.
+
+        The folder stays if the same command can continue the run: after an interruption, the end of another process,
+        or on a full disk.
+        """
+        goes_on = not isinstance(exception, Exception) or is_of_another(exception) or is_full(exception)
+        if trainer.is_global_zero and not goes_on and not self.state.holds_work:
+            self.state.clear()
+        for child in started_processes(trainer):  # about to print the same fault
+            atexit.register(child.kill)  # not before: Lightning kills this process with its first child
+
+
+def model_checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
+    """Return the callbacks of a trainer that keep the best checkpoints."""
+    return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+
+
+def best_checkpoint(trainer: Trainer) -> str:
+    """Return the path of the best checkpoint of a training; empty if there is none."""
+    return next((one.best_model_path for one in model_checkpoints(trainer) if one.best_model_path), "")
+
+
+def kept_file(trainer: Trainer, name: str) -> Path | None:
+    """Return the path of a file in the state folder of the run, where partial results are kept for resuming.
+
+    Args:
+        trainer: Trainer of the run.
+        name: Name of the file.
+
+    Returns:
+        The path; None if the run saves no state.
+    """
+    states = [callback.state for callback in trainer.callbacks if isinstance(callback, Resume)]  # type: ignore[attr-defined]
+    return states[0].folder / name if states else None
+
+
+def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+    """Return the tensors that an interrupted run saved in `file`; if there are none, compute and save them.
+
+    Args:
+        file: File of the tensors; None saves nothing.
+        compute: Function that returns the tensors.
+
+    Returns:
+        The tensors, and True if they were read from `file`; tensors from a file are on the CPU.
+    """
+    if file is not None and (saved := load_tensors(file)) is not None:
+        return saved, True
+    tensors = compute()
+    if file is not None:
+        save_tensors(file, tensors)
+    return tensors, False
+
+
+def load_tensors(file: Path) -> dict[str, Any] | None:
+    """Return the tensors in a file written by `save_tensors`; None if it is missing or damaged."""
+    content = kept(file)
+    return None if content is None else torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def save_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
+    """Save tensors and plain values to a file atomically, with a checksum."""
+    content = io.BytesIO()
+    torch.save(dict(tensors), content)
+    remove_leftovers(file.parent)
+    keep(file, content.getbuffer())
 
 
 class RunConfig(Callback):

@@ -13,7 +13,7 @@ from torch import Tensor
 from analysis import RepeatedSequences
 from analysis.repeated import role_patterns, role_scores
 from attention import Encoder
-from processes.ranks import Ranks
+from datamodules.batches import Ranks
 from results.errors import UserError
 from tests.analysis.passes import ENCODERS, encoder, uniform
 from tests.attention.test_checks import save

@@ -23,9 +23,9 @@ from analysis import (
     RepeatedSequences,
     Surface,
 )
+from datamodules.batches import Ranks
 from interventions import Importance
 from metrics.rows import ExactMetric
-from processes.ranks import Ranks
 from tests.analysis.passes import show
 from tests.analysis.segments import batch_of
 from tests.analysis.trees import TREES

@@ -20,7 +20,6 @@ from attention.specification import Extraction as Specification
 from attention.specification import Items, Options, cut_sentences
 from attention.store import Store, seal_part, store_key
 from corpora.sentence import Treebank
-from processes.ranks import Ranks
 from results.digests import Digests
 from tests import tiny
 
@@ -87,14 +86,13 @@ class Extraction:
         assert source is not None
         return Encoder(source)
 
-    def prepare(self, ranks: Ranks | None = None) -> Store:
+    def prepare(self) -> Store:
         """Open the store, or make it."""
         digests = Digests(self.cache)
         if (store := open_store(self.specification, self.cache, digests)) is not None:
             return store
         encoder = self.load() if self.encoder is not None else None
-        # Nothing here takes longer than that to wait for.
-        return make_store(self.items(encoder), self.cache, digests, encoder, ranks or Ranks(patience=20))
+        return make_store(self.items(encoder), self.cache, digests, encoder)
 
 
 def items_of(
@@ -104,7 +102,7 @@ def items_of(
     return cut_sentences(Specification(Path("corpus"), {}, None, options or Options(), hidden), treebank, encoder)
 
 
-def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str], int]:
+def prepare_and_record(extraction: Extraction) -> tuple[list[str], int]:
     """Stems of the files that this process wrote, in order, and the number of items of the store it returned."""
     written: list[str] = []
 
@@ -114,15 +112,15 @@ def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str],
 
     torch.set_num_threads(1)
     with patch("attention.extraction.seal_part", record):
-        store = extraction.prepare(ranks)
+        store = extraction.prepare()
         return written, sum(bool(store.read("attention", item).any()) for item in range(len(store)))
 
 
-def prepare_at_once(extraction: Extraction, ranks: list[Ranks]) -> list[tuple[list[str], int]]:
-    """`prepare_and_record` in a process per rank, all started before any begins."""
-    meeting = _processes.Barrier(len(ranks))
-    with ProcessPoolExecutor(len(ranks), _processes, meet, (meeting,)) as pool:
-        return [future.result(60) for future in [pool.submit(prepare_and_record, extraction, rank) for rank in ranks]]
+def prepare_at_once(extraction: Extraction, processes: int) -> list[tuple[list[str], int]]:
+    """`prepare_and_record` in some processes, all started before any begins."""
+    meeting = _processes.Barrier(processes)
+    with ProcessPoolExecutor(processes, _processes, meet, (meeting,)) as pool:
+        return [future.result(60) for future in [pool.submit(prepare_and_record, extraction) for _ in range(processes)]]
 
 
 def meet(barrier: Barrier) -> None:
@@ -139,7 +137,7 @@ def prepare_and_die(extraction: Extraction, stem: str) -> int | None:
 
 def _die_while_writing(extraction: Extraction, stem: str) -> None:
     with before_fsync(extraction.folder, stem, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        prepare_and_record(extraction, Ranks(patience=20))
+        prepare_and_record(extraction)
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from attention.extraction import extract, shapes
 from attention.specification import Items
 from attention.store import MANIFEST, Store
 from corpora.sentence import to_table
-from processes.ranks import LostRank, Ranks
 from results.digests import Digests
 from results.errors import UserError
+from results.locks import held
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
 
 SHARDS = ("00000", "00001", "00002")
@@ -210,39 +210,20 @@ def test_two_processes_at_once_end_well(damaged: bool, extraction: Extraction, u
         extraction.prepare()
         flip(extraction.file("00001"))
         truncate(extraction.file("00002"))
-    assert [items for _, items in prepare_at_once(extraction, [Ranks(patience=20)] * 2)] == [10, 10]
+    assert [items for _, items in prepare_at_once(extraction, 2)] == [10, 10]
     assert extraction.files() == undisturbed
 
 
-def test_ranks_share_the_shards(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
-    first, second = prepare_at_once(extraction, [Ranks(0, 2, patience=20), Ranks(1, 2, patience=20)])
-    assert first == (["labels", "00000", "00002"], 10)
-    assert second == (["00001"], 10)
-    assert extraction.files() == undisturbed
-
-
-@pytest.mark.parametrize(("rank", "missing"), [(1, "labels.parquet"), (0, "00001.safetensors")])
-def test_a_rank_without_a_sign_of_life_is_waited_for_no_longer_than_patience(
-    rank: int, missing: str, extraction: Extraction, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
-) -> None:
-    monkeypatch.setattr("processes.ranks._POLL_SECONDS", 0.01)
-    started = time.monotonic()
-    with pytest.raises(LostRank, match=f"rank {1 - rank}, which was to write {missing}, has given no") as error:
-        extraction.prepare(Ranks(rank, 2, patience=0.2))
-    assert 0.2 <= time.monotonic() - started < 5
-    assert str(extraction.folder) in str(error.value)
-    assert MANIFEST not in extraction.files()
-    extraction.prepare()  # what was finished is used
-    assert extraction.files() == undisturbed
-
-
-def test_a_slow_rank_is_waited_for(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
+def test_what_another_process_holds_is_waited_for(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
     extraction.folder.mkdir(parents=True)
-    with ThreadPoolExecutor(1) as pool, Ranks(1, 2, patience=0.4).alive(extraction.folder):
-        waiting = pool.submit(extraction.prepare, Ranks(0, 2, patience=0.4))
-        time.sleep(2)
+    lock = held(extraction.folder / ".00001.safetensors.lock")
+    assert lock is not None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(extraction.prepare)
+        time.sleep(1.5)
+        assert stems(name for name in extraction.files() if not name.startswith(".")) == ["00000", "00002", "labels"]
         assert not waiting.done()
-        prepare_at_once(extraction, [Ranks(1, 2, patience=20)])  # in a process of its own
+        lock.release()
         waiting.result(20)
     assert extraction.files() == undisturbed
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from commands.sweep import main
-from processes.jobs import Jobs
+from sweeps.jobs import Jobs
 from sweeps.run import PROGRAM
 from tests.cluster.conftest import Slurm
 from tests.sweeps.sweeps import write_program, write_spec

@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.batches import BatchLoader, BatchPer, LengthBatches
-from tests.datamodules.conftest import trainer
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 501)
 LENGTHS[17] = 400
@@ -73,22 +72,6 @@ def test_more_ranks_than_batches_leave_none_without_a_step() -> None:
     sampler = LengthBatches(np.array([5, 5]), max_cells=10**6, max_sentences=9, shuffle=False, rank=2, world=3)
     assert list(sampler) == [[]]
     assert len(sampler) == 1
-
-
-HALF = len(batches(True)) // 2
-
-
-@pytest.mark.parametrize(
-    ("limit", "ready", "skipped"), [(1.0, 10, 10), (2, 2, 0), (2, 1, 1), (0.5, HALF + 1, 1), (10**6, 1, 1)]
-)
-def test_an_interrupted_epoch_goes_on_where_it_stopped(limit: float, ready: int, skipped: int) -> None:
-    """The limit is that of the trainer, a number of batches or a share of them, after which its epoch ends."""
-    whole = batches(True, epoch=4)
-    sampler = LengthBatches(LENGTHS, max_cells=4000, max_sentences=16, shuffle=True, seed=3)
-    sampler.resume(trainer(limit=limit, ready=ready, epoch=4))
-    assert list(sampler) == whole[skipped:]
-    sampler.set_epoch(5)
-    assert list(sampler) == batches(True, epoch=5)
 
 
 def test_batches_of_tokens_are_bounded_by_the_longest_times_their_number() -> None:

@@ -30,7 +30,6 @@ from fidelity.consistent_adversary import (
 )
 from metrics.distributions import area
 from models.text_model import SENTENCE
-from processes.ranks import Ranks
 from results import Curves
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, Kind
@@ -290,7 +289,7 @@ def _copy(kind: Kind) -> Any:  # noqa: ANN401
 
 
 def made(recipe: Recipe) -> TrainedAdversary:
-    return trained_adversary(recipe, *share([adversary_training(recipe, 0.01)], Ranks()))
+    return trained_adversary(recipe, *share([adversary_training(recipe, 0.01)]))
 
 
 def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_again(
@@ -328,7 +327,7 @@ def test_the_loss_on_dev_can_end_a_training(
         patched.setattr(data, "files", lambda: {**files, "dev": files["test"]})
         on_others = [adversary_training(recipe, 0.01, stop).file for stop in ("train", "dev")]
     assert [on_others[0] == on_train.file, on_others[1] == on_dev.file] == [True, False]
-    (best,) = share([on_dev], Ranks())
+    (best,) = share([on_dev])
     model = trained_adversary(recipe, best).model
     base = collect_outputs(checkpoints[0].model, data, CPU, "dev")
     losses, texts = 0.0, 0

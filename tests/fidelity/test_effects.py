@@ -15,13 +15,13 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from datamodules import TextBatch
+from datamodules.batches import Ranks
 from fidelity import EffectProbe, Effects
 from fidelity import effects as module
 from fidelity.classified import ClassifiedBatch, classify, select_texts
 from fidelity.effects import LEARNED, RANKINGS, log_odds, rank_correlations
 from fidelity.saliency import Saliency
 from models.text_model import Level, Output
-from processes.ranks import Ranks
 from results import HeatMap, UserError
 from tests.fidelity import tiny
 from tests.fidelity.test_experiment import QUICK, run_over

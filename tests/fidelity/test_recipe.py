@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from datamodules import TextBatch
 from fidelity.consistent_adversary import Recipe
-from processes.ranks import Ranks
 from tests.fidelity.trained import BATCH_SIZE, CLIP, Checkpoints, Data, recipe_of
 from training import Best, TrainingError, share
 
@@ -127,7 +126,7 @@ def keep(recipe: Recipe, *options: object, best: Best | None = BEST) -> Best:
             raise KeyboardInterrupt
         return best
 
-    return share([recipe.training("things", options, "Thing", train)], Ranks())[0]
+    return share([recipe.training("things", options, "Thing", train)])[0]
 
 
 def other(recipe: Recipe, change: str) -> Recipe:

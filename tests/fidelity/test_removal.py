@@ -17,9 +17,9 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import Removal
 from fidelity.rationale import Rationale
 from fidelity.removal import WIDTHS, EveryLength, chosen_width, removal_bounds, search_bounds, sets_read
-from processes.progress import Progress
 from results import Flags, Floats
 from results.errors import UserError
+from results.progress import Progress
 from tests.fidelity import tiny
 from tests.fidelity.tiny import TEXTS, Kind, classified, classifier, measurements, saliency_of, texts
 
@@ -195,8 +195,8 @@ def test_texts_searched_together_have_the_bounds_of_each_by_itself(monkeypatch: 
 def test_the_search_tells_its_progress_in_shortened_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(logging.getLogger("pytorch_lightning.progress"), "info", lines.append)
-    monkeypatch.setattr("processes.progress.FIRST", 0.0)
-    monkeypatch.setattr("processes.progress.EVERY", 0.0)
+    monkeypatch.setattr("results.progress.FIRST", 0.0)
+    monkeypatch.setattr("results.progress.EVERY", 0.0)
     monkeypatch.setattr(removal_module, "TOGETHER", 1)
     found = classified("flat")
     counts = found.words.sum(1).tolist()
@@ -210,8 +210,8 @@ def test_the_search_tells_its_progress_in_shortened_texts(monkeypatch: pytest.Mo
 def test_one_long_text_tells_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(logging.getLogger("pytorch_lightning.progress"), "info", lines.append)
-    monkeypatch.setattr("processes.progress.FIRST", 0.0)
-    monkeypatch.setattr("processes.progress.EVERY", 0.0)
+    monkeypatch.setattr("results.progress.FIRST", 0.0)
+    monkeypatch.setattr("results.progress.EVERY", 0.0)
     monkeypatch.setattr("fidelity.classified.PASS", 1)  # a copy is a pass
     found = classified("flat").select(torch.tensor([0]))
     found = replace(found, progress=Progress("copies", float("inf")))

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from metrics.attachment import ALL, PLAIN, Arcs, groups_of
 from metrics.heads import MostAttended, Predictions, RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
-from processes.progress import Progress
 from results import Flags, Integers
+from results.progress import Progress
 from tests.metrics.samples import arcs, random_arcs
 
 

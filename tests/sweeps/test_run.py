@@ -19,9 +19,9 @@ from rich.console import Console
 
 import commands
 from commands.sweep import main
-from processes.jobs import Attempt, Jobs
-from processes.ranks import acquire_lock
 from results.errors import UserError
+from results.locks import held
+from sweeps.jobs import Attempt, Jobs
 from sweeps.plan import read_sweep
 from sweeps.run import Sweeper, end_of_log
 from tests.sweeps.sweeps import write_program, write_spec
@@ -160,10 +160,10 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
 
 
 def test_what_is_checked_is_told_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("processes.progress.EVERY", 0.0)
-    monkeypatch.setattr("processes.progress.FIRST", 0.0, raising=False)
+    monkeypatch.setattr("results.progress.EVERY", 0.0)
+    monkeypatch.setattr("results.progress.FIRST", 0.0, raising=False)
     said: list[str] = []
-    monkeypatch.setattr("processes.progress._log_line", said.append)
+    monkeypatch.setattr("results.progress._log_line", said.append)
     rows = ", ".join(f"r{number}: {{config: a.yaml, set: {{a: {number}}}}}" for number in range(8))
     spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a")
     jobs, console = Jobs(tmp_path / "jobs", 1), Console(file=io.StringIO())
@@ -427,11 +427,11 @@ def test_a_signal_reaches_the_run(tmp_path: Path, patience: int, monkeypatch: py
 def test_a_job_stopped_while_another_process_is_at_its_run_is_requeued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("processes.jobs._is_running_on_slurm", lambda: True)
+    monkeypatch.setattr("sweeps.jobs._is_running_on_slurm", lambda: True)
     requeued: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _: requeued.append(number))  # as submitit's
     one = attempt(tmp_path)
-    lock = acquire_lock(one.folder / "lock")
+    lock = held(one.folder / "lock")
     assert lock is not None
 
     def end() -> None:
@@ -441,7 +441,7 @@ def test_a_job_stopped_while_another_process_is_at_its_run_is_requeued(
     with meanwhile(end), pytest.raises(SystemExit) as ended:
         one()
     signal.signal(signal.SIGUSR2, before)
-    os.close(lock)
+    lock.release()
     assert requeued
     assert ended.value.code == 128 + signal.SIGTERM
     assert (one.folder / "ended.txt").read_text() == "stopped by SIGTERM before it began"

@@ -1,4 +1,4 @@
-"""Trainings that ranks share, as threads: who makes what, and that all have the same in the end."""
+"""Trainings that processes share, here threads: each is made once, and all have the same in the end."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from processes.ranks import LostRank, Ranks
 from results.errors import UserError
 from training import Best, Training, share
 
@@ -34,33 +33,29 @@ def trainings(tmp_path: Path) -> Callable[[list[int]], list[Training]]:
     return make
 
 
-def test_each_training_is_made_by_one_rank_and_had_by_all(trainings: Callable[[list[int]], list[Training]]) -> None:
+def test_each_training_is_made_by_one_process_and_had_by_all(
+    trainings: Callable[[list[int]], list[Training]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.locks.POLL", 0.01)
     made: list[list[int]] = [[], []]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda rank: share(trainings(made[rank]), Ranks(rank, 2, patience=20)), range(2)))
-    assert made == [[1, 3], [0, 2, 4]]  # 5 + 2, and 4 + 2 + 1
+        found = list(pool.map(lambda process: share(trainings(made[process])), range(2)))
+    assert sorted(made[0] + made[1]) == [0, 1, 2, 3, 4]
     for bests in found:
         assert [one.state["weight"].tolist() for one in bests] == [[place, place] for place in range(5)]
         assert [one[1:] for one in bests] == [best(place)[1:] for place in range(5)]
     again: list[int] = []
-    share(trainings(again), Ranks())
+    share(trainings(again))
     assert again == []
 
 
-def test_a_lost_rank_is_named_and_what_this_one_has_made_is_kept(
-    trainings: Callable[[list[int]], list[Training]], tmp_path: Path
+def test_the_longest_begins_first_and_one_without_a_file_is_made_in_its_turn(
+    trainings: Callable[[list[int]], list[Training]],
 ) -> None:
     made: list[int] = []
-    with pytest.raises(LostRank, match=r"rank 1, which was to write 0\.ckpt, has given no sign of life for 0 s"):
-        share(trainings(made), Ranks(0, 2, patience=0.2))
-    assert made == [1, 3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.ckpt", "3.ckpt"]
-
-
-def test_without_files_every_rank_makes_all(trainings: Callable[[list[int]], list[Training]]) -> None:
-    made: list[int] = []
-    found = share([one._replace(file=None) for one in trainings(made)], Ranks(1, 2, patience=0.2))
-    assert made == [0, 1, 2, 3, 4]
+    first, *others = trainings(made)
+    found = share([first._replace(file=None), *others])
+    assert made == [1, 4, 2, 3, 0]
     assert [one.value for one in found] == [0.0, 0.5, 1.0, 1.5, 2.0]
 
 
@@ -71,5 +66,5 @@ def test_a_cache_that_cannot_be_written_is_named_before_any_training(tmp_path: P
     with pytest.raises(
         UserError, match=r"roar: no trained model can be kept there \(.*\)\. Give --data.init_args.cache"
     ):
-        share([training], Ranks())
+        share([training])
     assert not begun

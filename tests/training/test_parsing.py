@@ -133,7 +133,7 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
 
 def of_places(folder: Path) -> dict[str, Any]:
     """Options of data that say where the program writes, and how much it takes."""
-    return {"cache": str(folder), "root": str(folder), "workers": 400, "rank_timeout": 1e9, "eval_tokens": 10**9}
+    return {"cache": str(folder), "root": str(folder), "workers": 400, "eval_tokens": 10**9}
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -142,7 +142,7 @@ def test_a_checkpoint_says_nothing_of_places_and_resources(
 ) -> None:
     monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "own"))
     own = of_places(tmp_path / "theirs")
-    given: dict[str, object] = {**own, "tokenizer": {"name": "some", "device_map": "auto"}}
+    given: dict[str, object] = {**own, "rank_timeout": 1e9, "tokenizer": {"name": "some", "device_map": "auto"}}
     if flat:
         given = {f"init_args.{name}": value for name, value in given.items()}
 

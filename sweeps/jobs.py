@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import submitit
+from filelock import FileLock
 from submitit.core.utils import JobPaths
 from submitit.helpers import DelayedSubmission
 
-from processes.ranks import acquire_lock, lock_owner
+from results.locks import held
 
 STATE = "*/state-*"
 """State of an unfinished run in its folder, from which the same command continues."""
@@ -99,13 +100,13 @@ class Attempt:
         handlers[signal.SIGALRM] = lambda *_: os.killpg(children[0].pid, signal.SIGKILL) if children else None
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
-        while (lock := acquire_lock(self.folder / "lock")) is None and not stopped:
+        while (lock := held(self.folder / "lock")) is None and not stopped:
             time.sleep(1)
         code, begun = 0, lock is not None and not stopped and results_of(self.folder) is None
         if lock is not None:
             if begun:
-                code = self._train(lock, stopped, children)
-            os.close(lock)
+                code = self._train(stopped, children)
+            lock.release()
         signal.alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -119,7 +120,7 @@ class Attempt:
             killed = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             self._end(killed + (" (often: out of memory)" if code == -signal.SIGKILL else ""), code)
 
-    def _train(self, lock: int, stopped: list[int], children: list[subprocess.Popen[bytes]]) -> int:
+    def _train(self, stopped: list[int], children: list[subprocess.Popen[bytes]]) -> int:
         self._prepare()
         with (self.folder / "output.txt").open("ab") as output, (self.folder / "errors.txt").open("ab") as errors:
             child = subprocess.Popen(
@@ -127,8 +128,7 @@ class Attempt:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env=environment({**self.changes, "PROBING_OWNER": lock_owner()}),
-                pass_fds=(lock,),  # if this process is killed, train.py holds the lock until SIGTERM has ended it
+                env=environment(self.changes),
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
@@ -138,8 +138,8 @@ class Attempt:
         while self.sweep is not None and not stopped:
             with suppress(subprocess.TimeoutExpired):
                 return child.wait(0.5)
-            if (free := acquire_lock(self.sweep)) is not None:  # the sweep was killed
-                os.close(free)
+            if (free := held(self.sweep)) is not None:  # the sweep was killed
+                free.release()
                 signal.raise_signal(signal.SIGTERM)
         return child.wait()
 
@@ -226,7 +226,7 @@ class Jobs:
         self._executor = submitit.AutoExecutor(folder, cluster="slurm" if slurm else "local", **own)
         self._executor.update_parameters(name="sweep", **options)
         self.alive = None if slurm else folder / f"sweep-{os.getpid()}"
-        self._lock: int | None = None
+        self._lock: FileLock | None = None
 
     def submit(self, attempts: Sequence[Attempt]) -> list[str]:
         """Submit runs as jobs, and return the ids of the jobs.
@@ -234,7 +234,7 @@ class Jobs:
         Each id is also written to `job.txt` in the folder of the run.
         """
         if self.alive is not None:
-            self._lock = self._lock or acquire_lock(self.alive)  # until this process ends
+            self._lock = self._lock or held(self.alive)  # until this process ends
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # jobs inherit it
         try:
             jobs = self._executor.submit_array(attempts)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import threads
+from commands import threads
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
@@ -57,7 +57,7 @@ def test_the_choice_comes_before_torch_is_loaded(module: str) -> None:
     ]
     light = sys.stdlib_module_names
     heavy = [name for name in imported if name.partition(".")[0] not in light and name != "processes"]
-    assert "processes.threads" in heavy[:1]
+    assert "commands.threads" in heavy[:1]
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_openmp_takes_the_choice() -> None:
     program = f"""
 from pathlib import Path
 read_text, Path.read_text = Path.read_text, lambda path: {BUSY!r}
-from processes import threads
+from commands import threads
 Path.read_text = read_text
 import torch
 """

@@ -52,8 +52,8 @@ class Progress:
 
 
 def is_logged() -> bool:
-    """Return True if progress is logged, which is so unless the run is quiet."""
-    return _log.isEnabledFor(logging.INFO)
+    """Return True if this process logs progress: it is the first of the run, which is not quiet."""
+    return getattr(rank_zero_only, "rank", 0) == 0 and _log.isEnabledFor(logging.INFO)
 
 
 @rank_zero_only

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from processes.progress import Progress
+from results.progress import Progress
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_line_now_and_then_with_the_time_to_go(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     # The module's clock alone: pytest and its workers read the real one.
-    monkeypatch.setattr("processes.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
     work = Progress("Something long", 40)
     for _ in range(40):
         now += 4
@@ -38,7 +38,7 @@ def test_of_what_has_no_known_end_the_count_and_the_rate_are_logged(
     lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("processes.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
     work = Progress("Training, batches", float("inf"))
     now = 20.0
     work.advance(5000, "epoch 2")
