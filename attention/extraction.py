@@ -47,7 +47,7 @@ from attention.store import (
 from results.digests import Digests, file_digest
 from results.errors import UserError, counted, lacks_memory
 from results.files import remove_leftovers, temporary, write_atomically
-from results.locks import POLL, held, unheld
+from results.locks import POLL, held, release, unheld
 from results.progress import Progress, is_logged
 
 Pass = tuple[int, list[tuple[int, int]]]
@@ -543,8 +543,6 @@ def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncod
             parts = _collect(folder, items, digests)
         manifest = items.manifest(identity, encoder, *parts)
         write_atomically(folder / MANIFEST, manifest.dump())
-        for lock in folder.glob(".*.lock"):
-            lock.unlink(missing_ok=True)
     return Store(folder, manifest)
 
 
@@ -553,9 +551,12 @@ def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
         if (lock := held(folder / ".labels.lock")) is None:
             time.sleep(POLL)
             continue
-        with lock, _written(folder / "labels.parquet") as path:
-            pq.write_table(items.labels, path, compression="zstd")
-            seal_part(path, file_digest(path), "labels", ".parquet", digests)
+        try:
+            with _written(folder / "labels.parquet") as path:
+                pq.write_table(items.labels, path, compression="zstd")
+                seal_part(path, file_digest(path), "labels", ".parquet", digests)
+        finally:
+            release(lock)
         return_free_memory()
 
 
@@ -585,11 +586,8 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
             "whenever it is read (--data.init_args.store stream)."
         )
     if missing and is_logged():
-        of, sizes = (
-            f"{len(missing)} of {len(items.shards)} shards",
-            f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free",
-        )
-        line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {of}, {sizes} → {folder}"
+        of = f"{len(missing)} of {len(items.shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"
+        line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {of} → {folder}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if items.extraction.options.measured.is_slow and missing:
         _check_time(encoder, items, missing)
@@ -620,7 +618,7 @@ def _write_unheld(
 
     def seal(path: Path, sha: str, shard: int) -> None:
         seal_part(path, sha, _stem(shard), ".safetensors", digests)
-        locks.pop(shard).release()
+        release(locks.pop(shard))
 
     count, dtype = 0, items.extraction.options.dtype
     try:
@@ -638,7 +636,7 @@ def _write_unheld(
                 sealed.result()
     finally:
         for lock in locks.values():
-            lock.release()
+            release(lock)
     return count
 
 

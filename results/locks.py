@@ -24,6 +24,12 @@ def held(path: Path) -> FileLock | None:
     return lock
 
 
+def release(lock: FileLock) -> None:
+    """Release a lock and remove its file; who waits for it makes another one."""
+    Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()
+
+
 def unheld(wanted: Mapping[Path, Callable[[], bool]]) -> Iterator[tuple[Path, FileLock]]:
     """Yield each file that is not made yet and that no other process is making, with its lock.
 
@@ -35,7 +41,7 @@ def unheld(wanted: Mapping[Path, Callable[[], bool]]) -> Iterator[tuple[Path, Fi
         if lock is None:
             continue
         if is_made():  # by another process, since the list was made
-            lock.release()
+            release(lock)
         else:
             yield path, lock
 
@@ -49,11 +55,10 @@ def share(wanted: Mapping[Path, Callable[[], object]]) -> None:
     while missing := {path: path.exists for path in wanted if not path.exists()}:
         idle = True
         for path, lock in unheld(missing):
-            with lock:
+            try:
                 wanted[path]()
-            lock.release()
+            finally:
+                release(lock)
             idle = False
         if idle:
             time.sleep(POLL)
-    for path in wanted:
-        path.with_name(f".{path.name}.lock").unlink(missing_ok=True)

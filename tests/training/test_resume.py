@@ -311,7 +311,7 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
         caplog.clear()
         assert train.run(probe(runs)) == 0
         assert outcome(runs) == outcome(whole)
-        assert len([line for line in caplog.messages if str(path) in line and "again" in line]) == (
+        assert len({line for line in caplog.messages if str(path) in line and "again" in line}) == (
             path.name not in ("last.ckpt", "trained.json") or damage is not Path.unlink
         )
         assert not list(runs.rglob("state-*"))
