@@ -20,9 +20,9 @@ from attention.quantities import QUANTITIES, QuantityName
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
-from pages.view import Arc, PieceValues, Span, View
 from results import AttentionLines
 from results.errors import UserError, check_numbers, check_values, new_items
+from results.view import Arc, PieceValues, Span, View
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]
@@ -94,7 +94,7 @@ class WordAttention(Sequence[xr.DataArray]):
     ) -> AttentionLines:
         """Return a figure of the attention of one head in one sentence, as lines between its words.
 
-        `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")` draws and saves it.
+        `draw(attention.lines(0, 3, 9)).savefig("a.pdf")` draws and saves it.
 
         Args:
             sentence: 0-based index, text or words of the sentence.

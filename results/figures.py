@@ -1,4 +1,4 @@
-"""Figures as plain data, checked when they are created; `reports` draws them."""
+"""Figures as plain data, checked when they are created; `results.drawing` draws them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ _Rows = Iterable[tuple[object, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Figure(ABC):
-    """Base class of figures: the numbers and labels of a figure, which `reports.figures` draws.
+    """Base class of figures: the numbers and labels of a figure, which `results.drawing` draws.
 
     Attributes:
         title: Title, which is also the caption.

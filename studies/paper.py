@@ -22,13 +22,14 @@ from rich.text import Text
 
 from metrics.bootstrap import paired_bootstrap
 from processes.jobs import results_of
-from reports.reader import Record, RecordError, first_of, mean_counts, over_seeds, read_record
-from reports.tables import DASH, number, score_cell
 from results import Estimate, Unit, UserError, command
 from results.digests import digest
 from results.errors import counted, near
 from results.files import write_atomically
+from results.reader import Record, RecordError, first_of, read_record
+from results.tables import DASH, number, score_cell
 from sweeps.plan import Options, Row, options_of, read_sweep
+from sweeps.seeds import mean_counts, over_seeds
 from training.config import read_yaml, typed
 
 ROOT = Path(__file__).resolve().parent.parent

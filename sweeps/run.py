@@ -20,10 +20,10 @@ from rich.text import Text
 
 from processes.jobs import PATIENCE, Attempt, Jobs, environment, results_of
 from processes.progress import Progress
-from reports.reader import Record, RecordError, read_record
-from reports.tables import DASH, number
 from results import UserError, command
 from results.errors import counted, near
+from results.reader import Record, RecordError, read_record
+from results.tables import DASH, number
 from sweeps.plan import Row, Run, Sweep
 from training.checkpoints import checkpoints_in
 

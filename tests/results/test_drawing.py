@@ -17,10 +17,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 
-from reports.figures import COLUMN, PAGE, draw
-from reports.writer import write
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Provenance, Result, Spreads, on_one_scale
 from results import Figure as Data
+from results.drawing import COLUMN, PAGE, draw
+from results.writer import write
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
 NAN = float("nan")

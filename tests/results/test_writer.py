@@ -23,11 +23,11 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from reports import draw, writer
-from reports.page import html_page
-from reports.tables import latex_table
-from reports.writer import ResultWriter, write
-from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table
+from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table, writer
+from results.drawing import draw
+from results.page import html_page
+from results.tables import latex_table
+from results.writer import ResultWriter, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 

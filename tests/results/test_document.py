@@ -5,8 +5,7 @@ import pytest
 from jinja2 import UndefinedError
 from playwright.sync_api import Browser, Page
 
-from pages import Packed, document
-from pages.shell import render
+from results.document import Packed, document, render
 
 SHOW = "document.querySelector('output').textContent = page.json('said').word;"
 

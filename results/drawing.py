@@ -210,7 +210,7 @@ def draw(figure: object) -> Canvas:
 
 @singledispatch
 def _draw(figure: object) -> Canvas:
-    raise TypeError(f"there is no drawing function for {type(figure).__name__}: add one in reports/figures.py")
+    raise TypeError(f"there is no drawing function for {type(figure).__name__}: add one in results/drawing.py")
 
 
 @_draw.register

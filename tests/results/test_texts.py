@@ -5,8 +5,8 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from reports.page import html_page
 from results import ColouredText, ColouredTexts
+from results.page import html_page
 
 NAN = float("nan")
 FIGURE = ColouredTexts(

@@ -23,17 +23,14 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from corpora.registry import CORPORA
-from pages import Packed, document
-from pages.shell import render, resource
-from reports.reader import Record, RecordError, find_record, rows_of
-from reports.tables import DASH, LATEX_ROWS, Latex, few_items, flat, latex_lines, number, written, zeros_in_words
-from results import FEW, ColouredText, ColouredTexts, Table, Unit, command
+from results import FEW, ColouredText, ColouredTexts, Table, Unit
+from results.document import Packed, document, render, resource
 from results.errors import UserError, counted
 from results.estimates import ENDS
-from results.files import below, quoted, unquoted, write_atomically
-from training.checkpoints import checkpoints_in
-from training.config import leaves, read_yaml
+from results.files import below, checkpoints_in, quoted, unquoted, write_atomically
+from results.reader import Record, RecordError, find_record, rows_of
+from results.settings import leaves, read_yaml
+from results.tables import DASH, LATEX_ROWS, Latex, few_items, flat, latex_lines, number, written, zeros_in_words
 
 PAGE = "page.html"
 MOST = 50_000  # rows of a table that a page may hold
@@ -44,7 +41,8 @@ FULL = 10  # multiple of the even share of a row of texts from which a word has 
 SCALE = 1.3  # enlarges figures on the screen, as their letters have the size of print
 SIGNS: Mapping[str, str] = {"fraction": "×100", "nats": "nats", "bits": "bits"}
 LIMIT = 2_000_000  # bytes of a page
-PLANS = Path(__file__).resolve().parent.parent / "configs"
+ROOT = Path(__file__).resolve().parents[1]
+PLANS, REGISTRY = ROOT / "configs", ROOT / "corpora" / "public.yaml"
 CORPUS_OPTIONS = ("corpus", "treebank", "documents")
 APPLICATION = "attention-probing"
 
@@ -215,7 +213,7 @@ def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
 
     Args:
         raw: The rows.
-        described: Description of the columns in `results.json`, from `reports.writer.described`.
+        described: Description of the columns in `results.json`, from `results.writer.described`.
     """
     units: dict[str, Any] = {
         name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
@@ -388,8 +386,8 @@ class RunFolder:
     def corpora(self) -> list[str]:
         """Corpora in the configs, as registered names or as files."""
         data, model = ([one for one in self.settings if one[0].startswith(part)] for part in ("data.", "model."))
-        options = {value: None for name, value in data if _last(name) in CORPUS_OPTIONS or value in CORPORA}
-        return list(options | {value: None for _, value in model if value in CORPORA})
+        options = {value: None for name, value in data if _last(name) in CORPUS_OPTIONS or value in registered()}
+        return list(options | {value: None for _, value in model if value in registered()})
 
     @property
     def run_on(self) -> str:
@@ -638,6 +636,14 @@ def citations() -> dict[str, Any]:
     return found
 
 
+@cache
+def registered() -> dict[str, Any]:
+    """Return the entries of the registry of corpora as data: this room lies below that of the registry."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library may not be there
+    found: dict[str, Any] = yaml.load(REGISTRY.read_text(encoding="utf-8"), loader)
+    return found
+
+
 def cited(classes: Iterable[str], corpora: Iterable[str]) -> str:
     """Return the BibTeX entries to cite for some classes and corpora, each once.
 
@@ -650,17 +656,13 @@ def cited(classes: Iterable[str], corpora: Iterable[str]) -> str:
     known = citations()
     keys = dict.fromkeys(key for name in classes for key in known["classes"].get(name, ()))
     entries = [known["entries"][key].strip() for key in (*keys, APPLICATION)]
-    entries[-1:-1] = [_corpus(name) for name in dict.fromkeys(corpora) if name in CORPORA]
+    entries[-1:-1] = [_corpus(name) for name in dict.fromkeys(corpora) if name in registered()]
     return "\n\n".join(entries) + "\n"
 
 
 def _corpus(name: str) -> str:
     """Return the entry of a corpus, whose paper the registry names in one line."""
-    corpus = CORPORA[name]
-    title, note = name.replace("_", r"\_"), " ".join(corpus.citation.split()).replace("&", r"\&")
-    lines = [f"  title = {{{title}}},", f"  note = {{{note}}},", f"  url = {{{corpus.homepage}}}"]
+    corpus = registered()[name]
+    title, note = name.replace("_", r"\_"), " ".join(corpus["citation"].split()).replace("&", r"\&")
+    lines = [f"  title = {{{title}}},", f"  note = {{{note}}},", f"  url = {{{corpus['homepage']}}}"]
     return "\n".join([f"@misc{{{name},", *lines, "}"])
-
-
-if __name__ == "__main__":
-    command.moved("page")

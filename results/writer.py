@@ -19,15 +19,14 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from reports.figures import DOTS, STYLE, draw, fonts_for
-from reports.page import PAGE, html_page, write_page
-from reports.reader import first_of
-from reports.tables import LEGEND, audit_table, data_table, few_items, is_few, latex_table, score_cell, scores_table
 from results import FEW, ColouredTexts, Figure, Provenance, Result, Table
-from results.digests import RECORD, checksums
+from results.digests import RECORD, checksums, source_digest
+from results.drawing import DOTS, STYLE, draw, fonts_for
 from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
-from training.run import source_digest
+from results.page import PAGE, html_page, write_page
+from results.reader import first_of
+from results.tables import LEGEND, audit_table, data_table, few_items, is_few, latex_table, score_cell, scores_table
 
 SCHEMA = 3
 SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")

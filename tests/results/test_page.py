@@ -15,13 +15,13 @@ from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page
 
 from commands.page import main
-from reports import page as module
-from reports.page import write_page
-from reports.reader import RecordError
-from reports.tables import latex_table
-from reports.writer import write
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, Figure, HeatMap, Provenance, Result, Table
+from results import page as module
 from results.errors import UserError
+from results.page import write_page
+from results.reader import RecordError
+from results.tables import latex_table
+from results.writer import write
 
 Open = Callable[..., Page]
 

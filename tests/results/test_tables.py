@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from metrics.bootstrap import bootstrap_ratio
-from reports.tables import audit_table, data_table, escape, latex_table, scores_table
 from results import Estimate, Table, Unit
+from results.tables import audit_table, data_table, escape, latex_table, scores_table
 
 NAN = float("nan")
 

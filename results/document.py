@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent / "web"
 _TEMPLATES = Environment(
     loader=FileSystemLoader(_HERE),
     autoescape=True,

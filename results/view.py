@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pages.shell import Packed, document, render, resource
+from results.document import Packed, document, render, resource
 from results.errors import UserError
 from results.files import write_atomically
 
