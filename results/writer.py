@@ -24,9 +24,10 @@ from results.digests import RECORD, checksums, source_digest
 from results.drawing import DOTS, STYLE, draw, fonts_for
 from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
-from results.page import PAGE, html_page, write_page
+from results.page import PAGE, write_page
 from results.reader import first_of
 from results.tables import LEGEND, audit_table, data_table, few_items, is_few, latex_table, score_cell, scores_table
+from results.texts import html_page
 
 SCHEMA = 3
 SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")

@@ -196,19 +196,6 @@ def test_every_kind_has_numbers() -> None:
     assert {type(figure) for figure, _, _ in CASES.values()} == set(Figure.__subclasses__())
 
 
-def test_texts_come_back_from_their_file(tmp_path_factory: pytest.TempPathFactory) -> None:
-    table = TEXTS.data()
-    assert table is not None
-    file = tmp_path_factory.mktemp("texts") / "t.data.csv"
-    table.frame.to_csv(file, index=False)
-    read = ColouredTexts.from_frame("t", pd.read_csv(file, dtype=str, keep_default_na=False))
-    for text, expected in zip(read.texts, TEXTS.texts, strict=True):
-        assert (text.name, text.caption, text.words) == (expected.name, expected.caption, expected.words)
-        assert list(text.rows) == list(expected.rows)
-        for row, values in expected.rows.items():
-            np.testing.assert_array_equal(text.rows[row], values)
-
-
 def test_of_too_many_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "MOST", 3)
     assert [name for name, (figure, _, _) in CASES.items() if figure.data() is None] == [

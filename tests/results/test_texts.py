@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from results import ColouredText, ColouredTexts
-from results.page import html_page
+from results.texts import html_page
 
 NAN = float("nan")
 FIGURE = ColouredTexts(

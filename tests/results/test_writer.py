@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader
 
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table, writer
 from results.drawing import draw
-from results.page import html_page
 from results.tables import latex_table
+from results.texts import html_page
 from results.writer import ResultWriter, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import yaml
 from pytorch_lightning import LightningModule
+from results.protocol import citations, cited
 
 import analysis
 import fidelity
@@ -14,7 +15,6 @@ import probes
 from analysis import Analysis
 from fidelity import FidelityTest
 from models.regularizers import Regularizer
-from results.page import citations, cited
 
 ROOMS = (analysis, fidelity, heads, interventions, models, probes)
 
