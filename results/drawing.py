@@ -1,4 +1,4 @@
-"""Draws figures of results with matplotlib, for print: readable in one column, in colours safe for the colour-blind.
+"""Draws figures of results with seaborn, for print: readable in one column, in colours safe for the colour-blind.
 
 Without pyplot, figures share no state and need no display.
 """
@@ -7,42 +7,46 @@ import math
 import textwrap
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import singledispatch
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context, rc_params_from_file
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
+from matplotlib.collections import LineCollection
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure as Canvas
 from matplotlib.font_manager import FontPath, findfont, findSystemFonts, fontManager, get_font
-from matplotlib.image import AxesImage
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.legend import Legend
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
 from results.errors import counted
 
-# Widths in inches: a column and the text of a page in the style of ACL (7.7 and 16 cm), where figures are printed at
-# their own size; a letter of a tick label, a label, a caption, a title.
-COLUMN, PAGE = 3.03, 6.3
-CHARACTER, LETTER, LITTLE, TITLE = 0.058, 0.065, 0.05, 0.075
-PAD, AMPLE = 0.06, 6.0  # margin of a figure; height for what is above and below the axes, until it is measured
+COLUMN, PAGE = 3.03, 6.3  # inches: a column and the text of a page in the style of ACL (7.7 and 16 cm)
+TALLEST = 7.5  # inches of the rows of a grid; title, labels and legend take the rest of a page
+LETTER, LINE = 0.062, 0.13  # inches: about the width of a letter and the height of a line
+DOTS = 200  # dots per inch of a PNG
 FONT = "DejaVu Sans"  # is part of matplotlib, so that figures are the same on every machine
-
-LEGEND: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0}
+NAME, WORD = 22, 13  # letters in a line of a name; most letters of a word beside attention lines
+FEW = 8  # most rows and columns of a heat map whose cells contain their numbers
+UNSEEN, FAINT = 0.01, 0.1  # smallest attention that is drawn; smallest attention of a gold arc with a solid line
+SHORT, MANY = 12, 200  # most markers of a line; least points that are small and transparent
+# Series differ also in print without colour. The numbers of dashes and markers have no common divisor, so that lines
+# with the same dash have different markers.
+DASHES = ("-", "--", "-.", ":", (0, (7, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (1, 3)))
+MARKERS = "osD^vPX*<>hp"
+HATCHES = ("", "/////", "\\\\\\\\\\", "xxxxx", "-----", "|||||", "+++++", ".....", "/////-----", "\\\\\\\\\\|||||")
+INK = "0.15"
 STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_default_template=False)
 
 
@@ -69,21 +73,20 @@ def fonts_for(text: str) -> Iterator[None]:
 
 def _families(text: str) -> tuple[list[str], set[str]]:
     """Return the fewest fonts that have the characters of a text, `FONT` first, and the characters that none has."""
+
+    def letters(path: FontPath) -> set[str]:
+        return set(map(chr, get_font(path).get_charmap()))
+
     families = [FONT]
-    missing = {letter for letter in text if letter.isprintable()} - _letters(findfont(FONT))
+    missing = {letter for letter in text if letter.isprintable()} - letters(findfont(FONT))
     if not missing:
         return families, missing
-    known = {entry.fname for entry in fontManager.ttflist}
-    for path in findSystemFonts():  # matplotlib's own list lacks fonts installed later
-        if path not in known:
-            with suppress(OSError, RuntimeError):  # matplotlib cannot draw this font
-                fontManager.addfont(path)
-    fonts = {
-        entry.name: _letters(FontPath(entry.fname, entry.index))
-        for entry in fontManager.ttflist
-        if (entry.style, entry.weight) == ("normal", 400)
-        if not entry.name.startswith("Last Resort")  # draws a box for every character
-    }
+    for path in {*findSystemFonts()} - {entry.fname for entry in fontManager.ttflist}:  # fonts installed later
+        with suppress(OSError, RuntimeError):  # matplotlib cannot draw this font
+            fontManager.addfont(path)
+    upright = (one for one in fontManager.ttflist if (one.style, one.weight) == ("normal", 400))
+    # Last Resort draws a box for every character.
+    fonts = {one.name: letters(FontPath(one.fname, one.index)) for one in upright if "Last Resort" not in one.name}
     # Han characters have different shapes in different languages; a collection has a font for each.
     kana, hangul = (any(low <= letter <= high for letter in missing) for low, high in ("ぁヿ", "가힣"))
     region = "JP" if kana else "KR" if hangul else "SC"
@@ -94,105 +97,6 @@ def _families(text: str) -> tuple[list[str], set[str]]:
         families.append(best)
         missing -= fonts[best]
     return families, missing
-
-
-def _letters(path: FontPath) -> set[str]:
-    return set(map(chr, get_font(path).get_charmap()))
-
-
-def _canvas(title: str, width: float, height: float, *, pad: float = PAD, compress: bool = False) -> Canvas:
-    """Make an empty figure under its title, of a width in inches, with room for axes of a height; see `_fit`."""
-    layout = ConstrainedLayoutEngine(h_pad=pad, w_pad=pad, compress=compress)
-    canvas = Canvas(figsize=(width, height + AMPLE), layout=layout)
-    canvas.suptitle(_fill(title, max(16, int(width / TITLE))))  # not the axes' title: it stands above the legend
-    return canvas
-
-
-def _fit(canvas: Canvas, axes: Axes, height: float) -> None:
-    """Set the height of a figure so that its axes have the height that is given."""
-    canvas.draw_without_rendering()
-    canvas.set_figheight(canvas.get_figheight() + height - axes.get_window_extent().height / canvas.dpi)
-
-
-def _fit_grid(canvas: Canvas, axes: Axes, width: float, height: float) -> None:
-    """Set the size of a figure so that its grid of cells has the size that is given."""
-    canvas.draw_without_rendering()
-    cells, whole = axes.get_window_extent(), axes.get_tightbbox()
-    assert whole is not None
-    beyond = [part.get_window_extent() for part in (*canvas.texts, *canvas.legends)]
-    others = sum(box.height / canvas.dpi + 2 * PAD for box in beyond if box.height)
-    around = (whole.width - cells.width) / canvas.dpi, (whole.height - cells.height) / canvas.dpi + others
-    canvas.set_size_inches(max(width + around[0] + 2 * PAD, NARROWEST), height + around[1] + 2 * PAD)
-
-
-def _scale(unit: Unit) -> float:
-    return 100.0 if unit == "fraction" else 1.0
-
-
-def _with_unit(label: str, unit: Unit) -> str:
-    """Mark the label of an axis whose fractions are shown ×100."""
-    return f"{label} (%)" if unit == "fraction" and "%" not in label else label
-
-
-def _spread(text: str) -> str:
-    """Append a null to each letter of double width, such as Chinese, so that the length equals the width."""
-    return "".join(letter + "\0" * (unicodedata.east_asian_width(letter) in "WF") for letter in text)
-
-
-def _fill(text: str, letters: float) -> str:
-    """Break a text into lines of the width of so many Latin letters. The name of an encoder stays whole."""
-    return textwrap.fill(_spread(text), max(1, int(letters)), break_on_hyphens=False).replace("\0", "")
-
-
-def _short(name: str, letters: int) -> str:
-    """Cut a name to the width of so many Latin letters; an ellipsis stands for the rest."""
-    spread = _spread(name)
-    return name if len(spread) <= letters else f"{spread[: letters - 1]}…".replace("\0", "")
-
-
-def _longest(names: Iterable[str]) -> int:
-    """Return the width of the widest line of names, in Latin letters."""
-    return max(len(_spread(line)) for name in names for line in name.split("\n"))
-
-
-def _legend_above(
-    axes: Axes, names: Iterable[str], handles: Sequence[Artist] = (), *, width: float = COLUMN, length: float = 1.0
-) -> Legend:
-    """Put the legend above the axes, in one line where its names fit `width` inches, in columns otherwise.
-
-    Without handles it takes the labelled artists of the axes; `length` is the length of the handles, in letters.
-    """
-    room, handle = width - 0.15, 0.18 + 0.1 * length
-    labels = [_fill(name, (room - handle) / CHARACTER) for name in names]
-    widths = [_longest([label]) * CHARACTER + handle for label in labels]
-    return axes.legend(
-        handles or axes.get_legend_handles_labels()[0],
-        labels,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
-        ncols=len(widths) if sum(widths) <= room else max(1, int(room / max(widths))),
-        handlelength=length,
-        borderaxespad=0.2,
-        **LEGEND,
-    )
-
-
-DOTS = 200  # dots per inch of a PNG
-FEW = 8  # most rows and columns of a heat map whose cells contain their numbers
-LETTERS = 13  # most letters of a word beside attention lines; a longer word, such as an address, ends in an ellipsis
-UNSEEN, FAINT = 0.01, 0.1  # smallest attention that is drawn; smallest attention of a gold arc with a solid line
-FEW_VALUES = 5  # fewer values are drawn as dots
-SHORT = 12  # most points of a line with a marker at every point
-MANY = 200  # smallest number of points that are small and transparent
-NAME_LETTERS = 22  # letters in a line of a category's name
-NARROWEST = 2.2  # smallest width of a figure in inches, for its title
-TALLEST = 7.5  # greatest height of the rows, in inches: title, legend and caption take the rest of a page
-# Series differ also in print without colour and for the colour-blind. The numbers of dashes and markers have no common
-# divisor, so that lines with the same dash have different markers.
-DASHES = ("-", "--", "-.", ":", (0, (7, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (1, 3)))
-MARKERS = "osD^vPX*<>hp"
-HATCHES = ("", "/////", "\\\\\\\\\\", "xxxxx", "-----", "|||||", "+++++", ".....", "/////-----", "\\\\\\\\\\|||||")
-INK = "0.15"
 
 
 def draw(figure: object) -> Canvas:
@@ -213,57 +117,81 @@ def _draw(figure: object) -> Canvas:
     raise TypeError(f"there is no drawing function for {type(figure).__name__}: add one in results/drawing.py")
 
 
-@_draw.register
-def _(figure: Bars) -> Canvas:
-    """Draw upright bars where the names fit under them, else lying bars."""
-    names, series = [_fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
-    needed = sum(max(_longest([name]) * CHARACTER, 0.07 * series) + 0.06 for name in names)
-    lying = needed > COLUMN - 0.5
-    lines = 1 + max(name.count("\n") for name in names)
-    height = max(0.065 * series + 0.08, 0.12 * lines + 0.05) * len(names) if lying else 1.6
-    canvas = _canvas(figure.title, COLUMN, height)
-    axes = canvas.add_subplot()
-    _draw_series(axes, figure, lying)
-    ends, places, label = (-0.6, len(names) - 0.4), range(len(names)), _with_unit(figure.label, figure.unit)
-    if lying:
-        label = _fill(label, (COLUMN - 0.5 - CHARACTER * _longest(names)) / LETTER)
-        kind = _fill(figure.category_label, max(8, height / LETTER))
-        axes.set(xlabel=label, ylabel=kind, yticks=places, yticklabels=names, ylim=ends[::-1])
-        axes.axvline(0.0, color=INK, linewidth=0.6)
-    else:
-        label, kind = _fill(label, 1.7 / LETTER), _fill(figure.category_label, 34)
-        axes.set(ylabel=label, xlabel=kind, xticks=places, xticklabels=names, xlim=ends)
-        axes.axhline(0.0, color=INK, linewidth=0.6)
-    axes.tick_params(axis="y" if lying else "x", length=0)
-    axes.grid(axis="x" if lying else "y")
-    sns.despine(ax=axes, left=lying, bottom=not lying)
-    if series > 1:
-        _legend_above(axes, figure.series)
-    _fit(canvas, axes, height)
+def _canvas(title: str, width: float, height: float) -> Canvas:
+    """Make an empty figure under its title, with a width and a height, without that of the title, in inches."""
+    lines = _fill(title, max(16, width / 0.075))
+    canvas = Canvas(figsize=(width, height + LINE * (lines.count("\n") + 1)), layout="constrained")
+    canvas.suptitle(lines)
     return canvas
 
 
-def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
-    """Draw the series side by side in each group, with their intervals."""
-    scale = _scale(figure.unit)
-    places = np.arange(len(figure.categories), dtype=np.float64)
-    width = 0.8 / len(figure.series)
-    colours = sns.color_palette("colorblind", len(figure.series))
-    for index, (name, series) in enumerate(figure.series.items()):
-        values: NDArray[np.float64] = np.asarray(series, dtype=np.float64) * scale
-        at = places + (index - (len(figure.series) - 1) / 2) * width
-        bars = axes.barh if lying else axes.bar
-        bars(at, values, width, label=name, color=colours[index], linewidth=0, **_hatched(index))
-        if name not in figure.intervals:
-            continue
-        low, high = np.asarray(figure.intervals[name], dtype=np.float64) * scale
-        known = np.isfinite(values) & np.isfinite(low) & np.isfinite(high)
-        # Lines instead of error bars, because error bars must contain the value.
-        lines = axes.hlines if lying else axes.vlines
-        lines(at[known], low[known], high[known], color=INK, linewidth=0.7)
+def _legend(canvas: Canvas, handles: Sequence[Artist], names: Iterable[str], length: float = 1.0) -> None:
+    """Put a legend below, in as many columns as fit, and make the figure higher by it; handles have a length."""
+    labels = [_fill(name, 40) for name in names]
+    columns = max(1, int(canvas.get_figwidth() / (_longest(labels) * LETTER + 0.2 + 0.1 * length)))
+    style: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0, "handlelength": length}
+    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, **style)
+    lines = sum(label.count("\n") + 1 for label in labels)
+    canvas.set_figheight(canvas.get_figheight() + LINE * math.ceil(lines / columns) + 0.1)
 
 
-def _hatched(index: int) -> dict[str, Any]:
+def _with_unit(label: str, unit: Unit) -> str:
+    """Mark the label of an axis whose fractions are shown ×100."""
+    return f"{label} (%)" if unit == "fraction" and "%" not in label else label
+
+
+def _scale(unit: Unit) -> float:
+    return 100.0 if unit == "fraction" else 1.0
+
+
+def _fill(text: str, letters: float) -> str:
+    """Break a text into lines of so many letters. The name of an encoder stays whole."""
+    return textwrap.fill(text, max(1, int(letters)), break_on_hyphens=False)
+
+
+def _short(name: str, letters: int = NAME) -> str:
+    """Cut a name to so many letters; an ellipsis stands for the rest."""
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
+
+
+def _longest(names: Iterable[str]) -> int:
+    return max(len(line) for name in names for line in name.split("\n"))
+
+
+@_draw.register
+def _(figure: Bars) -> Canvas:
+    """Draw upright bars where the names fit under them, else lying bars."""
+    names, series, scale = [_fill(name, NAME) for name in figure.categories], len(figure.series), _scale(figure.unit)
+    lying = sum(max(_longest([name]) * LETTER, 0.07 * series) + 0.06 for name in names) > COLUMN - 0.5
+    lines = 1 + max(name.count("\n") for name in names)
+    height = max(0.065 * series + 0.08, 0.12 * lines + 0.05) * len(names) if lying else 1.6
+    canvas = _canvas(figure.title, COLUMN, height + 0.5)
+    axes, palette = canvas.add_subplot(), sns.color_palette("colorblind", series)
+    places, width = np.arange(len(names)), 0.8 / series
+    for index, (name, numbers) in enumerate(figure.series.items()):
+        at, values = places + (index - (series - 1) / 2) * width, scale * np.asarray(numbers, dtype=np.float64)
+        style: dict[str, Any] = {"color": palette[index], "linewidth": 0, **_hatched(index)}
+        (axes.barh if lying else axes.bar)(at, values, width, label=name, **style)
+        if name in figure.intervals:
+            ends = scale * np.asarray(figure.intervals[name], dtype=np.float64)
+            known = np.isfinite([values, *ends]).all(axis=0)
+            # Lines instead of error bars, because error bars must contain the value.
+            (axes.hlines if lying else axes.vlines)(at[known], *ends[:, known], color=INK, linewidth=0.7)
+    along, across = ("x", "y") if lying else ("y", "x")
+    label = _fill(_with_unit(figure.label, figure.unit), 30)
+    axes.set(**{f"{along}label": label, f"{across}label": _fill(figure.category_label, 30)})
+    axes.set(**{f"{across}ticks": places, f"{across}ticklabels": names})
+    if lying:
+        axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y" if lying else "x", length=0)
+    axes.grid(axis="x" if lying else "y")
+    sns.despine(ax=axes)
+    if series > 1:
+        _legend(canvas, *axes.get_legend_handles_labels())
+    return canvas
+
+
+def _hatched(index: int) -> dict[str, str]:
     """Return the hatch of a series, which distinguishes its areas without colour."""
     return {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
 
@@ -274,202 +202,84 @@ def _(figure: HeatMap) -> Canvas:
 
     Few cells contain their numbers, and categories their letters. The scale of fractions begins at zero.
     """
-    values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64))
-    rows, columns = values.shape
-    names = _cell_names(figure)
-    around = (0.5 if figure.glyphs else 1.1) + CHARACTER * _longest(names[0])
-    cell = _cell_size(figure, around)
-    width, size = max(columns * cell + around, NARROWEST), (columns * cell, rows * cell)
-    canvas = _canvas(figure.title, width, size[1], compress=True)
-    axes = canvas.add_subplot()
+    values = _scale(figure.unit) * np.asarray(figure.values, dtype=np.float64)
+    (rows, columns), names, few = values.shape, list(map(_short, figure.row_labels)), max(values.shape) <= FEW
+    around = 1.0 + LETTER * _longest(names)
+    wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= 0.12), PAGE)
+    cell = min((wide - around) / columns, TALLEST / rows, 0.4)
+    canvas = _canvas(figure.title, max(columns * cell + around, 2.2), rows * cell + 0.6)
+    axes, frame = canvas.add_subplot(), pd.DataFrame(values, names, list(map(_short, figure.column_labels)))
+    style: dict[str, Any] = {"ax": axes, "mask": np.isnan(values), "square": True, "annot_kws": {"fontsize": 6.5}}
     if figure.glyphs:
-        _draw_categories(canvas, axes, figure, values, cell, width)
+        glyphs, palette = [*figure.glyphs.values()], sns.color_palette("colorblind", len(figure.glyphs))
+        letters = [["" if math.isnan(value) else glyphs[int(value)] for value in row] for row in values]
+        style |= {"cmap": ListedColormap(palette), "vmin": -0.5, "vmax": len(glyphs) - 0.5, "linewidths": 0.5}
+        sns.heatmap(frame, annot=np.array(letters), fmt="", cbar=False, **style)
+        entries = [f"{glyph}  {name}" for name, glyph in figure.glyphs.items()]
+        _legend(canvas, [Patch(facecolor=colour) for colour in palette], entries)
     else:
-        _draw_numbers(canvas, axes, figure, values * _scale(figure.unit), cell)
-    _name_cells(axes, figure, names, cell, size[1])
-    if figure.marked is not None:
-        _mark(axes, *figure.marked)
-    sns.despine(ax=axes, left=True, bottom=True)
-    _fit_grid(canvas, axes, *size)
+        low, high = _ends(figure, values)
+        bar = {"label": _fill(_with_unit(figure.value_label, figure.unit), max(16, rows * cell / LETTER))}
+        style |= {"cmap": "vlag" if figure.diverging else "rocket_r", "vmin": low, "vmax": high, "cbar_kws": bar}
+        sns.heatmap(frame, annot=few, fmt=".0f" if max(-low, high) >= 10 else ".2f", **style)
+        axes.set_facecolor("0.8")  # of missing values
+        if figure.diverging and not few:  # red and blue are alike in grey
+            y, x = np.nonzero(values < -0.05 * high)
+            colours = np.where(values[y, x] < -0.5 * high, "white", INK)
+            axes.scatter(x + 0.5, y + 0.5, (25 * cell) ** 2, colours, marker="_", linewidth=0.8)
+    axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
+    axes.tick_params(length=0)
+    axes.tick_params(axis="y", rotation=0)
+    if figure.marked is not None:  # in black on white, visible on light and dark cells
+        mark = Rectangle(figure.marked[::-1], 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
+        mark.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
+        axes.add_patch(mark)
     return canvas
 
 
-def _cell_size(figure: HeatMap, around: float) -> float:
-    """Return the side of a cell: one column of the page where that leaves enough for a cell, else two."""
-    rows, columns = len(figure.row_labels), len(figure.column_labels)
-    least = 0.17 if figure.glyphs else 0.1
-    wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= least), PAGE)
-    cell = (wide - around) / columns
-    if figure.glyphs:
-        return min(cell, 0.3, 9.0 / rows)
-    # Few cells are enlarged, for their numbers and for the label of the colour bar.
-    return min(cell, max(0.4, 1.6 / rows) if max(rows, columns) <= FEW else 0.4, TALLEST / rows)
-
-
-def _draw_numbers(canvas: Canvas, axes: Axes, figure: HeatMap, values: np.ma.MaskedArray, cell: float) -> None:
-    """Draw the values, fractions ×100, as colours with a colour bar."""
-    rows, columns = values.shape
-    colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
-    scale = _scale(figure.unit)
-    least, most = _ends(figure, values / scale)
-    image = axes.imshow(values, cmap=colours, vmin=scale * least, vmax=scale * most)
-    if max(rows, columns) <= FEW:
-        digits = 0 if np.abs(values).max() >= 10 else 2
-        _write_cells(axes, values, image, lambda value: f"{value:.{digits}f}", 6.5)
-    elif figure.diverging:
-        _mark_negative(axes, values, image, cell)
-    _draw_bar(canvas, axes, image, (1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0), figure, rows * cell)
-
-
-def _draw_categories(
-    canvas: Canvas, axes: Axes, figure: HeatMap, values: np.ma.MaskedArray, cell: float, width: float
-) -> None:
-    """Draw the colours of the categories with their letters, and a legend of both below."""
-    names, glyphs = list(figure.glyphs), list(figure.glyphs.values())
-    colours = sns.color_palette("colorblind", len(names))
-    palette = ListedColormap(colours).with_extremes(bad="white")
-    image = axes.imshow(values, cmap=palette, vmin=-0.5, vmax=len(names) - 0.5)
-    _write_cells(axes, values, image, lambda value: glyphs[int(value)], min(6.5, 72 * cell / 1.6))
-    axes.set_xticks(np.arange(values.shape[1] + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(values.shape[0] + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color="white", linewidth=0.5)  # lines between the cells
-    axes.tick_params(which="minor", length=0)
-    entries = [f"{glyph}  {_short(name, int((width - 0.6) / CHARACTER))}" for name, glyph in figure.glyphs.items()]
-    room = max(1, int((width - 0.1) / (_longest(entries) * CHARACTER + 0.3)))
-    handles = [Patch(facecolor=colour) for colour in colours]
-    canvas.legend(handles, entries, loc="outside lower center", ncols=room, handlelength=1.0, **LEGEND)
-
-
-def _draw_bar(
-    canvas: Canvas,
-    axes: Axes,
-    image: ScalarMappable,
-    box: tuple[float, float, float, float],
-    figure: HeatMap | Maps,
-    height: float,
-    extend: Literal["max", "neither"] = "neither",
-) -> None:
-    """Draw a colour bar of a height in inches in a box beside the cells."""
-    # An inset has the height of the cells; a colour bar beside the axes would have the height of the figure.
-    bar = canvas.colorbar(image, cax=axes.inset_axes(box), extend=extend)
-    bar.locator = MaxNLocator(5)
-    bar.set_label(_fill(_with_unit(figure.value_label, figure.unit), max(10, height / LETTER)))
-    bar.outline.set_visible(False)
-
-
-def _ends(figure: HeatMap, values: np.ma.MaskedArray) -> tuple[float, float]:
-    """Return the values at the ends of the colour scale."""
-    low, high = figure.limits or ((float(values.min()), float(values.max())) if values.count() else (0.0, 1.0))
+def _ends(figure: HeatMap, values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the values at the ends of the colour scale, fractions ×100."""
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    if figure.limits is not None:
+        low, high = (_scale(figure.unit) * end for end in figure.limits)
     if figure.diverging:
         return -max(abs(low), abs(high)), max(abs(low), abs(high))
     return min(low, 0.0) if figure.unit == "fraction" else low, high
 
 
-def _write_cells(
-    axes: Axes, values: np.ma.MaskedArray, image: AxesImage, text: Callable[[float], str], size: float
-) -> None:
-    """Write the text of each value into its cell, pale on dark colours, in letters of a size in points."""
-    for row, column in zip(*(~np.ma.getmaskarray(values)).nonzero(), strict=True):
-        ink = _ink(image, values[row, column])
-        axes.text(column, row, text(values[row, column]), ha="center", va="center", color=ink, fontsize=size)
-
-
-def _mark_negative(axes: Axes, values: np.ma.MaskedArray, image: AxesImage, cell: float) -> None:
-    """Write a minus sign into the cells below zero, as red and blue are alike in grey; not into those almost white."""
-    seen = np.ma.filled(np.ma.asarray(image.norm(values)) < 0.475, False)  # zero lies at the middle of the scale
-    for row, column in np.argwhere(seen).tolist():
-        ink = _ink(image, values[row, column])
-        axes.plot(column, row, "_", color=ink, markersize=min(72 * 0.35 * cell, 5.0), markeredgewidth=0.8)
-
-
-def _ink(image: AxesImage, value: float) -> str:
-    """Return the colour of letters on the colour of a value."""
-    [(red, green, blue, _)] = image.to_rgba(np.array([value]))
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else INK
-
-
-def _mark(axes: Axes, row: int, column: int) -> None:
-    """Frame a cell in black on white, visible on light and dark cells."""
-    frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
-    frame.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
-    axes.add_patch(frame)
-
-
-def _cell_names(figure: HeatMap | Maps) -> tuple[list[str], list[str]]:
-    """Return the names of the rows and of the columns of a grid; long ones end in an ellipsis."""
-    rows, columns = (
-        [_short(name, NAME_LETTERS) for name in names] for names in (figure.row_labels, figure.column_labels)
-    )
-    return rows, columns
-
-
-def _are_turned(names: Sequence[str], cell: float) -> bool:
-    """Return True if names of columns do not fit below their cells."""
-    return _longest(names) > 2 and _longest(names) * CHARACTER + 0.025 > cell
-
-
-def _name_cells(
-    axes: Axes, figure: HeatMap, names: tuple[Sequence[str], Sequence[str]], cell: float, height: float
-) -> None:
-    """Label rows and columns, these horizontally where they fit, else turned; only some where there is little room."""
-    rows, columns = names
-    turned = _are_turned(columns, cell)
-    step = math.ceil((0.11 if turned else _longest(columns) * CHARACTER + 0.025) / cell)
-    axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=90 if turned else 0)
-    step = math.ceil(0.11 / cell)
-    axes.set_yticks(range(0, len(rows), step), rows[::step])
-    axes.set(xlabel=figure.column_label, ylabel=_fill(figure.row_label, max(8, height / LETTER)))
-    axes.tick_params(length=0)
-
-
 @_draw.register
 def _(figure: Maps) -> Canvas:
-    """Draw framed pictures of one size, over two columns of the page where they are many; see `_shrunk`."""
-    rows, columns = len(figure.row_labels), len(figure.column_labels)
-    row_names, column_names = _cell_names(figure)
-    around = 0.95 + CHARACTER * _longest(row_names)
-    caption = 0.14 if figure.names else 0.0
-    gap = 0.04
-    cell = min((PAGE - around) / columns - gap, (9.2 - 0.85) / rows - gap - caption, 1.0)
-    width = max(columns * (cell + gap) + around, NARROWEST)
-    size = columns * (cell + gap) - gap, rows * (cell + gap + caption) - gap
-    canvas = _canvas(figure.title, width, size[1], compress=True)
+    """Draw pictures of one size in a mosaic; of a large matrix a dot is the largest value of a block."""
+    rows, columns, names = len(figure.row_labels), len(figure.column_labels), list(map(_short, figure.row_labels))
+    around, caption = 0.95 + LETTER * _longest(names), LINE if figure.names else 0.0
+    cell = min((PAGE - around) / columns, TALLEST / rows - caption, 1.0)
+    dots, gap, above = (math.ceil(DOTS * inches) for inches in (cell - 0.04, 0.04, caption))
+    mosaic = np.full((rows * (dots + gap + above), columns * (dots + gap)), np.nan)
+    canvas = _canvas(figure.title, max(columns * cell + around, 2.2), rows * (cell + caption) + 0.6)
     axes = canvas.add_subplot()
-    pitch, drop = 1 + gap / cell, 1 + (gap + caption) / cell  # from one picture to the next, in sizes of a picture
-    drawn = {(y, x): one for y, row in enumerate(figure.maps) for x, one in enumerate(row) if one is not None}
-    scale, pixels = _scale(figure.unit), math.ceil(cell * DOTS)
-    most = float(max(map(np.max, drawn.values())))
-    top = most if figure.top is None else figure.top
-    norm = Normalize(0.0, scale * (top or 1.0))
-    colours = sns.color_palette("rocket_r", as_cmap=True)
-    for (y, x), one in drawn.items():
-        left, upper = x * pitch, y * drop
-        corners = (left, left + 1, upper + 1, upper)
-        axes.imshow(_shrunk(one * scale, pixels), colours, norm, extent=corners, interpolation="nearest")
-        axes.add_patch(Rectangle((left, upper), 1, 1, fill=False, edgecolor="0.6", linewidth=0.3, clip_on=False))
+    for row, column in np.ndindex(rows, columns):
+        if (matrix := figure.maps[row][column]) is None:
+            continue
+        y, x, size = row * (dots + gap + above) + above, column * (dots + gap), len(matrix)
+        places = np.arange(dots) * size // dots
+        picture = np.maximum.reduceat(np.maximum.reduceat(matrix, places, axis=0), places, axis=1)
+        mosaic[y : y + dots, x : x + dots] = _scale(figure.unit) * picture
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), dots, dots, fill=False, edgecolor="0.6", linewidth=0.3))
         if figure.names:
-            name = _short(figure.names[y][x], max(1, int(cell / LITTLE)))
-            axes.text(left + 0.5, upper - 0.02, name, ha="center", va="bottom", fontsize=6)
-    axes.set(xlim=(0.0, columns * pitch - gap / cell), ylim=(rows * drop - (gap + caption) / cell, -caption / cell))
+            name = _short(figure.names[row][column], max(1, int(cell / 0.05)))
+            axes.text(x + dots / 2, y - 3, name, ha="center", va="bottom", fontsize=6)
+    most = np.nanmax(mosaic) if figure.top is None else _scale(figure.unit) * figure.top
+    image = axes.imshow(mosaic, sns.color_palette("rocket_r", as_cmap=True), vmin=0.0, vmax=most or 1.0)
+    bar = canvas.colorbar(image, ax=axes, shrink=0.5, extend="max" if most < np.nanmax(mosaic) else "neither")
+    bar.set_label(_with_unit(figure.value_label, figure.unit))
+    turned = 90 if max(map(len, figure.column_labels)) * LETTER > cell else 0
+    axes.set_xticks(np.arange(columns) * (dots + gap) + dots / 2, map(_short, figure.column_labels), rotation=turned)
+    axes.set_yticks(np.arange(rows) * (dots + gap + above) + above + dots / 2, names)
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
-    axes.set_xticks(0.5 + pitch * np.arange(columns), column_names, rotation=90 * _are_turned(column_names, cell))
-    axes.set_yticks(0.5 + drop * np.arange(rows), row_names)
     axes.tick_params(length=0)
-    across, high = columns * (cell + gap), min(1.0, 1.5 / size[1])
-    box = (1 + 0.07 / across, 1 - high, 0.08 / across, high)
-    arrow: Literal["max", "neither"] = "max" if top < most else "neither"
-    _draw_bar(canvas, axes, ScalarMappable(norm, colours), box, figure, high * size[1], arrow)
     sns.despine(ax=axes, left=True, bottom=True)
-    _fit_grid(canvas, axes, *size)
     return canvas
-
-
-def _shrunk(matrix: NDArray[np.floating], most: int) -> NDArray[np.floating]:
-    """Return a matrix of at most so many rows and columns: the largest value of each block, so that thin lines stay."""
-    if len(matrix) <= most:
-        return matrix
-    starts = np.arange(most) * len(matrix) // most
-    return np.maximum.reduceat(np.maximum.reduceat(matrix, starts, axis=0), starts, axis=1)
 
 
 @_draw.register
@@ -479,237 +289,130 @@ def _(figure: AttentionLines) -> Canvas:
     Weights under `UNSEEN` are left out. Gold arcs lie on top, thicker, in colour and with an opacity of at least 0.4;
     arcs under `FAINT` are thin dashed lines.
     """
-    size = len(figure.words)
-    pitch = min(max(7.8 / size, 0.138), 0.18)  # letters of 6 to 7.5 points
+    size, weights = len(figure.words), np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
+    pitch = min(max(TALLEST / size, 0.138), 0.18)  # letters of 6 to 7.5 points
     # Long sentences get a wider figure; otherwise lines between distant words would be almost vertical.
-    width = min(COLUMN + 0.08 * max(size - 30, 0), PAGE)
-    names = [_short(word, LETTERS) for word in figure.words]
-    with rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
-        canvas = _canvas(figure.title, width, size * pitch, pad=0.05)
-        axes = canvas.add_subplot()
-        kinds = _draw_pairs(axes, figure)
-        for side, label in ((axes, figure.from_label), (axes.twinx(), figure.to_label)):
-            side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
-            side.set_yticks(range(size), names)
-            side.tick_params(length=0, pad=2)
-            # Above the words, which are two points from the axes.
-            at, points, align = (0, -2, "right") if side is axes else (1, 2, "left")
-            name = _fill(label, LETTERS)
-            side.annotate(name, (at, 1), (points, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
-            sns.despine(ax=side, left=True, bottom=True)
-        if kinds:
-            canvas.legend(
-                handles=kinds, loc="outside lower center", ncols=min(2, len(kinds)), handlelength=1.6, **LEGEND
-            )
-        _fit(canvas, axes, size * pitch)
-        return canvas
-
-
-def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
-    """Draw the lines between the columns at 0 and 1; return a handle of each kind of line for the legend."""
-    weights = np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
-    palette = sns.color_palette("colorblind")
-    blue, red = palette[0], palette[3]
-    seen = [(one, two) for one, two in np.argwhere(weights >= UNSEEN).tolist() if (one, two) not in figure.arcs]
-    strong = [arc for arc in figure.arcs if weights[arc] >= FAINT]
-    faint = [arc for arc in figure.arcs if weights[arc] < FAINT]
-    solid: tuple[float, Sequence[float]] = (0, ())
-    handles = []
+    canvas = _canvas(figure.title, min(COLUMN + 0.08 * max(size - 30, 0), PAGE), size * pitch + 0.3)
+    axes, palette = canvas.add_subplot(), sns.color_palette("colorblind")
+    seen = [pair for pair in map(tuple, np.argwhere(weights >= UNSEEN)) if pair not in figure.arcs]
+    strong, faint = ([arc for arc in figure.arcs if (weights[arc] >= FAINT) == wide] for wide in (True, False))
+    kinds: dict[str, Artist] = {}
     for label, pairs, colour, least, width, dashes in (
-        ("attention", seen, blue, 0.0, 0.9, solid),
-        ("gold arc", strong, red, 0.4, 1.7, solid),
-        (f"gold arc, below {FAINT}", faint, red, 0.9, 0.7, (0, (4, 2))),
+        ("attention", seen, palette[0], 0.0, 0.9, "-"),
+        ("gold arc", strong, palette[3], 0.4, 1.7, "-"),
+        (f"gold arc, below {FAINT}", faint, palette[3], 0.9, 0.7, "--"),
     ):
-        if not pairs:
-            continue
-        # The largest weights are drawn last, on top.
-        pairs.sort(key=lambda pair: (weights[pair], pair))
-        ends = [((0.01, one), (0.99, two)) for one, two in pairs]
+        pairs.sort(key=lambda pair: (weights[pair], pair))  # the largest weights are drawn last, on top
         opaque = [(*colour, max(weights[pair], least)) for pair in pairs]
-        lines = LineCollection(ends, colors=opaque, linewidths=width, linestyles=[dashes], label=label)
-        axes.add_collection(lines, autolim=False)
-        handles.append(Line2D([], [], color=colour, linewidth=width, linestyle=dashes, label=label))
-    return handles
+        style: dict[str, Any] = {"linewidths": width, "linestyles": dashes, "label": label}
+        ends = [((0.01, one), (0.99, two)) for one, two in pairs]
+        if pairs:
+            axes.add_collection(LineCollection(ends, colors=opaque, **style), autolim=False)
+            kinds[label] = LineCollection([], colors=[colour], **style)
+    for side, label, at, align in ((axes, figure.from_label, 0, "right"), (axes.twinx(), figure.to_label, 1, "left")):
+        side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
+        side.set_yticks(range(size), [_short(word, WORD) for word in figure.words], fontsize=min(44 * pitch, 7.5))
+        side.tick_params(length=0, pad=2)
+        name = _fill(label, WORD)
+        side.annotate(name, (at, 1), (0, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
+        sns.despine(ax=side, left=True, bottom=True)
+    if kinds:
+        _legend(canvas, list(kinds.values()), kinds, 1.6)
+    return canvas
 
 
 @_draw.register
 def _(figure: Spreads) -> Canvas:
     """Draw lying violins with their numbers of values, and rates as bars in a second panel on the right."""
-    names, series = [_fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
-    pitch = max(0.13 * series + 0.15, 0.12 * (max(name.count("\n") for name in names) + 1) + 0.08)
-    pitch, width = min(pitch, TALLEST / len(names)), 0.84 / series
-    canvas = _canvas(figure.title, COLUMN, pitch * len(names), pad=0.05)
-    shares = (5, 3) if figure.rates else (1,)
-    panels = canvas.subplots(1, len(shares), squeeze=False, sharey=True, width_ratios=shares)[0]
-    _draw_groups(panels, figure, width, min(6.0, 65 * pitch * width))
-    room = (COLUMN - 0.5 - CHARACTER * _longest(names)) / LETTER
-    panels[0].set(
-        xlabel=_fill(_with_unit(figure.label, figure.unit), max(14, 0.6 * room if figure.rates else room)),
-        ylabel=_fill(figure.category_label, max(8, int(pitch * len(names) / LETTER))),
-        yticks=range(len(names)),
-        yticklabels=names,
-        ylim=(len(names) - 0.5, -0.5),
-    )
+    names, series, scale = [_fill(name, NAME) for name in figure.categories], list(figure.series), _scale(figure.unit)
+    height = max(0.13 * len(series) + 0.15, LINE * (max(name.count("\n") for name in names) + 1) + 0.08)
+    canvas = _canvas(figure.title, COLUMN, min(height * len(names), TALLEST) + 0.8)
+    panels = canvas.subplots(1, 2 if figure.rates else 1, squeeze=False, sharey=True)[0]
+    style: dict[str, Any] = {"y": "category", "hue": "series", "order": names, "hue_order": series, "legend": False}
+    style |= {"orient": "h", "palette": sns.color_palette("colorblind", len(series)), "saturation": 1.0}
+    rows = [
+        (category, name, scale * value)
+        for name, groups in figure.series.items()
+        for category, values in zip(names, groups, strict=True)
+        for value in values
+        if not math.isnan(value)
+    ]
+    frame = pd.DataFrame(rows, columns=["category", "series", "value"])
+    violins: dict[str, Any] = {"cut": 0, "density_norm": "width", "inner_kws": {"box_width": 2, "whis_width": 0}}
+    sns.violinplot(frame, x="value", linewidth=0.5, ax=panels[0], **violins, **style)
+    for index, groups in enumerate(figure.series.values()):
+        for place, values in enumerate(groups):
+            at = (1.0, place + 0.8 * ((index + 0.5) / len(series) - 0.5))
+            number = f"{np.isfinite(values).sum():,}"
+            across = panels[0].get_yaxis_transform()  # x in the axes, y in the data
+            panels[0].annotate(number, at, (2, 0), across, "offset points", va="center", fontsize=6, color="0.35")
+    label = _fill(_with_unit(figure.label, figure.unit), 20 if figure.rates else 34)
+    panels[0].set(xlabel=f"{label}\nbar: quartiles,\nwhite: median, right: n", ylabel=_fill(figure.category_label, 24))
     if figure.rates:
-        panels[1].set_xlabel(_fill(_with_unit(figure.rate_label, "fraction"), max(8, 0.35 * room)))
-        panels[1].set_xlim(0.0, max(panels[1].get_xlim()[1], 1.0))
-    for panel, share in zip(panels, shares, strict=True):
+        shares = [
+            (category, name, 100 * rate)
+            for name, rates in figure.rates.items()
+            for category, rate in zip(names, rates, strict=True)
+        ]
+        sns.barplot(pd.DataFrame(shares, columns=["category", "series", "rate"]), x="rate", ax=panels[1], **style)
+        panels[1].set(xlabel=_fill(_with_unit(figure.rate_label, "fraction"), 14), xlim=(0, None))
+    for panel in panels:
         panel.tick_params(axis="y", length=0)
         panel.grid(axis="x")
-        ticks = int(room * LETTER * share / sum(shares) / 0.3)
-        panel.xaxis.set_major_locator(MaxNLocator(max(1, min(5, ticks))))
+        panel.xaxis.set_major_locator(MaxNLocator(3 if figure.rates else 5))
         sns.despine(ax=panel, left=True)
-    note = "bar: quartiles, dot: median, numbers: n of each row"
-    canvas.supxlabel(_fill(note, 0.9 * COLUMN / LITTLE), fontsize=6, color="0.35")
-    _fit(canvas, panels[0], pitch * len(names))
-    if series > 1:
-        _name_spreads(canvas, panels[-1], figure)
+    if len(series) > 1:
+        _legend(canvas, [Patch(facecolor=colour) for colour in style["palette"]], series)
     return canvas
-
-
-def _name_spreads(canvas: Canvas, panel: Axes, figure: Spreads) -> None:
-    """Put the legend above the panel, and make the figure higher by it."""
-    colours = sns.color_palette("colorblind", len(figure.series))
-    patches = [Patch(facecolor=colour, linewidth=0, **_hatched(index)) for index, colour in enumerate(colours)]
-    # Without rates, the numbers of values are at the right edge.
-    edge = 0.0 if figure.rates else 0.3
-    legend = _legend_above(panel, figure.series, patches, width=COLUMN - edge)
-    # The layout would widen the panel for the legend; it needs room above only.
-    legend.set_in_layout(False)
-    room, height = legend.get_window_extent().height / canvas.dpi, canvas.get_figheight()
-    canvas.set_figheight(height + room)
-    if isinstance(engine := canvas.get_layout_engine(), ConstrainedLayoutEngine):
-        engine.set(rect=(0.0, 0.0, 1.0, height / (height + room)))
-
-
-def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters: float) -> None:
-    """Draw the series side by side in each category; `letters` is the size of the numbers of values, in points."""
-    axes, series, scale = panels[0], len(figure.series), _scale(figure.unit)
-    places = np.arange(len(figure.categories), dtype=np.float64)
-    colours = sns.color_palette("colorblind", series)
-    least = 0.0
-    for index, (name, groups) in enumerate(figure.series.items()):
-        at = places + (index - (series - 1) / 2) * width
-        arrays: list[NDArray[np.float64]] = [np.asarray(group, dtype=np.float64) * scale for group in groups]
-        values = [array[~np.isnan(array)] for array in arrays]
-        least = min([least, *(group.min() for group in values if len(group))])
-        _draw_violins(axes, values, at, 0.85 * width, colours[index], _hatched(index))
-        for place, group in zip(at, values, strict=True):
-            grey: dict[str, Any] = {"va": "center", "fontsize": letters, "color": "0.35"}
-            beside = axes.get_yaxis_transform()  # x in the axes, y in the data
-            if not len(group):
-                axes.text(0.02, place, "no values", transform=beside, fontstyle="italic", **grey)
-            axes.annotate(f"{len(group):,}", (1.0, place), (2, 0), beside, "offset points", **grey)
-        if name in figure.rates:
-            rates = 100.0 * np.asarray(figure.rates[name], dtype=np.float64)
-            panels[1].barh(at, rates, 0.85 * width, color=colours[index], linewidth=0, **_hatched(index))
-    if least == 0.0:
-        axes.set_xlim(left=0.0)
-
-
-def _draw_violins(
-    axes: Axes,
-    values: Sequence[NDArray[np.float64]],
-    at: NDArray[np.float64],
-    width: float,
-    colour: tuple[float, float, float],
-    hatch: Mapping[str, Any],
-) -> None:
-    """Draw the groups of values of one series at their places; few values, and values that are all equal, are dots."""
-    spread = [len(group) >= FEW_VALUES and bool(np.ptp(group) > 0) for group in values]
-    for place, group, wide in zip(at, values, spread, strict=True):
-        # Without dots nothing is drawn: an empty line would take room in the layout.
-        if len(group) and not wide:
-            dots = np.full(len(group), place)
-            axes.plot(group, dots, "o", color=colour, markersize=2.5, markeredgewidth=0, clip_on=False)
-    enough = [index for index, wide in enumerate(spread) if wide]
-    if not enough:
-        return
-    groups, at = [values[index] for index in enough], at[enough]
-    parts = axes.violinplot(groups, at, orientation="horizontal", widths=width, showextrema=False)
-    for body in cast(list[PolyCollection], parts["bodies"]):
-        body.set(facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.75, **hatch)
-    quartiles = np.array([np.percentile(group, (25, 50, 75)) for group in groups])
-    axes.hlines(at, quartiles[:, 0], quartiles[:, 2], color=INK, linewidth=1.4)
-    dot: dict[str, Any] = {"color": "white", "markersize": 2.4, "markeredgecolor": INK, "markeredgewidth": 0.4}
-    # Not clipped, so that a dot at the start of the axis is whole.
-    axes.plot(quartiles[:, 1], at, "o", zorder=3, clip_on=False, **dot)
 
 
 @_draw.register
 def _(figure: Curves) -> Canvas:
     """Draw lines and points, one colour per name, points on top; a plane is framed and has no ticks."""
-    names, height = list({**figure.lines, **figure.points}), 2.4 if figure.plane else 1.8
-    colours = sns.color_palette("rocket_r" if figure.bar_label else "colorblind", len(names))
-    canvas = _canvas(figure.title, COLUMN, height)
-    axes = canvas.add_subplot()
-    _draw_curves(axes, figure, names, colours)
+    names = list({**figure.lines, **figure.points})
+    canvas = _canvas(figure.title, COLUMN, 2.4)
+    axes, colours = (
+        canvas.add_subplot(),
+        sns.color_palette("rocket_r" if figure.bar_label else "colorblind", len(names)),
+    )
+    for index, name in enumerate(names):
+        style: dict[str, Any] = {"color": colours[index], "marker": "o" if figure.bar_label else MARKERS[index % 12]}
+        if name in figure.lines:
+            x, y = figure.lines[name]
+            style |= {"linestyle": DASHES[index % len(DASHES)], "markevery": math.ceil(len(x) / SHORT) or None}
+            axes.plot(x, y, label=name, linewidth=1.2, markersize=3, **style)
+        if name in figure.points:
+            x, y = figure.points[name]
+            style |= {"linestyle": "", "markevery": None, "label": None if name in figure.lines else name}
+            many = {"markersize": 2.5, "markeredgewidth": 0, "alpha": 0.5}
+            few = {"markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
+            axes.plot(x, y, zorder=2.5, **style, **(many if len(x) >= MANY else few))
     if figure.plane:
-        axes.set(xticks=(), yticks=())
-        axes.margins(0.08)
+        axes.set(xticks=(), yticks=(), aspect="equal", adjustable="datalim")
     else:
         _set_axes(axes, figure)
     if figure.bar_label:
         steps = ScalarMappable(BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), ListedColormap(colours))
-        bar = canvas.colorbar(steps, ax=axes, shrink=0.8)
-        shown = range(0, len(names), math.ceil(len(names) / 16))
+        bar, shown = canvas.colorbar(steps, ax=axes), range(0, len(names), math.ceil(len(names) / 16))
         bar.set_ticks(list(shown), labels=[names[index] for index in shown])
-        bar.ax.tick_params(length=0)
-        bar.outline.set_visible(False)
-        bar.minorticks_off()
         bar.set_label(figure.bar_label)
     elif len(names) > 1 or figure.plane:
-        for handle in _legend_above(axes, names, length=1.0 if figure.plane else 1.8).get_lines():
-            handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
-    _fit(canvas, axes, height)
-    if figure.plane:  # after the size is known: limits that were widened for another size stay wide
-        axes.set(aspect="equal", adjustable="datalim")
+        _legend(canvas, *axes.get_legend_handles_labels(), 1.0 if figure.plane else 2.4)
     return canvas
-
-
-def _draw_curves(axes: Axes, figure: Curves, names: Sequence[str], colours: Sequence[Any]) -> None:
-    for index, name in enumerate(names):
-        marker = "o" if figure.bar_label else MARKERS[index % len(MARKERS)]
-        if name in figure.lines:
-            x, y = figure.lines[name]
-            # Lines with many points get markers only if there are more lines than dashes.
-            marks = marker if len(x) <= SHORT or len(names) > len(DASHES) else None
-            dashes, every = DASHES[index % len(DASHES)], math.ceil(len(x) / SHORT) or None
-            style: dict[str, Any] = {"linewidth": 1.2, "linestyle": dashes, "marker": marks, "markersize": 3}
-            axes.plot(x, y, label=name, color=colours[index], markevery=every, **style)
-        if name in figure.points:
-            x, y = figure.points[name]
-            label = None if name in figure.lines else name
-            style = {"linestyle": "", "marker": marker, "zorder": 2.5, **_point_style(figure, len(x))}
-            axes.plot(x, y, label=label, color=colours[index], **style)
-
-
-def _point_style(figure: Curves, number: int) -> dict[str, Any]:
-    """Return the style of a set of so many points."""
-    if figure.plane:
-        many = sum(len(x) for x, _ in figure.points.values()) >= MANY
-        return {"markersize": 2.5 if many else 4.5, "markeredgewidth": 0.4, "markeredgecolor": INK}
-    if number >= MANY:
-        return {"markersize": 2.5, "markeredgewidth": 0, "alpha": 0.35}
-    return {"markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
 
 
 def _set_axes(axes: Axes, figure: Curves) -> None:
     """Label the axes; mark whole numbers alone where x counts something, such as layers."""
-    axes.set(xlabel=_fill(figure.x_label, 34), ylabel=_fill(figure.y_label, int(1.8 / LETTER)))
-    drawn = (*figure.lines.values(), *figure.points.values())
-    if figure.log_x:
-        axes.set_xscale("log")
-    elif all(float(value).is_integer() for x, _ in drawn for value in x):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=_fill(figure.x_label, 34), ylabel=_fill(figure.y_label, 28))
     if figure.y_range is not None:
         axes.update_datalim([(0.0, end) for end in figure.y_range], updatex=False)
-    axes.autoscale_view()
+        axes.autoscale_view()
     if figure.log_x:
-        low, high = axes.get_xlim()
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
+        axes.set_xscale("log")
         # The default labels are formulas, which the style does not parse.
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
+    elif all(float(one).is_integer() for x, _ in (*figure.lines.values(), *figure.points.values()) for one in x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid()
     sns.despine(ax=axes)

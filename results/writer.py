@@ -436,7 +436,7 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
         return page
     canvas = draw(figure if title else replace(figure, title=""))
     # Without dates, versions and random names equal data give equal bytes.
-    with rc_context({**STYLE, "svg.hashsalt": stem.name}):
+    with rc_context({**STYLE, "svg.hashsalt": stem.name, "savefig.bbox": "tight"}):
         canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
         canvas.savefig(f"{stem}.svg", metadata={"Date": None, "Creator": None})
