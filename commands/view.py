@@ -21,7 +21,7 @@ from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
 from attention.quantities import QuantityName
 from attention.store import FORMAT, MANIFEST, Store
-from attention.words import non_negative, titled, unit_of
+from attention.words import titled, unit_of
 from commands import parser_of
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
@@ -36,7 +36,7 @@ from models.text_model import SENTENCE
 from results.digests import Digests
 from results.errors import UserError, near
 from results.files import write_atomically
-from results.view import Arc, Span, View, view_page
+from results.view import Arc, Span, View, non_negative, view_page
 
 MEGABYTE = 1_000_000
 OF_STORES = ("hidden", "antecedent")  # quantities that only stores have
@@ -217,7 +217,8 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
     words = encoder.attention(sentences, options=options)
     between_pieces = encoder.attention(sentences, options=options, over="pieces") if pieces else None
     return [
-        words.view(
+        View.from_attention(
+            words,
             place,
             title=text.title,
             arcs=text.arcs,
