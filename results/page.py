@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -19,15 +19,14 @@ from results.document import Packed, document, render, resource
 from results.errors import counted
 from results.estimates import ENDS, FEW, Table, Unit
 from results.files import below, quoted, unquoted, write_atomically
-from results.protocol import cited, classes, commands, corpora, described, texts_of_configs
+from results.protocol import cited, classes, commands, corpora, phrase, texts_of_configs
 from results.reader import Record, find_record
-from results.tables import DASH, SIGNS, flat, latex_table, number, written, zeros_in_words
+from results.tables import DASH, SIGNS, facts, flat, latex_table, typed, written, zeros_in_words
 
 PAGE = "page.html"
 LIMIT = 2_000_000  # bytes of a page
 ROWS = {"rows": 1000, "numbers": 200}  # most rows of a table of the result, and of the numbers of a figure
 FIRST = 100  # rows of a table that remain on a page that is too large
-LISTED = 20  # entries of a list that are shown
 
 
 @dataclass(eq=False)
@@ -137,12 +136,12 @@ class RunPage:
         zeros = {name: count for name, count in counts.items() if str(count) == "0"}
         files = sorted(path.name for path in self.folder.iterdir() if path.is_file() and path.name[0] != ".")
         return {
-            "counts": _facts({name: count for name, count in counts.items() if name not in zeros}),
-            "zeros": _facts(zeros),
-            "ran": {"Data": _facts(content["data"]), "Encoder": _facts(content["encoder"]), "Versions": _facts(known)},
+            "counts": facts({name: count for name, count in counts.items() if name not in zeros}),
+            "zeros": facts(zeros),
+            "ran": {"Data": facts(content["data"]), "Encoder": facts(content["encoder"]), "Versions": facts(known)},
             "config": self._text("config.yaml") if content["config"] else "",
             "files": [name for name in files if name != PAGE],
-            "run": described(self.record, settings),
+            "run": phrase(self.record, settings),
             "commands": commands(self.record),
             "citation": cited(classes(settings), corpora(settings)),
             **{"few": FEW, "counted": counted, "zeros_in_words": zeros_in_words},
@@ -177,9 +176,10 @@ class RunPage:
         except (OSError, ValueError) as error:
             self.faults.append(f"{file}: {' '.join(str(error).split())}")
             return None
-        words, part = raw.rename(columns=unquoted).map(unquoted), Part(kind, name, file)
+        part, raw = Part(kind, name, file, total=len(raw)), raw.head(ROWS[kind])
+        words = raw.rename(columns=unquoted).map(unquoted)
         try:
-            table = _typed(words, self.record.content["columns"].get(Path(file).stem, {}))
+            table = typed(words, self.record.content["columns"].get(Path(file).stem, {}))
             if self.record.is_sweep and name == f"{self.record.experiment}_runs" and "folder" in raw:
                 pages = [below(self.folder, f"runs/{folder}/{PAGE}") for folder in raw["folder"]]
                 part.links = {"folder": [self.address(page) if page.is_file() else "" for page in pages]}
@@ -197,7 +197,8 @@ class RunPage:
         units: dict[str, Unit | Sequence[Unit]] = {"value": frame["unit"].tolist()}
         units |= {"p": "p"} if "p" in frame else {}
         raw = frame.map(lambda value: "" if pd.isna(value) else str(quoted(value)))
-        return self._filled(Part("rows", "scores", "results.json"), Table(frame, units, interval="value"), raw)
+        part = Part("rows", "scores", "results.json", total=len(frame))
+        return self._filled(part, Table(frame, units, interval="value"), raw)
 
     def _filled(self, part: Part, table: Table, raw: pd.DataFrame) -> Part:
         """Add the rows of a table to its part: formatted cells with units, and the strings of its file for copying."""
@@ -205,9 +206,9 @@ class RunPage:
         units = {column: SIGNS.get(str(unit), "") for column, unit in table.units.items()}
         numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
         part.heads = [(column, places.index(column), numeric[column], units.get(column, "")) for column in cells]
-        rows = list(zip(zip(*cells.values(), strict=True), raw.to_numpy().tolist(), strict=True))
-        part.columns, part.rows, part.total = list(map(str, raw)), rows[: ROWS[part.kind]], len(rows)
-        part.latex = latex_table(table, self.record.experiment, part.name)
+        part.rows = list(zip(zip(*cells.values(), strict=True), raw.to_numpy().tolist(), strict=True))
+        part.columns = list(map(str, raw))
+        part.latex = latex_table(table, self.record.experiment, part.name) if len(raw) == part.total else None
         return part
 
     def _figure(self, name: str, file: str) -> Part:
@@ -218,23 +219,3 @@ class RunPage:
             return Part("figure", name, file, caption=caption, texts=self._text(file), numbers=numbers)
         vector = str(Path(file).with_suffix(".svg"))
         return Part("figure", name, vector, caption=caption, svg=self._text(vector), numbers=numbers)
-
-
-def _typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
-    """Convert the rows of a CSV file, read as strings, to a table with numbers and units by `writer.described`."""
-    numeric = [name for name in described["numeric"] if name in raw]
-    frame = raw.assign(**{name: pd.to_numeric(raw[name].replace("", np.nan)) for name in numeric})
-    frame, units = frame.where(frame != "", None), described["units"]
-    return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
-
-
-def _facts(entries: Mapping[str, Any]) -> dict[str, str]:
-    """Format the values of nested mappings as text, by names joined with dots; of a list, the first entries."""
-
-    def fact(value: object) -> str:
-        if isinstance(value, list):
-            more = f" and {len(value) - LISTED} more" if len(value) > LISTED else ""
-            return ", ".join(map(str, value[:LISTED])) + more or "none"
-        return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
-
-    return {name: fact(value) for name, value in flat(entries).items()}

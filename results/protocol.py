@@ -63,7 +63,7 @@ def corpora(settings: Sequence[tuple[str, str]]) -> list[str]:
     return list(dict.fromkeys(options + named))
 
 
-def described(record: Record, settings: Sequence[tuple[str, str]]) -> str:
+def phrase(record: Record, settings: Sequence[tuple[str, str]]) -> str:
     """Return a phrase that names the models, the encoder and the corpora of a run or sweep."""
     encoder = record.content["encoder"]
     on = [str(encoder.get("name") or "")]

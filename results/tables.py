@@ -10,7 +10,7 @@ takes for an argument of the previous row end, nor for the arrows of the directi
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -81,8 +81,38 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
+def described(table: Table) -> dict[str, object]:
+    """Describe the columns of a table's CSV file, for `results.json`.
+
+    Returns:
+        Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
+        `interval`, the column to which the columns called just `low`, `high` and `sd` belong.
+    """
+    numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
+    booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
+    units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}
+    return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
+
+
+def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
+    """Convert the rows of a CSV file, read as strings, to a table with numbers and units.
+
+    Args:
+        raw: The first rows of the file.
+        described: What `described` has returned for the table.
+    """
+    numeric = [name for name in described["numeric"] if name in raw]
+    frame = raw.assign(**{name: pd.to_numeric(raw[name].replace("", np.nan)) for name in numeric})
+    units: dict[str, Any] = {
+        name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
+    }
+    frame = frame.where(frame != "", None)
+    return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
+
+
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
+SHOWN = 20  # entries of a list that a page shows
 NARROW, LINES = 16, 3  # smallest width of a column of words; most lines of a cell
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
@@ -271,6 +301,18 @@ def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
     for name, value in entries.items():
         found |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
     return found
+
+
+def facts(entries: Mapping[str, Any]) -> dict[str, str]:
+    """Format the values of nested mappings as text, by names joined with dots; of a list, the first entries."""
+
+    def fact(value: object) -> str:
+        if isinstance(value, list):
+            more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
+            return ", ".join(map(str, value[:SHOWN])) + more or "none"
+        return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
+
+    return {name: fact(value) for name, value in flat(entries).items()}
 
 
 def zeros_in_words(number: int) -> str:

@@ -290,7 +290,7 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
             return page
     raise UserError(
         f"The page has {fixed:,} bytes without any values, but only {budget:,} are allowed. Show fewer texts at once, "
-        "or allow more with `budget` (--budget of `python train.py view`)."
+        "or allow more with `budget`."
     )
 
 

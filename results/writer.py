@@ -26,7 +26,17 @@ from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
 from results.page import PAGE, write_page
 from results.reader import first_of
-from results.tables import LEGEND, audit_table, data_table, few_items, is_few, latex_table, score_cell, scores_table
+from results.tables import (
+    LEGEND,
+    audit_table,
+    data_table,
+    described,
+    few_items,
+    is_few,
+    latex_table,
+    score_cell,
+    scores_table,
+)
 from results.texts import html_page
 
 SCHEMA = 3
@@ -362,19 +372,6 @@ def write_figures(
     if full is not None:
         raise full
     return faults
-
-
-def described(table: Table) -> dict[str, object]:
-    """Describe the columns of a table's CSV file, for `results.json`.
-
-    Returns:
-        Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
-        `interval`, the column to which the columns called just `low`, `high` and `sd` belong.
-    """
-    numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
-    booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
-    units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}
-    return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
 
 
 def _save_parquet(path: Path, frame: pd.DataFrame) -> None:

@@ -19,7 +19,6 @@ from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, Figure,
 from results import page as module
 from results.errors import UserError
 from results.page import write_page
-from results.reader import RecordError
 from results.writer import write
 
 Open = Callable[..., Page]
@@ -363,20 +362,6 @@ class TestSize:
         lines = "\n".join(page.locator(".notice li").all_inner_texts())
         assert all(name in lines for name in ("small.csv", "curve.svg", "config.yaml"))
         page.wait_for_function("() => document.querySelector('#figure-weights img').naturalWidth > 0")
-
-    @pytest.mark.parametrize("outside", ["../secret", "{folder}/secret"])
-    def test_files_outside_its_folder_are_not_shown(self, outside: str, tmp_path: Path) -> None:
-        folder, outside = tmp_path / "run", outside.replace("{folder}", str(tmp_path))
-        folder.mkdir()
-        assert write(folder, Result("probe", {}, {"small": SMALL}), Provenance({}, {}, {})) == {}
-        for suffix in (".csv", ".svg"):
-            (tmp_path / f"secret{suffix}").write_text("word\nmine alone\n", encoding="utf-8")
-        content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        content |= {"tables": {"small": f"{outside}.csv"}, "figures": {"drawn": f"{outside}.png"}}
-        del content["checksums"]  # as of an older version
-        (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
-        with pytest.raises(RecordError, match="which is not in its folder"):
-            write_page(folder)
 
     def test_a_folder_without_results_is_refused_in_a_line(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"has no results\.json: no test has ended in it"):

@@ -64,15 +64,12 @@ def test_every_score_is_a_row_with_its_interval_unit_and_options(tmp_path: Path)
     assert frame["run"].unique().tolist() == [str(tmp_path / name / "version_0") for name in ("a", "b [1]")]
     both: list[str | Path] = [tmp_path / "a", str(tmp_path / "*" / "*" / "results.json")]
     same_runs: list[str | Path | list[str | Path]] = [tmp_path, both, [tmp_path / "a", tmp_path / "b [1]"]]
+    # Of a sweep the runs are read, and not its table.
+    (tmp_path / "sweep").mkdir()
+    whole = Result("table", SCORES, {"table": Table(pd.DataFrame({"row": ["x"]})), "table_runs": Table(pd.DataFrame())})
+    write_scores(tmp_path / "sweep", whole, Provenance({}, {}, {}))
     for same in same_runs:
         pd.testing.assert_frame_equal(load(same), frame)
-
-
-def test_tables_of_sweeps_are_not_read_beside_their_runs(tmp_path: Path) -> None:
-    run(tmp_path / "runs" / "one", 0.1)
-    whole = Result("table", SCORES, {"table": Table(pd.DataFrame({"row": ["x"]})), "table_runs": Table(pd.DataFrame())})
-    write(tmp_path, whole, Provenance({}, {}, {}))
-    assert load(tmp_path)["experiment"].unique().tolist() == ["probe"]
 
 
 def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
@@ -179,29 +176,19 @@ def test_a_score_that_does_not_follow_from_its_items_is_refused(tmp_path: Path) 
             read(tmp_path)
 
 
-def test_a_record_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_names_a_file_elsewhere_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
     run(tmp_path / "a", 0.1)
-    path = tmp_path / "a" / "results.json"
+    path = tmp_path / "a" / RECORD
     content = json.loads(path.read_text(encoding="utf-8"))
+    monkeypatch.setattr("results.digests.file_digest", lambda path: pytest.fail(f"{path} is read"))
     for name in ("../secret.csv", str(tmp_path / "secret.csv")):
         path.write_text(json.dumps({**content, "tables": {"x": name}}), encoding="utf-8")
-        with pytest.raises(RecordError, match=r"names .*secret\.csv, which is not in its folder"):
-            find_record(tmp_path / "a")
-
-
-def test_no_file_outside_the_folder_is_read_for_its_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
-    run(tmp_path / "a", 0.1)
-    content = json.loads((tmp_path / "a" / RECORD).read_text(encoding="utf-8"))
-    (tmp_path / "a" / RECORD).write_text(json.dumps({**content, "tables": {"x": "../secret.csv"}}), encoding="utf-8")
-
-    def refuse(path: Path) -> str:
-        raise AssertionError(f"{path} is read")
-
-    monkeypatch.setattr("results.digests.file_digest", refuse)
-    with pytest.raises(RecordError, match="is not in its folder"):
-        find_record(tmp_path / "a")
+        for read in (find_record, write_page):
+            with pytest.raises(RecordError, match=r"names .*secret\.csv, which is not in its folder"):
+                read(tmp_path / "a")
 
 
 def sweep(folder: Path) -> dict[str, Any]:
