@@ -90,12 +90,11 @@ def _families(text: str) -> tuple[list[str], set[str]]:
     # Han characters have different shapes in different languages; a collection has a font for each.
     kana, hangul = (any(low <= letter <= high for letter in missing) for low, high in ("ぁヿ", "가힣"))
     region = "JP" if kana else "KR" if hangul else "SC"
-    while missing:
-        best = max(sorted(fonts), key=lambda name: (len(missing & fonts[name]), "Sans" in name, name.endswith(region)))
-        if not missing & fonts[best]:
-            break
-        families.append(best)
-        missing -= fonts[best]
+    order = sorted(fonts, key=lambda name: (-len(missing & fonts[name]), "Sans" not in name, name[-2:] != region, name))
+    for name in order:  # the fewest: a font with many of the letters comes first
+        if missing & fonts[name]:
+            families.append(name)
+            missing -= fonts[name]
     return families, missing
 
 
