@@ -20,7 +20,6 @@ from attention.quantities import QUANTITIES, QuantityName
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
-from pages.view import Arc, PieceValues, Span, View
 from results import AttentionLines
 from results.errors import UserError, check_numbers, check_values, new_items
 
@@ -94,7 +93,7 @@ class WordAttention(Sequence[xr.DataArray]):
     ) -> AttentionLines:
         """Return a figure of the attention of one head in one sentence, as lines between its words.
 
-        `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")` draws and saves it.
+        `draw(attention.lines(0, 3, 9)).savefig("a.pdf")` draws and saves it.
 
         Args:
             sentence: 0-based index, text or words of the sentence.
@@ -116,81 +115,6 @@ class WordAttention(Sequence[xr.DataArray]):
         weights, what = drawable(array.to_numpy(), str(array.name))
         return AttentionLines(f"Head {layer}-{head} of {name}{what}", words, weights, frozenset(arcs))
 
-    def view(
-        self,
-        sentence: int | str | Sequence[str] = 0,
-        *,
-        title: str | None = None,
-        arcs: Sequence[Arc] = (),
-        clusters: Sequence[Sequence[Span]] = (),
-        saliency: Mapping[str, Sequence[float]] | None = None,
-        pieces: "WordAttention | None" = None,
-        notes: Sequence[str] = (),
-    ) -> View:
-        """Return an interactive page of the attention of one sentence: a notebook displays it, and `save` writes it.
-
-        Words are numbered from 1, as in a treebank.
-
-        Args:
-            sentence: 0-based index, text or words of the sentence.
-            title: Title of the page; by default the sentence.
-            arcs: Labelled arcs (from, to, label) over the words; gold dependencies go from the dependent to its head.
-            clusters: Mentions of each cluster as (first word, last word + 1).
-            saliency: Saliency of each word, by name of the saliency measure.
-            pieces: Attention of the same sentences over pieces, which the page shows on demand.
-            notes: Sentences below the figure.
-
-        Raises:
-            UserError: Arcs, clusters or saliency name a word that is not there, or are given for an array over
-                pieces.
-        """
-        place = self.place(sentence)
-        array, words = _of_one_text(self[place]), self.sentences[place]
-        numbers = array["from_word"].to_numpy()
-        if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
-            raise UserError(
-                "The attention of this sentence is over pieces, but arcs, clusters and saliency refer to words. "
-                "Compute it with over='words', call view() on the result, and pass the attention over pieces as "
-                "`pieces`."
-            )
-        values, own = non_negative(array.to_numpy())
-        first = int(numbers[0])  # 0 where there is a start delimiter
-        last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
-        return View(
-            title or " ".join(words),
-            [str(name) for name in array["from"].to_numpy()],
-            values,
-            array["layer"].to_numpy().tolist(),
-            array["head"].to_numpy().tolist(),
-            quantity=titled(str(array.name)),
-            unit=unit_of(str(array.name)),
-            delimiters=np.flatnonzero((numbers == 0) | (numbers == len(words) + 1)).tolist(),
-            sink="causal" in self.encoder and array.name == "attention",
-            arcs=[(start - first, end - first, label) for start, end, label in arcs],
-            clusters=[[(start - first, end - first) for start, end in spans] for spans in clusters],
-            saliency={
-                name: [*([0.0] * (1 - first)), *values, *([0.0] * last)] for name, values in (saliency or {}).items()
-            },
-            pieces=None if pieces is None else pieces.between(place, first),
-            notes=[*notes, *own],
-        )
-
-    def between(self, sentence: int, first: int) -> PieceValues:
-        """Return the attention between the pieces of a sentence, for a `View` over its words.
-
-        The view shows it on demand. This object must hold attention over pieces.
-
-        Args:
-            sentence: 0-based index of the sentence.
-            first: 0 if the view begins with a start delimiter, 1 if it begins with the first word.
-
-        Returns:
-            The pieces, the view position of each one's word, and `[layers, heads, from, to]` attention.
-        """
-        array = self[sentence]
-        of = (array["from_word"].to_numpy() - first).tolist()
-        return PieceValues([str(name) for name in array["from"].to_numpy()], of, non_negative(array.to_numpy())[0])
-
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """Return the arguments of bertviz: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
 
@@ -209,26 +133,9 @@ def _of_one_text(array: xr.DataArray) -> xr.DataArray:
     """Return attention within a text; raise UserError for that between two texts."""
     if array["from"].to_numpy().tolist() != array["to"].to_numpy().tolist():
         raise UserError(
-            "This attention goes from one text to another, which figures and views do not show. Draw the array itself."
+            "This attention goes from one text to another, which figures do not show. Draw the array itself."
         )
     return array
-
-
-def generated_view(attention: xr.DataArray, title: str | None = None) -> View:
-    """Return an interactive page of the steps of generation; a slider goes through the generated tokens.
-
-    Args:
-        attention: Attention of generated tokens, from `Encoder.generated`. The row of a token is the attention with
-            which it was generated; the prompt has none.
-        title: Title of the page; by default the generated text.
-    """
-    prompt = int((~attention["generated"]).sum())
-    written = [str(token) for token in attention["from"].to_numpy()]
-    tokens = [*map(str, attention["to"].to_numpy()[:prompt]), *written]
-    values = np.zeros((*attention.shape[:2], len(tokens), len(tokens)), np.float32)
-    values[:, :, prompt:, :-1] = attention.to_numpy()
-    layers, heads = (attention[name].to_numpy().tolist() for name in ("layer", "head"))
-    return View(title or " ".join(written), tokens, values, layers, heads, sink=True, steps=prompt)
 
 
 def titled(quantity: str) -> str:
@@ -239,12 +146,6 @@ def titled(quantity: str) -> str:
 def unit_of(quantity: str) -> str:
     """Return the unit of a quantity by its name: `fraction` if rows sum to one, else `ratio`."""
     return "fraction" if QUANTITIES[cast(QuantityName, quantity)].sums_to_one else "ratio"
-
-
-def non_negative(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], list[str]]:
-    """Return values for a `View`, negative ones as 0, and a note that says how many these are."""
-    below = int((values < 0).sum())
-    return values.clip(min=0), [f"{below} of {values.size} values are negative, and shown as 0."] if below else []
 
 
 def drawable(values: NDArray[np.float32], quantity: str) -> tuple[NDArray[np.float32], str]:
@@ -469,4 +370,5 @@ def _labelled(block: Tensor, items: Items, tokens: tuple[list[str], list[int]]) 
         **{axis: names for axis in ("from", "to")},
         **{f"{axis}_word": (axis, words) for axis in ("from", "to")},
     }
-    return xr.DataArray(weights, coords, DIMS, items.extraction.options.quantity)
+    quantity = items.extraction.options.quantity
+    return xr.DataArray(weights, coords, DIMS, quantity, {"unit": unit_of(quantity)})

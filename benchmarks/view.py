@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from attention.checks import EncoderError
 from benchmarks.harness import Report, Settings, command
-from pages import View, view_page
+from results.view import View, view_page
 
 SHAPES = ((100, 12, 12, 1.0, "≤ 2", "< 1"), (512, 32, 32, 4.0, "≤ 40", "< 4"))
 """Words, layers, heads, spread of the random scores that the softmax is over, and what is wanted in MB and seconds.

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
-from reports.reader import RecordError
-from reports.tables import LEGEND, data_table
-from reports.writer import plain
+from results.reader import RecordError
+from results.tables import LEGEND, data_table
+from results.writer import plain
 from sweeps.compare import DRAWS, compare, grouped, on_same_items, read_runs, warnings
 
 

@@ -6,7 +6,7 @@ import commands.threads  # noqa: F401 # before torch
 from functools import partial
 from importlib import import_module
 
-from reports.writer import ResultWriter
+from results.writer import ResultWriter
 from training import cli
 from training.parsing import ROOMS
 

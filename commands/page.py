@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commands import parser_of
-from reports.page import write_page
+from results.page import write_page
 
 
 def main(args: Sequence[str]) -> int:

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
-from reports.tables import LEGEND, data_table
-from reports.writer import write
 from results import UserError
 from results.errors import counted
+from results.tables import LEGEND, data_table
+from results.writer import write
 from sweeps.jobs import Jobs, Slurm
 from sweeps.plan import Sweep, options_of, read_sweep
 from sweeps.run import PROGRAM, Sweeper

@@ -1,21 +1,411 @@
-"""Write a page of attention between words."""
+"""Write a page of attention between words.
 
-from collections.abc import Sequence
+Texts are given by `--text`, or are sentences or documents of a corpus by their ids, or an item of a store. Sentences of
+a treebank come with their gold arcs, documents with their clusters; `--saliency` adds what a trained classifier decides
+by. The command prints the path of the page.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+import torch
 from jsonargparse import Namespace
+from torch.nn.functional import normalize
 
 from attention import Encoder, EncoderSpec, Options
+from attention.alignment import split_words
 from attention.quantities import QuantityName
+from attention.store import FORMAT, MANIFEST, Store
+from attention.words import titled, unit_of
 from commands import parser_of
-from pages import View, view_page
-from reports import view
-from results.errors import UserError
+from corpora.conll2012 import read_documents
+from corpora.conllu import read_treebank
+from corpora.document import Document, cut, windows_from_table
+from corpora.registry import CORPORA, locate
+from corpora.sentence import Sentence
+from fidelity.checkpoints import Checkpoint, files_of, read
+from fidelity.classified import classify
+from fidelity.saliency import MEASURES, Saliency
+from models import TextClassifier
+from models.text_model import SENTENCE
+from results.digests import Digests
+from results.errors import UserError, near
 from results.files import write_atomically
+from results.view import Arc, Span, View, non_negative, view_page
 
 MEGABYTE = 1_000_000
 OF_STORES = ("hidden", "antecedent")  # quantities that only stores have
+SENTENCES = 5  # sentences shown of a document if no part is named
+TITLE = 70  # most letters of a text in a title
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Text to show, with annotations of its words; positions of words count from 1.
+
+    Attributes:
+        title: Title of the text.
+        words: The words.
+        arcs: Arcs as (from, to, label).
+        clusters: Mentions of each coreference cluster as (first word, word after the last).
+        saliency: Value of each word, by measure.
+        notes: Sentences to show under the figure.
+    """
+
+    title: str
+    words: tuple[str, ...]
+    arcs: tuple[Arc, ...] = ()
+    clusters: tuple[tuple[Span, ...], ...] = ()
+    saliency: dict[str, list[float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_words(cls, words: Sequence[str], name: str = "") -> "Marked":
+        """Create a text without annotations, titled by the beginning of the text.
+
+        Args:
+            words: The words.
+            name: Name of the text, put before its beginning in the title; empty for none.
+        """
+        text = " ".join(words)
+        short = text if len(text) <= TITLE else f"{text[: TITLE - 1]}…"
+        return cls(f"{name}: {short}" if name else short, tuple(words))
+
+    @classmethod
+    def from_item(cls, item: Sentence | Document) -> "Marked":
+        """Create a text from a sentence of a treebank or from a document with mentions.
+
+        A sentence gives its arcs, from each dependent to its syntactic head. A document gives its
+        coreference clusters of two or more mentions.
+        """
+        if isinstance(item, Sentence):
+            pairs = enumerate(zip(item.heads, item.relations, strict=True), start=1)
+            arcs = tuple((word, head, relation) for word, (head, relation) in pairs if head)
+            return replace(cls.from_words(item.words, item.id), arcs=arcs)
+        starts = [*accumulate(map(len, item.sentences), initial=1)]
+        clusters: dict[int, list[Span]] = {}
+        for mention in item.mentions:
+            start = starts[mention.sentence]
+            clusters.setdefault(mention.cluster, []).append((start + mention.start, start + mention.end))
+        several = tuple(tuple(spans) for spans in clusters.values() if len(spans) > 1)
+        return replace(cls.from_words([*chain.from_iterable(item.sentences)], item.id), clusters=several)
+
+
+Items = Mapping[str, Sentence | Document]
+
+
+def items_of(name: str, split: str) -> tuple[Path, Items]:
+    """Read a split of a corpus, which is a treebank or has documents with mentions.
+
+    Args:
+        name: Registered name or file of the corpus.
+        split: Name of the split; ignored for a file.
+
+    Returns:
+        The path of the file, and the sentences of the treebank, or the documents, by id.
+
+    Raises:
+        CorpusError: There is no such corpus or file, or it cannot be read.
+        UserError: There is no such split, or the corpus has only labelled texts.
+    """
+    path = Path(name)
+    if name in CORPORA or not (path.suffix or path.exists()):
+        files = locate(name, None)
+        if split not in files and "all" not in files:
+            raise UserError(f"--split {split}: {name} has no {split} split. Choose {' or '.join(files)}.")
+        path = files.get(split) or files["all"]
+    if _has_documents(path):
+        return path, {document.id: document for document in read_documents(path).documents}
+    if path.is_file() and path.suffix.lower() not in (".conllu", ".conll", ".conllx"):
+        raise UserError(
+            f"{path}: this is neither a treebank (.conllu, .conllx) nor a CoNLL-2012 file, so it has no arcs and no "
+            "clusters to show. Give single texts with --text."
+        )
+    return path, {sentence.id: sentence for sentence in read_treebank(path).sentences}
+
+
+def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
+    """Read some sentences of a treebank, or some documents, with their annotations.
+
+    Args:
+        name: Registered name or file of the corpus.
+        split: Name of the split; ignored for a file.
+        ids: Ids of the sentences or documents. `ID:N` is sentence N of a document, `ID:FIRST-LAST`
+            several sentences, counted from 1. If empty, the first sentence of the treebank is read, or
+            the first `SENTENCES` sentences of the first document.
+
+    Raises:
+        CorpusError: There is no such corpus or file, or it cannot be read.
+        UserError: There is no such split or id, or the corpus has only labelled texts.
+    """
+    path, items = items_of(name, split)
+    first = next(iter(items))
+    if isinstance(document := items[first], Document):
+        first = f"{first}:1-{min(SENTENCES, len(document.sentences))}"
+    return [Marked.from_item(_item(items, wanted, path)) for wanted in ids or [first]]
+
+
+def _has_documents(path: Path) -> bool:
+    """Return True for a file in CoNLL-2012 format; two formats use the suffix `.conll`."""
+    if not path.is_file():
+        return False  # the reader of treebanks reports what is missing
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return next((line for line in file if line.strip()), "").startswith("#begin document")
+
+
+def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
+    if wanted in items:
+        return items[wanted]
+    name, _, bounds = wanted.rpartition(":")
+    first, _, last = bounds.partition("-")
+    document = items.get(name)
+    if not isinstance(document, Document) or not (first.isdecimal() and (last or first).isdecimal()):
+        raise UserError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
+    if int(first) > int(last or first):
+        raise UserError(f"--id {wanted}: sentence {first} is after sentence {last}. Give the first one first.")
+    if not 1 <= int(first) <= int(last or first) <= len(document.sentences):
+        raise UserError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}.")
+    return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
+
+
+def listed(folder: Path | None, corpus: str, split: str) -> list[str]:
+    """Return what can be shown: a line for each item of a store, or each sentence or document of a corpus.
+
+    A line has the number or the id, and the beginning of the text.
+
+    Args:
+        folder: Folder of the store; None for the corpus.
+        corpus: Registered name or file of the corpus.
+        split: Name of the split; ignored for a file.
+    """
+    if folder is not None:
+        store = _open_store(folder)
+        return [f"--item {number}  {_labelled(store, number - 1).title}" for number in range(1, len(store) + 1)]
+    _, items = items_of(corpus, split)
+    sizes = [f" ({len(item.sentences)} sentences)" if isinstance(item, Document) else "" for item in items.values()]
+    return [f"{Marked.from_item(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
+
+
+def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options, *, pieces: bool = False) -> list[View]:
+    """Return one view for each text, of the attention of an encoder between its words.
+
+    Args:
+        texts: The texts.
+        encoder: The encoder.
+        options: Options of the attention, such as layers and heads.
+        pieces: True to include the attention between subword pieces.
+
+    Raises:
+        UserError: A text is too long for the encoder, or there is no such layer or head.
+    """
+    sentences = [text.words for text in texts]
+    for text, split in zip(texts, split_words(encoder.tokenizer, sentences), strict=True):
+        if len(split) > encoder.max_length:
+            raise UserError(
+                f"{text.title} has {len(split)} pieces, but {encoder.source.spec.name} reads at most "
+                f"{encoder.max_length}. Show a part of it; for a document: `--id ID:FIRST-LAST`, with the numbers of "
+                "sentences from 1."
+            )
+    for option, chosen, most in (("layers", options.layers, encoder.layers), ("heads", options.heads, encoder.heads)):
+        if chosen is not None and max(chosen) > most:
+            raise UserError(f"--{option} {max(chosen)}: the encoder has {most} {option}, counted from 1.")
+    words = encoder.attention(sentences, options=options)
+    between_pieces = encoder.attention(sentences, options=options, over="pieces") if pieces else None
+    return [
+        View.from_attention(
+            words,
+            place,
+            title=text.title,
+            arcs=text.arcs,
+            clusters=text.clusters,
+            saliency=text.saliency,
+            pieces=between_pieces,
+            notes=[f"Encoder: {words.encoder['name']}.", *text.notes],
+        )
+        for place, text in enumerate(texts)
+    ]
+
+
+def read_classifier(path: Path) -> tuple[Path, TextClassifier]:
+    """Read a trained classifier for its saliency; return its checkpoint and the classifier.
+
+    Args:
+        path: The checkpoint, or the folder of a run that has only one.
+
+    Raises:
+        UserError: The folder has several checkpoints, or the checkpoint is none of a text classifier.
+    """
+    checkpoint, *others = files_of(path)
+    if others:
+        names = ", ".join(str(one.relative_to(path)) for one in (checkpoint, *others))
+        raise UserError(f"--saliency {path}: the folder has several checkpoints, {names}. Name one of them.")
+    read(checkpoint)  # raises an error for anything but a checkpoint of a classifier
+    model: TextClassifier = TextClassifier.load_from_checkpoint(checkpoint)
+    return checkpoint, model.requires_grad_(False)
+
+
+def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
+    """Return a text with the saliency of each word, by every measure of `fidelity.saliency`.
+
+    The saliency is for the class that the classifier predicts for the text. A word has the sum of the
+    signed values of its tokens, or 0 if all its tokens were cut. The notes of the text name the class,
+    and say if tokens were cut.
+
+    Args:
+        text: The text.
+        path: Checkpoint of the classifier, for messages and notes.
+        model: The classifier.
+
+    Raises:
+        UserError: The classifier's tokens cannot be aligned with the words of the text, or it keeps
+            fewer than two words.
+    """
+    split = model.sizes.tokenize([" ".join(text.words)])
+    batch = split[[0]]
+    with torch.no_grad():
+        level = next(name for name in model(batch).levels if name != SENTENCE)
+    checkpoint = Checkpoint(path, "", {}, path.stem, "", model)
+    _, classified = classify(checkpoint, batch, level, seed=0, vocabulary=model.sizes.vocabulary)
+    if classified is None:
+        raise UserError(
+            f"{text.title}: the classifier {path} keeps fewer than two words of this text after tokenization, so "
+            "saliency is undefined. Show a longer text, or leave out --saliency."
+        )
+    owners = _owners(text, split.places(0), [form for form in split.forms(0)], path)
+    saliency, found = Saliency(classified), {}
+    for measure in MEASURES:
+        sums = np.zeros(len(text.words))
+        values = saliency.signed(measure)[0].detach().cpu().numpy()
+        np.add.at(sums, owners[owners >= 0], values[: len(owners)][owners >= 0])
+        found[measure.replace("_", " ")] = sums.tolist()
+    label = model.sizes.labels[int(classified.predicted[0])]
+    note = f"Saliency: {path.name} decides {label!r}, with probability {float(classified.confidence[0].detach()):.3f}."
+    lost = [f"It reads the first {len(owners)} tokens."] if split.counts["tokens_cut"] else []
+    return replace(text, saliency={**text.saliency, **found}, notes=(*text.notes, note, *lost))
+
+
+def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], path: Path) -> np.ndarray:
+    """Return the 0-based word of the text for each token of a classifier, by counting letters; -1 for delimiters."""
+    ends = np.cumsum([len(word) for word in text.words])
+    owners, read, before, last = [], 0, 0, -1
+    for place, form in zip(places, forms, strict=True):
+        if form is None:
+            owners.append(-1)
+            continue
+        if place != last:
+            before, read, last = read, read + len(form), place
+        owners.append(int(np.searchsorted(ends, before, side="right")))
+    if read > ends[-1]:
+        raise UserError(
+            f"{text.title}: the tokenizer of {path} gives words that cannot be aligned with this text. Leave out "
+            "--saliency."
+        )
+    return np.array(owners)
+
+
+def _open_store(folder: Path) -> Store:
+    if not (folder / MANIFEST).is_file() or re.fullmatch("[0-9a-f]{24}", folder.resolve().name) is None:
+        raise UserError(
+            f"{folder} is not an attention store: it contains no {MANIFEST}, or its name is no store's. Give one of "
+            "the folders that a run made under --data.init_args.cache."
+        )
+    store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
+    if store is None:
+        raise UserError(f"{folder}: the store is damaged. Repeat the command that made it, which rebuilds it.")
+    if store.manifest.identity.get("format") != FORMAT:
+        raise UserError(
+            f"{folder}: the store was made by another version of this program. Repeat the command that made it."
+        )
+    return store
+
+
+def store_view(folder: Path, item: int, quantity: str = "") -> View:
+    """Return the view of one item of a store of extracted data.
+
+    Args:
+        folder: Folder of the store.
+        item: Number of the item, from 1.
+        quantity: Values to show; by default those between words that the store holds. `attention`, or
+            another quantity of `attention.quantities`, is between words; negative values are shown as 0.
+            `hidden` is the cosines between the hidden states of words. `antecedent`, in stores of
+            coreference data, is the quantity between the head words of mentions; if the store has it, also
+            between these and all other words. Other cells are 0.
+
+    Raises:
+        UserError: There is no such store or item, or the store does not have the quantity.
+    """
+    store = _open_store(folder)
+    if not 1 <= item <= len(store):
+        raise UserError(f"--item {item}: the store has items 1 to {len(store)}.")
+    held, manifest = store.manifest.quantities, store.manifest
+    if not held:
+        raise UserError(f"{folder}: the store has no values to show, only words. Show texts with --text or --corpus.")
+    quantity = quantity or manifest.maps_name
+    if quantity not in held:
+        raise UserError(f"--quantity {quantity}: the store has no {quantity}. Choose {' or '.join(held)}.")
+    text, hidden = _labelled(store, item - 1), quantity == "hidden"
+    start, end = (quantity == manifest.quantity and manifest.delimiters[side] for side in ("start", "end"))
+    words = ["[start]"] * start + list(text.words) + ["[end]"] * end
+    values, notes = {"hidden": _cosines, "antecedent": _antecedents}.get(quantity, _between_words)(store, item - 1)
+    shift = 1 - start  # words of a text count from 1
+    return View(
+        text.title,
+        words,
+        values,
+        manifest.hidden.layers if hidden else [layer + 1 for layer in manifest.layers],
+        [1] if hidden else [head + 1 for head in manifest.heads],
+        quantity="cosine of hidden states" if hidden else titled(manifest.quantity),
+        unit="ratio" if hidden else unit_of(manifest.quantity),
+        delimiters=[0] * start + [len(words) - 1] * end,
+        sink=quantity == "attention" and "causal" in manifest.encoder,
+        arcs=[(one - shift, two - shift, label) for one, two, label in text.arcs],
+        clusters=[[(first - shift, last - shift) for first, last in cluster] for cluster in text.clusters],
+        notes=[f"Encoder: {manifest.encoder['name']}.", *notes],
+    )
+
+
+def _labelled(store: Store, item: int) -> Marked:
+    row = store.labels.slice(item, 1)
+    if "document" in row.column_names:
+        return Marked.from_item(windows_from_table(row)[0].text)
+    one = row.to_pylist()[0]
+    columns = ("words", "heads", "relations", "upos", "xpos")
+    return Marked.from_item(Sentence(one["id"], *(tuple(one[name]) for name in columns)))
+
+
+Values = tuple[np.ndarray, list[str]]  # [layers, heads, from, to], and notes
+
+
+def _between_words(store: Store, item: int) -> Values:
+    there = store.manifest.delimiters
+    kept = slice(0 if there["start"] else 1, None if there["end"] else -1)
+    return non_negative(store.read(store.manifest.maps_name, item).numpy()[..., kept, kept])
+
+
+def _cosines(store: Store, item: int) -> Values:
+    states = normalize(store.read("hidden", item).float(), dim=-1)
+    return non_negative((states @ states.mT)[:, None].numpy())
+
+
+def _antecedents(store: Store, item: int) -> Values:
+    """Return the stored attention between head words of mentions, or to and from all words; other cells are 0."""
+    [window] = windows_from_table(store.labels.slice(item, 1))
+    kept, heads, n = store.read("antecedent", item).numpy(), np.array(window.head_words), len(window)
+    values = np.zeros((*kept.shape[-4:-2], n, n), np.float32)
+    if kept.ndim == 4:
+        values[:, :, heads[:, None], heads] = kept
+    else:
+        values[:, :, heads] = kept[0]
+        values[:, :, :, heads] = kept[1].swapaxes(-1, -2)
+    between = "each other" if kept.ndim == 4 else "and from all words"
+    what, (values, notes) = titled(store.manifest.quantity), non_negative(values)
+    kept_cells = f"Of {len(heads)} head words of mentions the {what} to {between} is kept; all other cells are empty."
+    return values, [kept_cells, *notes]
 
 
 def _check(options: Namespace) -> None:
@@ -44,16 +434,16 @@ def _check(options: Namespace) -> None:
 def _views(options: Namespace) -> list[View]:
     """Return the views that the parsed options of a command line ask for."""
     if options.store is not None:
-        return [view.store_view(options.store, options.item, options.quantity or "")]
-    texts = [view.Marked.from_words(text.split()) for text in options.text]
+        return [store_view(options.store, options.item, options.quantity or "")]
+    texts = [Marked.from_words(text.split()) for text in options.text]
     if options.corpus is not None:
-        texts = view.from_corpus(options.corpus, options.split, options.id)
+        texts = from_corpus(options.corpus, options.split, options.id)
     if options.saliency is not None:
-        path, model = view.read_classifier(options.saliency)
-        texts = [view.with_saliency(text, path, model) for text in texts]
+        path, model = read_classifier(options.saliency)
+        texts = [with_saliency(text, path, model) for text in texts]
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
     chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity or "attention")
-    return view.attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
+    return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
 
 
 def main(args: Sequence[str]) -> int:
@@ -84,7 +474,7 @@ def main(args: Sequence[str]) -> int:
     options = parser.parse_args(args)
     _check(options)
     if options.list:
-        print("\n".join(view.listed(options.store, options.corpus, options.split)))
+        print("\n".join(listed(options.store, options.corpus, options.split)))
         return 0
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")

@@ -24,8 +24,6 @@ ROOMS = (
     "fidelity",
     "metrics",
     "results",
-    "reports",
-    "pages",
 )
 AFTER_OTHERS = "---\nsearch:\n  boost: 0.02\n---"
 """Front matter by which a search shows other pages first."""

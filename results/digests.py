@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,17 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def source_digest() -> str:
+    """Return the SHA-256 of the program's source files; results of different versions have different digests."""
+    root, digest = Path(__file__).parent.parent, hashlib.sha256()
+    rooms = [path.parent for path in root.glob("*/__init__.py") if path.parent.name not in ("benchmarks", "tests")]
+    # Word lists and templates are YAML beside the code that reads them.
+    for path in sorted(path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:

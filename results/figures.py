@@ -1,4 +1,4 @@
-"""Figures as plain data, checked when they are created; `reports` draws them."""
+"""Figures as plain data, checked when they are created; `results.drawing` draws them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ _Rows = Iterable[tuple[object, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Figure(ABC):
-    """Base class of figures: the numbers and labels of a figure, which `reports.figures` draws.
+    """Base class of figures: the numbers and labels of a figure, which `results.drawing` draws.
 
     Attributes:
         title: Title, which is also the caption.
@@ -501,25 +501,6 @@ class ColouredTexts(Figure):
 
     def __post_init__(self) -> None:
         _refuse(self, self.title, {"no texts": not self.texts})
-
-    @classmethod
-    def from_frame(cls, title: str, frame: pd.DataFrame) -> Self:
-        """Create the figure from its numbers, read back from the CSV file to which they were written.
-
-        Args:
-            title: Title of the figure.
-            frame: Rows of the CSV file, all values as strings; an empty value is nan. The columns are
-                those of the table that `data` returns: `text`, `name`, `caption`, `row`, `word` and
-                `value`.
-        """
-        texts = []
-        for _, text in frame.groupby("text", sort=False):
-            rows = {str(row): part for row, part in text.groupby("row", sort=False)}
-            words = tuple(next(iter(rows.values()))["word"])
-            values = {row: [float(one) if one else math.nan for one in part["value"]] for row, part in rows.items()}
-            first = text.iloc[0]
-            texts.append(ColouredText(str(first["name"]), str(first["caption"]), words, values))
-        return cls(title, tuple(texts))
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (

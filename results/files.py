@@ -216,3 +216,8 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:  # noqa: ANN401 # argu
     """
     frame: pd.DataFrame = pd.read_csv(path, keep_default_na=False, **options)
     return frame.map(unquoted).rename(columns=unquoted)
+
+
+def checkpoints_in(run: Path) -> list[Path]:
+    """Return the checkpoints of a run, best first: `last.ckpt`, if there is one, comes at the end."""
+    return sorted((run / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name))

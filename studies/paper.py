@@ -21,14 +21,15 @@ from rich.console import Console
 from rich.text import Text
 
 from metrics.bootstrap import paired_bootstrap
-from reports.reader import Record, RecordError, first_of, mean_counts, over_seeds, read_record
-from reports.tables import DASH, number, score_cell
 from results import Estimate, Unit, UserError, command
 from results.digests import digest
 from results.errors import counted, near
 from results.files import write_atomically
+from results.reader import Record, RecordError, first_of, read_record
+from results.tables import DASH, number, score_cell
 from sweeps.jobs import results_of
 from sweeps.plan import Options, Row, options_of, read_sweep
+from sweeps.seeds import mean_counts, over_seeds
 from training.config import read_yaml, typed
 
 ROOT = Path(__file__).resolve().parent.parent

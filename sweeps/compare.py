@@ -13,9 +13,10 @@ from pathlib import Path
 import pandas as pd
 
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from reports.reader import Record, RecordError, find_record, first_of, mean_counts, ratio_of, rows_of
 from results import Table, Unit, command
 from results.errors import counted, near
+from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
+from sweeps.seeds import mean_counts
 from training.config import read_yaml, seeds, settings
 
 DRAWS = 10_000  # resamples and random swaps of the tests

@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
-from reports.reader import Record
 from results.digests import digest, file_digest
 from results.errors import UserError, near
+from results.reader import Record
 from training.config import leaves, read_yaml, score_settings, typed
 from training.parsing import PERMISSIONS, trusted_modules, typed_options
 

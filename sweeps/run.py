@@ -18,11 +18,11 @@ from tempfile import TemporaryFile
 from rich.console import Console
 from rich.text import Text
 
-from reports.reader import Record, RecordError, read_record
-from reports.tables import DASH, number
 from results import UserError, command
 from results.errors import counted, near
 from results.progress import Progress
+from results.reader import Record, RecordError, read_record
+from results.tables import DASH, number
 from sweeps.jobs import PATIENCE, Attempt, Jobs, environment, results_of
 from sweeps.plan import Row, Run, Sweep
 from training.checkpoints import checkpoints_in

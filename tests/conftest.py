@@ -22,8 +22,7 @@ from rich.console import Console
 import train
 from attention import EncoderSpec
 from datamodules import DependencyDataModule
-from reports import writer
-from results import Result
+from results import Result, writer
 from tests.glossary import unexplained
 from tests.printed import lost_answers
 from tests.tiny import save_bert, write_splits

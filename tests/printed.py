@@ -5,8 +5,8 @@ import re
 import pandas as pd
 from rich.console import Console
 
-from reports.tables import DASH, ROWS, data_table, written
 from results import Result, Table
+from results.tables import DASH, ROWS, data_table, written
 
 WIDTHS = (60, 80, 200)
 

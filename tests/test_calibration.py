@@ -26,7 +26,7 @@ UNWRITTEN = {
 """Names that are no p-values of their own."""
 CONSERVATIVE = {"one head, 3 other heads", "set of heads, each moves 2 % of the texts"}
 """Found less often than 5 %, as two tests must find them: of sets and of texts."""
-ELSEWHERE = {"results/estimates.py": "an ending", "reports/page.py": "a copy"}
+ELSEWHERE = {"results/estimates.py": "an ending", "results/page.py": "a copy"}
 
 
 def columns() -> set[str]:

@@ -22,8 +22,8 @@ import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
 from models.regularizers import Regularizer
-from reports.writer import ResultWriter
 from results.errors import UserError
+from results.writer import ResultWriter
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR

@@ -14,6 +14,7 @@ from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from results.errors import UserError, refuse_lack_of_memory
+from results.files import checkpoints_in as checkpoints_in
 from training.config import BoundedLoader, leaves
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
@@ -44,11 +45,6 @@ def checkpoint_file(path: str | Path) -> Path:
             "run."
         )
     return file
-
-
-def checkpoints_in(run: Path) -> list[Path]:
-    """Return the checkpoints of a run, best first: `last.ckpt`, if there is one, comes at the end."""
-    return sorted((run / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name))
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:

@@ -156,7 +156,7 @@ def check_settings(path: str, settings: object, at: str = "") -> None:
 
 ROOMS = (
     *("analysis", "attention", "corpora", "datamodules", "fidelity"),
-    *("heads", "interventions", "models", "probes", "reports"),
+    *("heads", "interventions", "models", "probes", "results.writer"),
 )
 """Packages of this program with classes that settings may name."""
 LIBRARIES = ("pytorch_lightning", "torch.optim", "training.stopping")

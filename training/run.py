@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
 from results.digests import file_digest
+from results.digests import source_digest as source_digest
 from results.errors import UserError
 from results.files import is_full, keep, kept, remove_leftovers, write_atomically
 from results.locks import held
@@ -55,17 +56,6 @@ def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
     """
     text = json.dumps([command, sorted(score_settings(config).items()), world], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@cache
-def source_digest() -> str:
-    """Return the SHA-256 of the program's source files; results of different versions have different digests."""
-    root, digest = Path(__file__).parent.parent, hashlib.sha256()
-    rooms = [path.parent for path in root.glob("*/__init__.py") if path.parent.name not in ("benchmarks", "tests")]
-    # Word lists and templates are YAML beside the code that reads them.
-    for path in sorted(path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml")):
-        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 class Left(NamedTuple):

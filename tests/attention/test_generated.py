@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from attention import Encoder, EncoderError
 from attention.alignment import readable
-from attention.words import generated_view
 from results import UserError
+from results.view import View
 from tests import tiny
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -38,7 +38,7 @@ def decoder(request: pytest.FixtureRequest) -> tuple[PreTrainedModel, PreTrained
 
 def test_a_view_has_a_row_for_each_step(decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast]) -> None:
     found = Encoder.from_model(*decoder).generated(PROMPTS[0], tokens=4)
-    view, prompt = generated_view(found), found.sizes["to"] - 3
+    view, prompt = View.from_generated(found), found.sizes["to"] - 3
     assert (len(view.words), view.steps, view.sink) == (prompt + 4, prompt, True)
     assert list(view.words)[1:prompt] == found["to"].to_numpy()[1:prompt].tolist()
     assert list(view.words)[prompt:] == found["from"].to_numpy().tolist()

@@ -8,6 +8,7 @@ import xarray as xr
 from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, Options, resolve
 from attention.alignment import readable
 from results import UserError
+from results.view import View
 from tests import tiny
 from tests.attention import reference
 from tests.attention.reference import ENCODERS
@@ -123,13 +124,13 @@ def test_views_mark_words_by_their_numbers(save: Callable[[Path], Path], start: 
     """Whichever delimiters the tokenizer writes: marks count words from 1, and views positions from 0."""
     encoder, words = Encoder(str(save(tmp_path / "encoder"))), ("the", "foxglove", "sleeps", ".")
     attention, pieces = (encoder.attention([words], over=over) for over in ("words", "pieces"))
-    view = attention.view(
-        words, arcs=[(1, 2, "det")], clusters=[[(1, 3)]], saliency={"s": [1.0, 2.0, 3.0, 4.0]}, pieces=pieces
+    view = View.from_attention(
+        attention, words, arcs=[(1, 2, "det")], clusters=[[(1, 3)]], saliency={"s": [1.0, 2.0, 3.0, 4.0]}, pieces=pieces
     )
     assert view.title == "the foxglove sleeps ."
-    assert list(pieces.view(words).words) == [str(piece) for piece in pieces[0]["from"].to_numpy()]
+    assert list(View.from_attention(pieces, words).words) == [str(piece) for piece in pieces[0]["from"].to_numpy()]
     with pytest.raises(UserError, match="arcs, clusters and saliency refer to words"):
-        pieces.view(words, arcs=[(1, 2, "det")])
+        View.from_attention(pieces, words, arcs=[(1, 2, "det")])
     assert [view.words[place] for arc in view.arcs for place in arc[:2]] == ["the", "foxglove"]
     assert [tuple(view.words[slice(*span)]) for span in view.clusters[0]] == [("the", "foxglove")]
     assert list(view.saliency["s"]) == [0.0] * start + [1, 2, 3, 4] + [0.0] * end

@@ -29,7 +29,7 @@ import train
 from interventions import HeadAblation
 from probes import AttentionWordsProbe
 from processes import preemption
-from reports import writer
+from results import writer
 from tests.interventions.classifiers import data_arguments, fitted
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.tiny import save_bert, write_splits

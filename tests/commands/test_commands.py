@@ -18,8 +18,6 @@ OTHERS = [name for name in COMMANDS if name not in RUNS]
 FORMER = {
     "sweep": "sweeps.run",
     "compare": "sweeps.compare",
-    "page": "reports.page",
-    "view": "reports.view",
     "fetch": "corpora.registry",
     "export": "models.export",
 }
@@ -54,7 +52,7 @@ def test_the_help_has_the_commands_and_every_config_that_they_run(
 
 def test_a_command_is_a_file_that_says_what_it_does() -> None:
     files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {"__init__", "fit", "lightning"}
-    assert files == FORMER.keys() == {*OTHERS}
+    assert files == {*OTHERS} > FORMER.keys()
     assert COMMANDS.keys() >= {*RUNS}
     for name in OTHERS:
         said = str(import_module(f"commands.{name}").__doc__).partition("\n")[0]

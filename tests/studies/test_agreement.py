@@ -16,9 +16,9 @@ from attention.quantities import QuantityName
 from datamodules import ClassificationDataModule, DependencyDataModule
 from heads import SingleHeads
 from interventions import HeadAblation
-from reports.writer import write
 from results import Floats, UserError
 from results.digests import checksums
+from results.writer import write
 from studies import HeadAgreement
 from studies.agreement import lost_without, pseudo_values
 from tests.interventions.classifiers import fitted

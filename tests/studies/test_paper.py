@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from commands import sweep
-from reports.reader import over_seeds, read_record
-from reports.tables import number
-from reports.writer import write
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
+from results.reader import read_record
+from results.tables import number
+from results.writer import write
 from studies.paper import (
     COLUMNS,
     ENCODER,
@@ -38,6 +38,7 @@ from studies.paper import (
     write_page,
 )
 from sweeps.plan import options_of, read_sweep
+from sweeps.seeds import over_seeds
 from tests.sweeps.sweeps import write_program
 
 ROWS = """name: p

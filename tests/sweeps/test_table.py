@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
-from reports.reader import NAN, Record, RecordError, read_record
-from reports.writer import write_scores
 from results import Estimate, Provenance, Result, Table, numbers
+from results.reader import NAN, Record, RecordError, read_record
+from results.writer import write_scores
 from sweeps.plan import Row, Run, Sweep, columns_of
 from sweeps.table import collect
 

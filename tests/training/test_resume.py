@@ -398,7 +398,7 @@ def test_a_run_killed_while_it_draws_is_completed(
 ) -> None:
     command = [*arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path), "--figures.draw=true"]
     with monkeypatch.context() as patched:
-        patched.setattr("reports.writer._save_figure", Mock(side_effect=Killed))
+        patched.setattr("results.writer._save_figure", Mock(side_effect=Killed))
         patched.setattr("training.run.Resume.on_exception", lambda *_: None)
         with pytest.raises(Killed):
             train.run(command)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent / "web"
 _TEMPLATES = Environment(
     loader=FileSystemLoader(_HERE),
     autoescape=True,
@@ -54,7 +54,7 @@ def resource(name: str) -> str:
 
 
 def render(template: str, **values: object) -> str:
-    """Return the HTML of a template of this package, such as `report.html`; texts among the values are escaped.
+    """Return the HTML of a template of this package, such as `page.html`; texts among the values are escaped.
 
     Args:
         template: Name of the file.
@@ -77,11 +77,11 @@ def document(
         title: Title as plain text.
         body: HTML of the body, from `render`.
         styles: CSS added to the style of all pages (`theme.css`).
-        scripts: JavaScript added to the script of all pages (`page.js`). The content security policy of the page allows
-            only these scripts, by their SHA-256.
+        scripts: JavaScript added to that of all pages with scripts (`page.js`). The content security policy of the
+            page allows only these scripts, by their SHA-256.
         data: Data by id of the HTML element that holds them: `Packed` bytes, or values that are written as JSON.
     """
-    sources = [resource("page.js"), *scripts]
+    sources = [resource("page.js"), *scripts] if scripts else []
     packed = {name: b64encode(value).decode() for name, value in (data or {}).items() if isinstance(value, Packed)}
     return render(
         "document.html",

@@ -13,14 +13,13 @@ import pandas as pd
 import pytest
 import yaml
 
-import reports
 from commands import compare
-from reports.page import write_page
-from reports.reader import RecordError, find_record, read_table, rows_of
-from reports.writer import write, write_scores
 from results import Bars, Estimate, Provenance, Result, Table
 from results.digests import RECORD, digest
 from results.errors import UserError
+from results.page import write_page
+from results.reader import RecordError, find_record, load, read_table, rows_of
+from results.writer import write, write_scores
 
 SCORES = {
     "uas": Estimate(0.5, 0.4, 0.6, unit="fraction"),
@@ -49,7 +48,7 @@ def run(folder: Path, rate: float, **scores: Estimate) -> None:
 def test_every_score_is_a_row_with_its_interval_unit_and_options(tmp_path: Path) -> None:
     run(tmp_path / "a" / "version_0", 0.1)
     run(tmp_path / "b [1]" / "version_0", 0.2, uas=Estimate(0.75, unit="fraction"))
-    frame = reports.load(str(tmp_path / "**"))
+    frame = load(str(tmp_path / "**"))
     assert frame["score"].tolist() == ["uas", "loss", "las", "uas"]
     assert frame["value"].tolist() == pytest.approx([0.5, 2.5, float("nan"), 0.75], nan_ok=True)
     first, loss, las, other = frame.to_dict("records")
@@ -65,15 +64,12 @@ def test_every_score_is_a_row_with_its_interval_unit_and_options(tmp_path: Path)
     assert frame["run"].unique().tolist() == [str(tmp_path / name / "version_0") for name in ("a", "b [1]")]
     both: list[str | Path] = [tmp_path / "a", str(tmp_path / "*" / "*" / "results.json")]
     same_runs: list[str | Path | list[str | Path]] = [tmp_path, both, [tmp_path / "a", tmp_path / "b [1]"]]
-    for same in same_runs:
-        pd.testing.assert_frame_equal(reports.load(same), frame)
-
-
-def test_tables_of_sweeps_are_not_read_beside_their_runs(tmp_path: Path) -> None:
-    run(tmp_path / "runs" / "one", 0.1)
+    # Of a sweep the runs are read, and not its table.
+    (tmp_path / "sweep").mkdir()
     whole = Result("table", SCORES, {"table": Table(pd.DataFrame({"row": ["x"]})), "table_runs": Table(pd.DataFrame())})
-    write(tmp_path, whole, Provenance({}, {}, {}))
-    assert reports.load(tmp_path)["experiment"].unique().tolist() == ["probe"]
+    write_scores(tmp_path / "sweep", whole, Provenance({}, {}, {}))
+    for same in same_runs:
+        pd.testing.assert_frame_equal(load(same), frame)
 
 
 def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
@@ -81,9 +77,9 @@ def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "results.json").write_text("{", encoding="utf-8")
     with pytest.warns(UserWarning, match=r"left out: .*b.results\.json is damaged: it is not valid JSON"):
-        assert reports.load(tmp_path)["run"].unique().tolist() == [str(tmp_path / "a")]
+        assert load(tmp_path)["run"].unique().tolist() == [str(tmp_path / "a")]
     with pytest.raises(RecordError, match=r"no run has a results\.json that can be read"):
-        reports.load(tmp_path / "nowhere")
+        load(tmp_path / "nowhere")
 
 
 def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
@@ -95,20 +91,20 @@ def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
         encoder = {"name": f"bert-{name}", "weights": "pretrained"}
         write(tmp_path / name, Result("heads", SCORES, {"best_heads": best}), Provenance(encoder, {}, {}))
     run(tmp_path / "probe", 0.1)
-    frame = reports.load(tmp_path, table="best_heads")
+    frame = load(tmp_path, table="best_heads")
     assert frame.columns.tolist() == ["run", "seed", "encoder", "weights", "relation", "head", "test"]
     assert frame.query("relation == 'obj'")["head"].tolist() == ["3-1", "1-2"]
     assert frame["relation"].tolist() == ["obj", "None"] * 2, "a word, and no missing number"
     assert frame["test"].isna().tolist() == [False, True] * 2
     assert frame["encoder"].tolist() == ["bert-a", "bert-a", "bert-b", "bert-b"]
     with pytest.raises(RecordError, match=r"no run has a table best_head \(did you mean `?best_heads`?\?\)"):
-        reports.load(tmp_path, table="best_head")
+        load(tmp_path, table="best_head")
     with pytest.raises(RecordError, match=r"no run has a table best_heads; the runs have no tables$"):
-        reports.load(tmp_path / "probe", table="best_heads")
+        load(tmp_path / "probe", table="best_heads")
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "load": reports.load,
+    "load": load,
     "page": write_page,
     "compare": lambda run: compare.main([str(run)]),
     "row of a sweep": lambda run: compare.main([f"{run}:x"]),
@@ -154,7 +150,7 @@ def test_a_record_of_an_older_version_is_read_with_a_warning(tmp_path: Path, cap
     content = json.loads(path.read_text(encoding="utf-8"))
     del content["checksums"]
     path.write_text(json.dumps({**content, "schema": 2}), encoding="utf-8")
-    assert len(reports.load(tmp_path)) == 3
+    assert len(load(tmp_path)) == 3
     assert "was written by an older version, without checksums" in caplog.text
 
 
@@ -180,29 +176,19 @@ def test_a_score_that_does_not_follow_from_its_items_is_refused(tmp_path: Path) 
             read(tmp_path)
 
 
-def test_a_record_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_names_a_file_elsewhere_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
     run(tmp_path / "a", 0.1)
-    path = tmp_path / "a" / "results.json"
+    path = tmp_path / "a" / RECORD
     content = json.loads(path.read_text(encoding="utf-8"))
+    monkeypatch.setattr("results.digests.file_digest", lambda path: pytest.fail(f"{path} is read"))
     for name in ("../secret.csv", str(tmp_path / "secret.csv")):
         path.write_text(json.dumps({**content, "tables": {"x": name}}), encoding="utf-8")
-        with pytest.raises(RecordError, match=r"names .*secret\.csv, which is not in its folder"):
-            find_record(tmp_path / "a")
-
-
-def test_no_file_outside_the_folder_is_read_for_its_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "secret.csv").write_text("a\n1\n", encoding="utf-8")
-    run(tmp_path / "a", 0.1)
-    content = json.loads((tmp_path / "a" / RECORD).read_text(encoding="utf-8"))
-    (tmp_path / "a" / RECORD).write_text(json.dumps({**content, "tables": {"x": "../secret.csv"}}), encoding="utf-8")
-
-    def refuse(path: Path) -> str:
-        raise AssertionError(f"{path} is read")
-
-    monkeypatch.setattr("results.digests.file_digest", refuse)
-    with pytest.raises(RecordError, match="is not in its folder"):
-        find_record(tmp_path / "a")
+        for read in (find_record, write_page):
+            with pytest.raises(RecordError, match=r"names .*secret\.csv, which is not in its folder"):
+                read(tmp_path / "a")
 
 
 def sweep(folder: Path) -> dict[str, Any]:
@@ -271,7 +257,7 @@ def test_any_value_in_place_of_another_is_read_or_refused_in_a_line(
             with suppress(UserError):
                 record.number("p:uas[row=x]")
         (tmp_path / "page.html").unlink(missing_ok=True)
-        readers: list[Callable[[Path], object]] = [rows_of, write_page, lambda run: reports.load(run / RECORD)]
+        readers: list[Callable[[Path], object]] = [rows_of, write_page, lambda run: load(run / RECORD)]
         for read in readers:
             with warnings.catch_warnings(), suppress(UserError):
                 warnings.simplefilter("ignore", UserWarning)
@@ -323,4 +309,4 @@ def test_words_of_tables_are_data_for_a_spreadsheet_and_come_back(tmp_path: Path
     assert [row[0][0] in "=+-@\t\r" for row in [head, *rows]] == [False] * (len(WORDS) + 1)
     assert [row[0] for row in rows] == [f"'{word}" if word.lstrip("'")[0] in "=+-@\t\r" else word for word in WORDS]
     assert [float(row[1]) for row in rows] == frame["value"].tolist(), "numbers are numbers"
-    pd.testing.assert_frame_equal(reports.load(tmp_path, table="t")[list(frame)], frame, check_dtype=False)
+    pd.testing.assert_frame_equal(load(tmp_path, table="t")[list(frame)], frame, check_dtype=False)

@@ -10,8 +10,7 @@ takes for an argument of the previous row end, nor for the arrows of the directi
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -82,8 +81,38 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
+def described(table: Table) -> dict[str, object]:
+    """Describe the columns of a table's CSV file, for `results.json`.
+
+    Returns:
+        Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
+        `interval`, the column to which the columns called just `low`, `high` and `sd` belong.
+    """
+    numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
+    booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
+    units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}
+    return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
+
+
+def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
+    """Convert the rows of a CSV file, read as strings, to a table with numbers and units.
+
+    Args:
+        raw: The first rows of the file.
+        described: What `described` has returned for the table.
+    """
+    numeric = [name for name in described["numeric"] if name in raw]
+    frame = raw.assign(**{name: pd.to_numeric(raw[name].replace("", np.nan)) for name in numeric})
+    units: dict[str, Any] = {
+        name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
+    }
+    frame = frame.where(frame != "", None)
+    return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
+
+
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
+SHOWN = 20  # entries of a list that a page shows
 NARROW, LINES = 16, 3  # smallest width of a column of words; most lines of a cell
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
@@ -126,8 +155,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
     It has the columns that answer the question of the experiment, `table.answer`, the number of items `n`, and further
     columns as far as they fit. A caption counts the rows and columns that are left out. If these
-    columns alone are too wide, headings and words are broken into several lines. If that is not
-    enough, intervals go below their numbers, and finally every row becomes a block of lines.
+    columns alone are too wide, headings and words are broken into several lines and intervals go
+    below their numbers; if that is not enough, every row becomes a block of lines.
 
     Args:
         title: Title of the table.
@@ -143,8 +172,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
             shown.append(name)
     columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
-    ways = [_beside(title, columns, numeric, width, *way) for way in ((False, False), (True, False), (True, True))]
-    laid_out = next(filter(None, ways), None) or _stacked(title, columns)
+    laid_out = _beside(title, columns, numeric, width, False) or _beside(title, columns, numeric, width, True)
+    laid_out = laid_out or _stacked(title, columns)
     more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
     if left := " and ".join(counted(number, f"more {kind}") for kind, number in more.items() if number > 0):
         laid_out.caption = Text(f"{left} in {file}")
@@ -162,14 +191,14 @@ def _width(texts: Iterable[str]) -> int:
 
 
 def _beside(
-    title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, folded: bool, below: bool
+    title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, folded: bool
 ) -> RichTable | None:
     """Lay out columns beside each other; None where they do not fit.
 
-    With `folded`, headings break between their parts and words fold; with `below`, intervals stand below numbers.
+    With `folded`, headings break between their parts, words fold, and intervals stand below numbers.
     """
     heads = {name: "\n".join(_parts(name)) if folded else name for name in columns}
-    if below:
+    if folded:
         columns = {
             name: [cell.replace(" [", "\n[", 1) for cell in column] if numeric[name] else column
             for name, column in columns.items()
@@ -185,9 +214,10 @@ def _beside(
     for name, head in heads.items():
         side: Literal["left", "right"] = "right" if numeric[name] else "left"
         table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
-        if not numeric[name]:
-            columns = {**columns, name: [shortened(cell, letters) for cell in columns[name]]}
-    for row in zip(*columns.values(), strict=True):
+    cells = [
+        column if numeric[name] else [shortened(one, letters) for one in column] for name, column in columns.items()
+    ]
+    for row in zip(*cells, strict=True):
         table.add_row(*_cells(*row))
     return table
 
@@ -273,6 +303,18 @@ def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
     return found
 
 
+def facts(entries: Mapping[str, Any]) -> dict[str, str]:
+    """Format the values of nested mappings as text, by names joined with dots; of a list, the first entries."""
+
+    def fact(value: object) -> str:
+        if isinstance(value, list):
+            more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
+            return ", ".join(map(str, value[:SHOWN])) + more or "none"
+        return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
+
+    return {name: fact(value) for name, value in flat(entries).items()}
+
+
 def zeros_in_words(number: int) -> str:
     """Return the phrase `1 count that is 0` or `<n> counts that are 0`."""
     return "1 count that is 0" if number == 1 else f"{number} counts that are 0"
@@ -297,24 +339,6 @@ _SIGNS = str.maketrans(
 )
 
 
-@dataclass(frozen=True)
-class Latex:
-    """Lines of a LaTeX `tabular`.
-
-    Attributes:
-        head: Lines before the rows.
-        rows: One line per row.
-        foot: Lines after the rows.
-    """
-
-    head: list[str]
-    rows: list[str]
-    foot: list[str]
-
-    def __str__(self) -> str:
-        return "\n".join([*self.head, *self.rows, *self.foot]) + "\n"
-
-
 def latex_table(table: Table, experiment: str, name: str) -> str | None:
     r"""Format a table as one LaTeX `tabular`, to be included with `\input`; None if it is too large for a page.
 
@@ -328,23 +352,8 @@ def latex_table(table: Table, experiment: str, name: str) -> str | None:
         experiment: Name of the experiment of the table.
         name: Name of the table.
     """
-    lines = latex_lines(table, experiment, name) if len(table.frame) <= LATEX_ROWS else None
-    return None if lines is None else str(lines)
-
-
-def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
-    """Format a table of any number of rows as the lines of a LaTeX `tabular`, in the format of `latex_table`.
-
-    Args:
-        table: Rows and units.
-        experiment: Name of the experiment of the table.
-        name: Name of the table.
-
-    Returns:
-        The lines; None if the table has too many columns for a page.
-    """
     frame, cells = table.frame, written(table, missing="")
-    if len(cells) > LATEX_COLUMNS:
+    if len(cells) > LATEX_COLUMNS or len(frame) > LATEX_ROWS:
         return None
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
     stacked = sum(_width([column, *texts]) for column, texts in cells.items()) > LATEX_WIDTH
@@ -362,7 +371,7 @@ def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
         r"\midrule",
     ]
     rows = [_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)]
-    return Latex(head, rows, [r"\bottomrule", r"\end{tabular}"])
+    return "\n".join([*head, *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _below(cell: str) -> str:

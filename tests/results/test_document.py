@@ -5,8 +5,7 @@ import pytest
 from jinja2 import UndefinedError
 from playwright.sync_api import Browser, Page
 
-from pages import Packed, document
-from pages.shell import render
+from results.document import Packed, document, render
 
 SHOW = "document.querySelector('output').textContent = page.json('said').word;"
 
@@ -43,8 +42,6 @@ def test_no_script_runs_that_the_page_did_not_come_with(tmp_path: Path, browser:
 
 
 def test_templates_escape_text_and_refuse_a_missing_value() -> None:
-    assert "<h1>&lt;b&gt;</h1>" in render(
-        "texts_page.html", title="<b>", texts=[], level=2, full=10, steps=[], missing=0
-    )
+    assert "<h1>&lt;b&gt;</h1>" in render("texts.html", title="<b>", texts=[], full=10, steps=[], missing=0)
     with pytest.raises(UndefinedError, match="'full' is undefined"):
-        render("texts_page.html", title="t", texts=[], level=2, steps=[], missing=False)
+        render("texts.html", title="t", texts=[], steps=[], missing=False)

@@ -13,8 +13,8 @@ from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
-from pages import PieceValues, View, view_page
 from results import UserError
+from results.view import PieceValues, View, view_page
 
 Opened = Callable[..., Page]
 WORDS = ("[CLS]", "the", "foxglove", "sleeps", "the", "fox", ".", "[SEP]")
@@ -187,16 +187,6 @@ def test_equal_values_from_the_threshold_on_the_first_of_them(show: Callable[...
     assert pairs(page) == {(start, end) for start in range(8) for end in (0, 1)}
 
 
-def test_gold_arcs_are_counted_where_the_greatest_value_is_at_their_end(show: Callable[..., Page]) -> None:
-    values = np.full((1, 1, 8, 8), 0.01, np.float32)
-    values[0, 0, 1, 2] = values[0, 0, 2, 3] = 0.9  # of (4, 5) it is elsewhere
-    values[0, 0, 4, 6] = 0.9
-    page = show(make(values=values, layers=(1,), heads=(1,), pieces=None))
-    assert "in 2 of 3" in page.inner_text("#shown")
-    act(page, lambda: page.select_option("#arcs", "reversed"))
-    assert "in 0 of 3" in page.inner_text("#shown")
-
-
 def test_each_head_has_its_own_thumbnail(show: Callable[..., Page]) -> None:
     """The only value of head k lies in cell (k, k)."""
     values = np.zeros((2, 3, 8, 8), np.float32)
@@ -302,15 +292,6 @@ def test_pointing_at_a_word_shows_its_row_with_numbers(show: Callable[..., Page]
     assert "word=" not in page.url
 
 
-def test_a_tap_holds_a_word(show: Callable[..., Page]) -> None:
-    page = show(address="threshold=0", has_touch=True)
-    act(page, page.locator("#words button").nth(3).tap)
-    assert pairs(page) == {(3, end) for end in range(8)}
-    page.get_by_label("A click adds").check()
-    act(page, head(page, 2, 2).tap)
-    assert {line[0] for line in lines(page)} == {"1-1", "2-2"}
-
-
 def test_second_layer_arcs_clusters_and_saliency(show: Callable[..., Page]) -> None:
     view = make()
     page = show(view)
@@ -371,24 +352,6 @@ def test_export_holds_what_is_seen(drawing: str, tmp_path: Path, show: Callable[
     assert content.startswith(b"\x89PNG")
     assert int.from_bytes(content[16:20], "big") == 3 * page.evaluate("view.drawing.width")
     assert len(content) > 5000
-
-
-@pytest.mark.parametrize("drawing", ["lines", "matrix"])
-def test_the_exported_drawing_looks_like_the_canvas(drawing: str, show: Callable[..., Page]) -> None:
-    page = show(address=f"drawing={drawing}&threshold=40&heads=1-2", device_scale_factor=1)
-    differing = page.evaluate(
-        """async () => { const figure = document.getElementById("figure"), image = new Image();
-        image.src = "data:image/svg+xml," + encodeURIComponent(svg(view.drawing));
-        await image.decode();
-        const other = Object.assign(document.createElement("canvas"), { width: figure.width, height: figure.height });
-        other.getContext("2d").drawImage(image, 0, 0);
-        const [one, two] = [figure, other].map(
-            canvas => canvas.getContext("2d").getImageData(0, 0, figure.width, figure.height).data);
-        const far = at => [0, 1, 2].some(part => Math.abs(one[4 * at + part] - two[4 * at + part]) > 96);
-        const pixels = one.length / 4;
-        return Array.from({ length: pixels }, (_, at) => far(at)).filter(Boolean).length / pixels; }"""
-    )
-    assert differing < 0.03  # letters are smoothed otherwise
 
 
 def test_state_is_in_the_address_and_comes_back(tmp_path: Path, show: Callable[..., Page]) -> None:
@@ -500,17 +463,6 @@ def test_budget_is_kept_by_the_lowest_threshold_and_the_page_says_so(show: Calla
     assert re.findall(r'"threshold": ([\d.]+)', whole) == ["0.0"]
     with pytest.raises(UserError, match="fewer texts"):
         view_page(view, budget=1000)
-
-
-def test_what_a_smaller_page_leaves_out_stands_beside_the_figure(tmp_path: Path, open_page: Opened) -> None:
-    view = View("big", [f"w{at}" for at in range(60)], attention(2, 4, 60), [1, 2], [1, 2, 3, 4])
-    file = tmp_path / "view.html"
-    file.write_text(view_page(view, budget=100_000), encoding="utf-8")
-    page = open_page(file)
-    page.wait_for_selector("html[data-drawn]")
-    threshold = page.evaluate("view.threshold")
-    own = view.values[0, 0][view.values[0, 0] < threshold].sum() / view.values[0, 0].sum()
-    assert f"leaves out values below {threshold}: {100 * own:.1f} % of 1-1" in page.inner_text("#shown")
 
 
 @pytest.mark.parametrize(

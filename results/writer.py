@@ -19,15 +19,25 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from reports.figures import DOTS, STYLE, draw, fonts_for
-from reports.page import PAGE, html_page, write_page
-from reports.reader import first_of
-from reports.tables import LEGEND, audit_table, data_table, few_items, is_few, latex_table, score_cell, scores_table
 from results import FEW, ColouredTexts, Figure, Provenance, Result, Table
-from results.digests import RECORD, checksums
+from results.digests import RECORD, checksums, source_digest
+from results.drawing import DOTS, STYLE, draw, fonts_for
 from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
-from training.run import source_digest
+from results.page import PAGE, write_page
+from results.reader import first_of
+from results.tables import (
+    LEGEND,
+    audit_table,
+    data_table,
+    described,
+    few_items,
+    is_few,
+    latex_table,
+    score_cell,
+    scores_table,
+)
+from results.texts import html_page
 
 SCHEMA = 3
 SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
@@ -364,19 +374,6 @@ def write_figures(
     return faults
 
 
-def described(table: Table) -> dict[str, object]:
-    """Describe the columns of a table's CSV file, for `results.json`.
-
-    Returns:
-        Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
-        `interval`, the column to which the columns called just `low`, `high` and `sd` belong.
-    """
-    numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
-    booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
-    units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}
-    return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
-
-
 def _save_parquet(path: Path, frame: pd.DataFrame) -> None:
     content = io.BytesIO()
     frame.to_parquet(content, index=False)
@@ -436,7 +433,7 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
         return page
     canvas = draw(figure if title else replace(figure, title=""))
     # Without dates, versions and random names equal data give equal bytes.
-    with rc_context({**STYLE, "svg.hashsalt": stem.name}):
+    with rc_context({**STYLE, "svg.hashsalt": stem.name, "savefig.bbox": "tight"}):
         canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
         canvas.savefig(f"{stem}.svg", metadata={"Date": None, "Creator": None})

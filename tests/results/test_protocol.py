@@ -14,7 +14,7 @@ import probes
 from analysis import Analysis
 from fidelity import FidelityTest
 from models.regularizers import Regularizer
-from reports.page import citations, cited
+from results.protocol import citations, cited
 
 ROOMS = (analysis, fidelity, heads, interventions, models, probes)
 

@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pages.shell import Packed, document, render, resource
+from results.document import Packed, document, render, resource
 from results.errors import UserError
 from results.files import write_atomically
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 BUDGET = 40_000_000
 """Default of the largest size of a page, in bytes."""
@@ -33,6 +36,18 @@ _MARGIN = 0.98
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Arc: TypeAlias = tuple[int, int, str]
 Span: TypeAlias = tuple[int, int]
+
+
+class WordArrays(Protocol):
+    """Attention of several sentences, such as `attention.WordAttention`."""
+
+    sentences: tuple[tuple[str, ...], ...]
+    encoder: Mapping[str, object]
+
+    def place(self, sentence: int | str | Sequence[str]) -> int:
+        """Return the 0-based index of a sentence."""
+
+    def __getitem__(self, sentence: int) -> "xr.DataArray": ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +140,84 @@ class View:
                     f"word position per piece."
                 )
 
+    @classmethod
+    def from_attention(
+        cls,
+        attention: WordArrays,
+        sentence: int | str | Sequence[str] = 0,
+        *,
+        title: str | None = None,
+        arcs: Sequence[Arc] = (),
+        clusters: Sequence[Sequence[Span]] = (),
+        saliency: Mapping[str, Sequence[float]] | None = None,
+        pieces: WordArrays | None = None,
+        notes: Sequence[str] = (),
+    ) -> Self:
+        """Create the view of one sentence; words are numbered from 1, as in a treebank.
+
+        Args:
+            attention: Attention between words or between pieces, from `attention.Encoder.attention`.
+            sentence: 0-based index, text or words of the sentence.
+            title: Title of the page; by default the sentence.
+            arcs: Labelled arcs (from, to, label) over the words; gold dependencies go from the dependent to its head.
+            clusters: Mentions of each cluster as (first word, last word + 1).
+            saliency: Saliency of each word, by name of the saliency measure.
+            pieces: Attention of the same sentences over pieces, which the page shows on demand.
+            notes: Sentences below the figure.
+
+        Raises:
+            UserError: The attention goes to another text, or arcs, clusters or saliency name a word that is not there,
+                or are given for attention over pieces.
+        """
+        place = attention.place(sentence)
+        array, words = attention[place], attention.sentences[place]
+        names, numbers = _names(array, "from"), array["from_word"].to_numpy()
+        if names != _names(array, "to"):
+            raise UserError("This attention goes from one text to another, which views do not show.")
+        if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
+            raise UserError(
+                "The attention of this sentence is over pieces, but arcs, clusters and saliency refer to words. "
+                "Give attention over words, and the attention over pieces as `pieces`."
+            )
+        values, own = non_negative(array.to_numpy())
+        first = int(numbers[0])  # 0 where there is a start delimiter
+        last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
+        return cls(
+            title or " ".join(words),
+            names,
+            values,
+            array["layer"].to_numpy().tolist(),
+            array["head"].to_numpy().tolist(),
+            quantity=str(array.name).replace("_", " "),
+            unit=array.attrs.get("unit", "fraction"),
+            delimiters=np.flatnonzero((numbers == 0) | (numbers == len(words) + 1)).tolist(),
+            sink="causal" in attention.encoder and array.name == "attention",
+            arcs=[(start - first, end - first, label) for start, end, label in arcs],
+            clusters=[[(start - first, end - first) for start, end in spans] for spans in clusters],
+            saliency={
+                name: [*[0.0] * (1 - first), *values, *[0.0] * last] for name, values in (saliency or {}).items()
+            },
+            pieces=None if pieces is None else _between_pieces(pieces[place], first),
+            notes=[*notes, *own],
+        )
+
+    @classmethod
+    def from_generated(cls, attention: "xr.DataArray", title: str | None = None) -> Self:
+        """Create the view of the steps of generation; a slider goes through the generated tokens.
+
+        Args:
+            attention: Attention of generated tokens, from `attention.Encoder.generated`. The row of a token is the
+                attention with which it was generated; the prompt has none.
+            title: Title of the page; by default the generated text.
+        """
+        prompt = int((~attention["generated"]).sum())
+        written = _names(attention, "from")
+        tokens = [*_names(attention, "to")[:prompt], *written]
+        values = np.zeros((*attention.shape[:2], len(tokens), len(tokens)), np.float32)
+        values[:, :, prompt:, :-1] = attention.to_numpy()
+        layers, heads = (attention[name].to_numpy().tolist() for name in ("layer", "head"))
+        return cls(title or " ".join(written), tokens, values, layers, heads, sink=True, steps=prompt)
+
     def save(self, path: Path | str) -> Path:
         """Write this view as an HTML page to `path`, atomically; return the path."""
         return write_atomically(Path(path), view_page(self))
@@ -135,6 +228,22 @@ class View:
             f'<iframe title="{escape(self.title, quote=True)}" sandbox="allow-scripts allow-downloads" '
             f'style="width: 100%; height: 46rem; border: 0" srcdoc="{page}"></iframe>'
         )
+
+
+def non_negative(values: Floats) -> tuple[Floats, list[str]]:
+    """Return values for a `View`, negative ones as 0, and a note that says how many these are."""
+    below = int((values < 0).sum())
+    return values.clip(min=0), [f"{below} of {values.size} values are negative, and shown as 0."] if below else []
+
+
+def _names(array: "xr.DataArray", axis: str) -> list[str]:
+    return [str(name) for name in array[axis].to_numpy()]
+
+
+def _between_pieces(array: "xr.DataArray", first: int) -> PieceValues:
+    """Return the values between pieces; `first` is the number of the first word of the view, 0 for a delimiter."""
+    of = (array["from_word"].to_numpy() - first).tolist()
+    return PieceValues(_names(array, "from"), of, non_negative(array.to_numpy())[0])
 
 
 def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) -> None:
@@ -181,7 +290,7 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
             return page
     raise UserError(
         f"The page has {fixed:,} bytes without any values, but only {budget:,} are allowed. Show fewer texts at once, "
-        "or allow more with `budget` (--budget of `python train.py view`)."
+        "or allow more with `budget`."
     )
 
 

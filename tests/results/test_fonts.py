@@ -8,8 +8,8 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import get_data_path
 from matplotlib.font_manager import fontManager
 
-from reports.writer import write
 from results import AttentionLines, Bars, Figure, Provenance, Result
+from results.writer import write
 
 JAPANESE = ("本", "を", "読んだ", "。")
 CHINESE = ("读", "了", "书", "。")
@@ -22,7 +22,7 @@ def fonts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     own = [entry for entry in fontManager.ttflist if entry.fname.startswith(get_data_path())]
     monkeypatch.setattr(fontManager, "ttflist", own)
     found: list[str] = []
-    monkeypatch.setattr("reports.figures.findSystemFonts", lambda: found)
+    monkeypatch.setattr("results.drawing.findSystemFonts", lambda: found)
     return found
 
 

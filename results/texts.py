@@ -1,0 +1,35 @@
+"""HTML page of example texts whose words are coloured by their values."""
+
+import math
+
+from results.document import document, render, resource
+from results.figures import ColouredText, ColouredTexts
+
+FULL = 10  # multiple of the even share of a row of texts from which a word has the full colour
+
+
+def html_page(figure: ColouredTexts) -> str:
+    """Return an HTML page that has only coloured texts."""
+    values = [value for text in figure.texts for row in text.rows.values() for value in row]
+    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in values) else []
+    body = render(
+        "texts.html",
+        title=figure.title,
+        texts=[{"name": text.name, "caption": text.caption, "rows": _rows(text)} for text in figure.texts],
+        full=FULL,
+        steps=[*below, 0.0, 0.1, 0.5, 1.0],
+        missing=any(math.isnan(value) for value in values),
+    )
+    return document(figure.title, body, styles=[resource("texts.css")])
+
+
+def _rows(text: ColouredText) -> list[dict[str, object]]:
+    """Return the rows of a text: words with their values, mean magnitude, and largest magnitude; None for nan."""
+    rows: list[dict[str, object]] = []
+    for name, row in text.rows.items():
+        values = [None if math.isnan(value) else value for value in row]
+        magnitudes = [abs(value) for value in values if value is not None]
+        even, largest = sum(magnitudes) / max(len(magnitudes), 1), max(magnitudes, default=None)
+        words = list(zip(text.words, values, strict=True))
+        rows.append({"name": name, "words": words, "even": even, "largest": largest})
+    return rows
