@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from metrics.rows import ExactMetric
+from metrics.rows import GatheredMetric
 from results import Floats
 
 _SMOOTHING = 1e-3
@@ -128,7 +128,7 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
     return ((own[:, None] + own - sums) / n).triu_()
 
 
-class HeadDistances(ExactMetric):
+class HeadDistances(GatheredMetric):
     """Metric of the mean Jensen–Shannon divergence between the attention of every two heads.
 
     The mean is over all tokens of all inputs. Rounded divergences are summed as integers, so the result
