@@ -22,6 +22,11 @@ _COLUMNS, _HEADS = {"cpu": 4096, "cuda": 1 << 18}, 64
 _SCALE = 2.0**32  # factor of the integer sums, which have room for 2³¹ nats
 
 
+def divided_by_sums(weights: Tensor) -> Tensor:
+    """Return weights `[…, from, to]` divided by the sums of their rows; rows of zeros stay so."""
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+
+
 def tvd(p: Tensor, q: Tensor) -> Tensor:
     """Return the total variation distance ½ Σ |p − q|, `[...]` from 0 to 1, of distributions `[..., positions]`."""
     return (p - q).abs().sum(-1) / 2

@@ -53,8 +53,8 @@ def assert_same(one: dict[str, Any], at_one: Path, two: dict[str, Any], at_two: 
     assert one["scores"] == pytest.approx(two["scores"], rel=1e-9, abs=1e-12, nan_ok=True)
     assert one["tables"] == two["tables"]
     for file in one["tables"].values():
-        frames = [pd.read_csv(folder / file) for folder in (at_one, at_two)]
-        pd.testing.assert_frame_equal(*frames, rtol=1e-9, atol=1e-12)
+        frame, other = (pd.read_csv(folder / file) for folder in (at_one, at_two))
+        pd.testing.assert_frame_equal(frame, other, rtol=1e-9, atol=1e-12)
 
 
 @pytest.fixture(scope="module")
