@@ -166,7 +166,7 @@ def remove(*names: str) -> Change:
     return lambda folder: [(folder / name).rename(folder / f"no {name}") for name in names]
 
 
-def configure(name: str = "config.json", **values: object) -> Change:
+def configure(name: str = "config.json", /, **values: Any) -> Change:  # noqa: ANN401
     return lambda folder: (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | values))
 
 
@@ -675,7 +675,7 @@ SIZES_OF_FILES = {
 @pytest.mark.parametrize("name", SIZES_OF_FILES)
 def test_sizes_beyond_the_weights_are_refused_before_anything_is_made(name: str, folder: Path) -> None:
     value, message = SIZES_OF_FILES[name]
-    configure(**{name: value})(folder)
+    configure("config.json", **{name: value})(folder)
     before = time.process_time()
     for reader in (Encoder, partial(load_classifier, classes=2)):
         with pytest.raises(EncoderError, match=message):
@@ -698,7 +698,7 @@ def test_replacements_that_make_a_text_much_longer_are_refused(folder: Path) -> 
 @pytest.mark.parametrize("value", ["flash_attention_2", "owner/repo", {"": "owner/repo"}, 3])
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
 def test_the_attention_that_files_ask_for_is_not_followed(key: str, value: object, folder: Path) -> None:
-    configure(**{key: value})(folder)
+    configure("config.json", **{key: value})(folder)
     assert architecture(source(folder)).config._attn_implementation == "eager"
     assert Encoder(source(folder)).layers == 2
 
