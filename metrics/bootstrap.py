@@ -253,7 +253,10 @@ def pearson(values: Floats, weights: Floats) -> Floats:
     Returns:
         Correlations `[draws]`; nan if a column is constant in a draw.
     """
-    return _correlations(values[:, 0], values[:, 1], weights)
+    drawn = (weights > 0)[..., None]
+    spread = np.where(drawn, values, -np.inf).max(axis=1) - np.where(drawn, values, np.inf).min(axis=1)
+    # The computed mean of equal numbers may differ from them in the last digit.
+    return np.where((spread == 0).any(axis=1), np.nan, _correlations(values[:, 0], values[:, 1], weights))
 
 
 def spearman(values: Floats, weights: Floats) -> Floats:
@@ -277,7 +280,7 @@ def rank_correlations(one: ArrayLike, other: ArrayLike, weights: ArrayLike = 1) 
     Returns:
         Correlations; nan if the values of a side that count are all equal.
     """
-    counts = np.broadcast_to(np.asarray(weights, np.float64), np.broadcast_shapes(np.shape(one), np.shape(weights)))
+    counts = np.asarray(weights, np.float64) * np.ones(np.shape(one)[-1])
     return _correlations(_ranks(one, counts), _ranks(other, counts), counts)
 
 
@@ -302,14 +305,7 @@ def _ranks(values: ArrayLike, weights: Floats) -> Floats:
 def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
     """Return Pearson's r over the last axis, each pair of values counted as often as its weight says."""
     total = weights.sum(axis=-1, keepdims=True)
-    centred = []
-    for values in (one, other):
-        drawn = weights > 0
-        lowest = np.where(drawn, values, np.inf).min(axis=-1, keepdims=True, initial=np.inf)
-        highest = np.where(drawn, values, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
-        # The computed mean of equal numbers may differ from them in the last digit.
-        middle = ratio((weights * values).sum(axis=-1, keepdims=True), total)
-        centred.append(np.where(highest == lowest, np.nan, values - middle))
+    centred = [values - ratio((weights * values).sum(axis=-1, keepdims=True), total) for values in (one, other)]
     products = [(weights * x * y).sum(axis=-1) for x, y in (centred, centred[:1] * 2, centred[1:] * 2)]
     return ratio(products[0], np.sqrt(products[1] * products[2]))
 

@@ -50,7 +50,8 @@ def texts(config: Path, folder: Path, corpus: str) -> list[dict[str, Any]]:
 
 def assert_same(one: dict[str, Any], at_one: Path, two: dict[str, Any], at_two: Path) -> None:
     """Compare scores and tables up to the order in which two processes add."""
-    assert one["scores"] == pytest.approx(two["scores"], rel=1e-9, abs=1e-12, nan_ok=True)
+    scores, others = (pd.Series(run["scores"], dtype=float) for run in (one, two))
+    pd.testing.assert_series_equal(scores, others, rtol=1e-9, atol=1e-12)
     assert one["tables"] == two["tables"]
     for file in one["tables"].values():
         frame, other = (pd.read_csv(folder / file) for folder in (at_one, at_two))
