@@ -18,6 +18,7 @@ from datamodules import SegmentBatch, TextDataModule
 from datamodules.batches import EncoderOf
 from heads.single_heads import head_map, head_name
 from metrics.bootstrap import holm
+from metrics.distributions import divided_by_sums
 from metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
 from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
 from results.errors import UserError
@@ -335,11 +336,6 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         answer = ("quantity", *numbers, "heads")
         by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), answer=answer)
         return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
-
-
-def divided_by_sums(weights: Tensor) -> Tensor:
-    """Return weights `[…, from, to]` divided by the sums of their rows; rows of zeros stay so."""
-    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def _compared(

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
-from analysis.attention_analyses import Analysis, divided_by_sums
+from analysis.attention_analyses import Analysis
 from analysis.by_head import HeadMeans, head_rows
 from attention import Encoder
 from attention.ablation import uniform_outputs
 from attention.capture import Mixture, replacing
 from datamodules import SegmentBatch, TextDataModule
 from metrics.bootstrap import resample, spearman
-from metrics.distributions import entropy
+from metrics.distributions import divided_by_sums, entropy
 from metrics.moments import Means
 from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
 

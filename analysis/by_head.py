@@ -41,7 +41,6 @@ class HeadMeans(nn.Module):
         bounds: Lowest and highest possible value; see `Moments`.
         groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
             with an even and with an odd index.
-        scale: Number of binary digits after the point to which numbers are rounded; see `Moments`.
         uniform: Number of rows of uniform attention whose numbers are averaged too, for instance one for each layer.
     """
 
@@ -51,7 +50,6 @@ class HeadMeans(nn.Module):
         units: Mapping[str, Unit],
         bounds: tuple[ArrayLike, ArrayLike] = (0, 1),
         groups: int = 2,
-        scale: int = 32,
         uniform: int = 0,
     ) -> None:
         super().__init__()
@@ -60,7 +58,7 @@ class HeadMeans(nn.Module):
         shapes = {"heads": (encoder.layers, encoder.heads), "layers": (encoder.layers,), "model": ()}
         shapes |= {"uniform": (uniform,)} if uniform else {}
         self._moments = nn.ModuleDict(
-            {level: Moments(groups, (*shape, len(units)), unit, scale, bounds) for level, shape in shapes.items()}
+            {level: Moments(groups, (*shape, len(units)), unit, bounds) for level, shape in shapes.items()}
         )
         self._layers: list[Tensor] = []
 

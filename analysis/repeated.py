@@ -11,12 +11,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.attention_analyses import Analysis, divided_by_sums
+from analysis.attention_analyses import Analysis
 from analysis.by_head import HeadMeans, best_audit, best_head, head_rows
 from attention import Encoder
 from datamodules import TextDataModule
 from datamodules.batches import run_seed
 from heads.single_heads import head_map, head_name
+from metrics.distributions import divided_by_sums
 from metrics.moments import Means
 from results import Result, Table, Unit
 from results.errors import UserError, check_numbers

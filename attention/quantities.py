@@ -24,6 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from attention.alignment import reduce
 from attention.capture import LayerCall, Mixture, given_to, replacing
+from metrics.distributions import divided_by_sums
 from results.errors import UserError
 
 QuantityName = Literal[
@@ -260,8 +261,7 @@ class WithoutFirst(Quantity):
         weights = call.mixture.weights
         others = weights.clone()
         others[..., 0] = 0
-        sums = others.sum(-1, keepdim=True)
-        return torch.where(sums > 0, others / sums.clamp_min(torch.finfo(sums.dtype).tiny), weights)
+        return torch.where(others.any(-1, keepdim=True), divided_by_sums(others), weights)
 
 
 class Norms(Quantity):
@@ -345,8 +345,7 @@ class ValueZeroing(Quantity):
         return torch.stack(found, -1)[:, None]
 
     def words(self, maps: Tensor, rows: Tensor) -> Tensor:
-        words = rows[:, :1] @ maps
-        return words / words.sum(-1, keepdim=True).clamp_min(torch.finfo(words.dtype).tiny)
+        return divided_by_sums(rows[:, :1] @ maps)
 
     def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
         """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""
@@ -513,7 +512,7 @@ def contributions(weights: Tensor, moved: Tensor, given: Tensor, sizes: Tensor, 
         shares[:, places - start, places] += given[:, some]
         left = (state[:, some, None] - shares / sizes[:, some, None]).abs().sum(-1)
         found[:, some] = (state[:, some].abs().sum(-1, keepdim=True) - left).clamp_min(0)
-    return found / found.sum(-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
+    return divided_by_sums(found)
 
 
 def _centred(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:

@@ -149,14 +149,14 @@ def joined(treebank: Path, target: Path, encoder: Encoder, pieces: int) -> Path:
         if pieces < 0:
             break
         kept.append(sentence)
-    lines, before = [], 0
+    heads, words, relations = list[int](), list[str](), list[str]()
     for sentence in kept:
-        for number, (word, head, relation) in enumerate(
-            zip(sentence.words, sentence.heads, sentence.relations, strict=True), before + 1
-        ):
-            lines.append(f"{number}\t{word}\t_\t_\t_\t_\t{head + before if head else 0}\t{relation}\t_\t_")
-        before += len(sentence)
-    target.write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+        heads += [head + len(words) if head else 0 for head in sentence.heads]
+        words += sentence.words
+        relations += sentence.relations
+    none = ("_",) * len(words)
+    whole = Sentence("joined", tuple(words), tuple(heads), tuple(relations), none, none)
+    target.write_text(whole.conllu(), encoding="utf-8")
     return target
 
 

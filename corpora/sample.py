@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from corpora.sentence import Sentence
 from results.files import is_whole, set_aside, write_atomically
 
 # Raise it with every change of the generated files, and update their SHA-256.
@@ -356,13 +357,14 @@ def _text(words: Sequence[Word]) -> str:
 
 def _conllu(name: str, words: Sequence[Word]) -> str:
     at: dict[Word | None, int] = {word: number for number, word in enumerate([None, *words])}
-    rows = [f"# sent_id = {name}", f"# text = {_text(words)}"]
-    for word, after in pairwise([*words, Word(".", ".")]):
-        relation = word.relation or "root"
-        upos = next((upos for key, upos in _GRAMMAR["upos"].items() if key in (word.tag, relation)), "VERB")
-        space = "SpaceAfter=No" if after.form in _GLUED else "_"
-        rows.append(f"{at[word]}\t{word.form}\t_\t{upos}\t{word.tag}\t_\t{at[word.head]}\t{relation}\t_\t{space}")
-    return "\n".join([*rows, "", ""])
+    relations = tuple(word.relation or "root" for word in words)
+    upos = tuple(
+        next((upos for key, upos in _GRAMMAR["upos"].items() if key in (word.tag, relation)), "VERB")
+        for word, relation in zip(words, relations, strict=True)
+    )
+    forms, heads = tuple(word.form for word in words), tuple(at[word.head] for word in words)
+    misc = ["SpaceAfter=No" if after in _GLUED else "_" for after in (*forms[1:], ".")]
+    return Sentence(name, forms, heads, relations, upos, tuple(word.tag for word in words)).conllu(_text(words), misc)
 
 
 def _conll2012(name: str, sentences: Sequence[Sequence[Word]], mentions: Sequence[Mention]) -> str:

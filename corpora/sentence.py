@@ -50,6 +50,21 @@ class Sentence:
     def __len__(self) -> int:
         return len(self.words)
 
+    def conllu(self, text: str | None = None, misc: Sequence[str] = ()) -> str:
+        """Return the sentence in CoNLL-U, with the blank line that ends it.
+
+        Args:
+            text: Comment `text`; None for none.
+            misc: Column MISC of each word; `_` by default.
+        """
+        rows = [f"# sent_id = {self.id}", *([] if text is None else [f"# text = {text}"])]
+        columns = zip(
+            self.words, self.upos, self.xpos, self.heads, self.relations, misc or ["_"] * len(self), strict=True
+        )
+        for place, (word, upos, xpos, head, relation, other) in enumerate(columns, 1):
+            rows.append(f"{place}\t{word}\t_\t{upos}\t{xpos}\t_\t{head}\t{relation}\t_\t{other}")
+        return "\n".join([*rows, "", ""])
+
 
 @dataclass(frozen=True)
 class Treebank:

@@ -414,7 +414,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         punctuation: `attached` splits at white space alone, for texts that are already tokenized;
             `apart` also separates punctuation marks and clitics from words, for raw text.
         min_count: Lowest frequency in train of a word in the vocabulary; rarer words are unknown.
-        max_words: Largest number of words in the vocabulary; None for no bound.
         max_length: Largest number of tokens of a text, delimiters included; None for no limit. The limit
             of the tokenizer's encoder holds as well.
         too_long: Policy for longer texts: `truncate` cuts the end, first of the longer text of a pair;
@@ -463,7 +462,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         lowercase: bool = True,
         punctuation: Punctuation = "attached",
         min_count: int = 1,
-        max_words: int | None = None,
         max_length: int | None = 1000,
         too_long: Literal["truncate", "error"] = "truncate",
         delimiters: bool = False,
@@ -478,7 +476,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     ) -> None:
         super().__init__(corpus, **shared)
         check_values(self, format=format, empty=empty, too_long=too_long)
-        check_numbers(self, least=1, min_count=min_count, max_words=max_words, max_length=max_length)
+        check_numbers(self, least=1, min_count=min_count, max_length=max_length)
         check_numbers(self, least=1, batch_size=batch_size, eval_tokens=eval_tokens)
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
         self.columns = columns or (COLUMNS if format == "eraser" else Columns(**known.columns))
@@ -508,7 +506,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self.score = score or (known.score if known.score in possible else None) or possible[0]
         self.tokenizer, self.too_long = tokenizer, too_long
         self.token_options = TokenOptions(lowercase, punctuation, delimiters, sentence_separator, max_length)
-        self.min_count, self.max_words = min_count, max_words
+        self.min_count = min_count
         self.positive_label = positive or known.positive or ("positive" if corpus == "sample" else "1")
         self.batch_size, self.eval_tokens = batch_size, eval_tokens
         self.labels: tuple[str, ...] = ()
@@ -605,8 +603,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if split == "train" and self._pieces is not None:
             self.vocabulary = tokenization.piece_vocabulary(self._pieces)
         elif split == "train":
-            least, most = self.min_count, self.max_words
-            self.vocabulary = tokenization.build_vocabulary(tokens.counts, min_count=least, max_words=most)
+            self.vocabulary = tokenization.build_vocabulary(tokens.counts, min_count=self.min_count)
         if split == "train" and self.shortcut is not None:
             self._check_planted(files[split], self.shortcut.words(self.labels))
         data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
@@ -655,7 +652,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """Raise a CorpusError if a classifier cannot tell the planted words apart from each other or from others."""
         if self._pieces is None:
             found = [(number,) for number in self.vocabulary.numbers(words).tolist()]
-            remedy = "Raise --data.init_args.max_words or .shortcut.share, or lower .min_count"
+            remedy = "Raise --data.init_args.shortcut.share, or lower .min_count"
         else:
             split = self._pieces.split(words, [None] * len(words))
             found = [tuple(one.ids[one.sources >= 0].tolist()) for one in split]

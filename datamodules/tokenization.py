@@ -76,7 +76,7 @@ class Vocabulary:
         return digest(json.dumps([self.words, self._specials]).encode())
 
 
-def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
+def build_vocabulary(counts: Counter[str], *, min_count: int) -> Vocabulary:
     """Return a vocabulary of the special tokens, followed by words in descending order of their count.
 
     Words of equal count are in order of their code points.
@@ -84,13 +84,12 @@ def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | N
     Args:
         counts: Count of each word in train.
         min_count: Lowest count of a word in the vocabulary.
-        max_words: Largest number of words; None for no bound.
 
     Raises:
         CorpusError: No word is left.
     """
     frequent = (word for word, count in counts.items() if count >= min_count and word not in SPECIALS)
-    words = sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
+    words = sorted(frequent, key=lambda word: (-counts[word], word))
     if not words:
         raise CorpusError(
             f"No word of the train split occurs {min_count} times or more, so that all words would be unknown. Lower "

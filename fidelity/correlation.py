@@ -8,13 +8,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendalltau, pearsonr, rankdata
+from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendalltau, pearsonr
 
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
-from metrics.bootstrap import Ratio
+from metrics.bootstrap import Ratio, rank_correlations
 from results import Curves, Figure, Floats, Table
 from results.errors import check_values
 from training.experiment import check_names
@@ -177,7 +177,7 @@ def agreements(one: Floats, other: Floats) -> Agreement:
         warnings.simplefilter("ignore", ConstantInputWarning)
         warnings.simplefilter("ignore", NearConstantInputWarning)
         pearson = pearsonr(one, other, axis=1).statistic
-        spearman = pearsonr(rankdata(one, axis=1), rankdata(other, axis=1), axis=1).statistic
+        spearman = rank_correlations(one, other)
     kendall, p = np.array([(each.statistic, each.pvalue) for each in tau]).T
     return Agreement(kendall, pearson, spearman, p)
 

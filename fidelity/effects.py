@@ -9,7 +9,6 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
@@ -19,7 +18,7 @@ from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import KNOWN, Explainer, Saliency
-from metrics.bootstrap import mean, ratio
+from metrics.bootstrap import mean, rank_correlations, ratio
 from results import Figure, Floats, HeatMap, Table, Unit
 from results.errors import UserError, check_numbers, check_values
 from results.progress import Progress
@@ -237,7 +236,7 @@ class Effects(FidelityTest):
         found: dict[str, tuple[Floats, ...]] = {}
         for quantity in self.quantities:
             design = predicted_effects(features_of(Saliency(classified), quantity), classified.words & ~kept)
-            lds = rank_correlations(design, effects)
+            lds = effect_correlations(design, effects)
             sums = np.nansum(lds, axis=1), (~np.isnan(lds)).sum(1)
             found[quantity] = (*EffectProbe.equations(design.permute(1, 2, 0), together), *sums)
         return found
@@ -265,7 +264,7 @@ class Effects(FidelityTest):
         effects = self._effects(classified, kept).T
         by_ranking = [self._scores(ranking, classified, saliency) for ranking in self.rankings]
         scores = torch.cat([one.detach().double() for one in by_ranking])  # [orders, batch, positions]
-        lds = rank_correlations(predicted_effects(scores, words & ~kept), effects)
+        lds = effect_correlations(predicted_effects(scores, words & ~kept), effects)
         ranks = ranks_of(scores.masked_fill(~words, -torch.inf))
         most = (words.sum(1) - 1).clamp(max=self.k)[:, None]
         drops = self._effects(classified, words & (ranks >= most))
@@ -386,7 +385,7 @@ def log_odds(classified: ClassifiedBatch, probabilities: Tensor) -> Tensor:
     return classified.of_predicted(probabilities).double().clamp(min=SMALLEST).log() - other.log()
 
 
-def rank_correlations(predicted: Tensor, effects: Tensor) -> Floats:
+def effect_correlations(predicted: Tensor, effects: Tensor) -> Floats:
     """Return Spearman's ρ of predicted and true effects over the removals of each text, `[orders, batch]`.
 
     Values that differ only by rounding are tied: effects up to `TIE`, predictions up to a share of the largest.
@@ -396,14 +395,9 @@ def rank_correlations(predicted: Tensor, effects: Tensor) -> Floats:
         predicted: `[orders, batch, removals]`.
         effects: `[batch, removals]`.
     """
-
-    def ranks(values: Floats, tolerance: Floats) -> Floats:
-        ranked = rankdata(without_rounding(values, np.broadcast_to(tolerance, values.shape)), axis=-1)
-        return np.asarray(ranked - (values.shape[-1] + 1) / 2)
-
     sums, truth = predicted.cpu().numpy(), effects.cpu().numpy()
-    one, other = ranks(sums, ROUNDING * np.abs(sums).max(-1, keepdims=True)), ranks(truth, np.array(TIE))
-    return ratio((one * other).sum(-1), np.sqrt((one**2).sum(-1) * (other**2).sum(-1)))
+    tolerance = np.broadcast_to(ROUNDING * np.abs(sums).max(-1, keepdims=True), sums.shape)
+    return rank_correlations(without_rounding(sums, tolerance), without_rounding(truth, np.full(truth.shape, TIE)))
 
 
 def _mean_difference(values: Floats, weights: Floats) -> Floats:

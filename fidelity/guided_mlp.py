@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
@@ -23,12 +23,12 @@ from models.regularizers import Encoded
 from models.text_model import WORD, Output
 from results import Table
 from results.digests import Digests
-from results.errors import check_numbers, check_values
+from results.errors import check_numbers
 from training import Best, Training, share
-from training.experiment import check_names
 
 Source = Literal["uniform", "own", "base", "adversary"]
 """Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
+SOURCES: tuple[Source, ...] = get_args(Source)
 
 ADVERSARY_PATIENCE = 10  # as `patience` of `ConsistentAdversary`
 
@@ -74,8 +74,6 @@ class GuidedMLP(FidelityTest):
     have no single distribution of attention over words. Scores: `<source>.f1`, the F1 on test.
 
     Args:
-        sources: Sources of the imposed attention, each once: `uniform`; `own`, learned by the MLP
-            itself; `base`, from the checkpoint; `adversary`, from an adversary of the checkpoint.
         strength: Weight λ of the KL term in the adversary's loss. An adversary that
             `ConsistentAdversary` has trained with the same λ, epochs, patience and seed is used again.
         size: Size of the hidden states of the MLP.
@@ -89,19 +87,16 @@ class GuidedMLP(FidelityTest):
 
     def __init__(
         self,
-        sources: tuple[Source, ...] = ("uniform", "own", "base", "adversary"),
         strength: float = 1e-2,
         size: int = 256,
         max_epochs: int = 20,
         patience: int = 5,
         adversary_epochs: int = 80,
     ) -> None:
-        check_values(self, sources=sources)
-        check_names(f"{self.name}: sources", sources)
         check_numbers(self, least=0, strength=strength)
         check_numbers(self, least=1, size=size, max_epochs=max_epochs, patience=patience)
         check_numbers(self, least=1, adversary_epochs=adversary_epochs)
-        self.sources, self.strength, self.size = sources, strength, size
+        self.strength, self.size = strength, size
         self.max_epochs, self.patience, self.adversary_epochs = max_epochs, patience, adversary_epochs
         self._models: dict[str, dict[str, TextClassifier]] = {}
         self._cut_off = self._left_out = 0
@@ -115,7 +110,7 @@ class GuidedMLP(FidelityTest):
         for checkpoint in flat:
             recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
             uniform = has_uniform_attention(checkpoint)
-            wanted += [(recipe, source) for source in self.sources if source != "adversary" or not uniform]
+            wanted += [(recipe, source) for source in SOURCES if source != "adversary" or not uniform]
         with isolate_rng():
             found = share([self._training(recipe, source) for recipe, source in wanted])
             for (recipe, source), best in zip(wanted, found, strict=True):
@@ -143,7 +138,7 @@ class GuidedMLP(FidelityTest):
         """Return the model of a source; the guiding adversary is trained unless it is kept."""
         base = recipe.checkpoint.model.to(recipe.device)
         assert isinstance(base, AttentionClassifier)
-        optimisation = ("learning_rate", "optimizer", "weight_decay", "decay", "class_weights")
+        optimisation = ("learning_rate", "optimizer", "weight_decay", "decay")
         parts: dict[str, Any] = {name: getattr(base, name) for name in optimisation}
         parts |= {"encoder": AverageEncoder(self.size), "embedding": base.spec, "dropout": base.dropout.p}
         parts = deepcopy(parts)
@@ -158,7 +153,7 @@ class GuidedMLP(FidelityTest):
         return GuidedClassifier(guide, **parts)
 
     def columns(self, classes: int) -> Sequence[str]:
-        return ["gold", *(f"predicted_{source}" for source in self.sources)]
+        return ["gold", *(f"predicted_{source}" for source in SOURCES)]
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -169,7 +164,7 @@ class GuidedMLP(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         f1 = f1_score(positive, classes)
-        return {f"{source}.f1": Score(("gold", f"predicted_{source}"), f1, "fraction") for source in self.sources}
+        return {f"{source}.f1": Score(("gold", f"predicted_{source}"), f1, "fraction") for source in SOURCES}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `guided_mlp`: the F1 of the MLP for each checkpoint and source of attention.
@@ -182,7 +177,7 @@ class GuidedMLP(FidelityTest):
             {"variant": result.variant, "checkpoint": result.name, "attention": source}
             | result.scores[f"{self.name}.{source}.f1"].named("f1")
             for result in results
-            for source in self.sources
+            for source in SOURCES
         ]
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 

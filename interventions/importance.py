@@ -30,7 +30,6 @@ FITTED = 2000
 """Random texts of the train split for the logistic regression."""
 
 _CELLS = 1 << 25  # weights of all layers, or logits, in memory during one pass: 128 MB
-_BITS = 48  # gradients are tiny; their sum over half of the inputs may reach 2¹⁵
 
 
 def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -127,7 +126,7 @@ class Importance(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
         self._task = self._task_of(data, encoder)
-        self._numbers = HeadMeans(encoder, dict.fromkeys(CLASSES, "nats"), (0, np.inf), scale=_BITS)
+        self._numbers = HeadMeans(encoder, dict.fromkeys(CLASSES, "nats"), (0, np.inf))
         self._losses = Moments(2, (len(MEASURED),), tuple(MEASURED.values()), bounds=(0, [np.inf, 1.0]))
 
     def _task_of(self, data: TextDataModule, encoder: Encoder) -> Task:

@@ -27,7 +27,6 @@ from training.experiment import check_names
 _STEPS = 10
 SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
 """Shares of the heads that are pruned (Michel et al. 2019, §4)."""
-_BITS = 44  # behind the point of importance: derivatives of a confident classifier are tiny
 
 Ranking = Literal["importance", "confidence", "random"]
 
@@ -175,13 +174,11 @@ class Pruning(TaskExperiment):
     def _important(self, off: Heads) -> Estimate[Floats]:
         """Return mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
         unit = self.task.loss_unit
-        return self._mean(lambda inputs: head_derivatives(self._losses, inputs, off).abs(), unit, np.inf, _BITS)
+        return self._mean(lambda inputs: head_derivatives(self._losses, inputs, off).abs(), unit, np.inf)
 
-    def _mean(
-        self, values: Callable[[Mapping[str, Tensor]], Tensor], unit: Unit, most: float, bits: int = 32
-    ) -> Estimate[Floats]:
+    def _mean(self, values: Callable[[Mapping[str, Tensor]], Tensor], unit: Unit, most: float) -> Estimate[Floats]:
         """Return the mean of numbers in 0…most of the texts of train, `[…, layers, heads]`, with its interval."""
-        found = Moments(1, (self.task.layers, self.task.heads), unit, bits, (0, most)).to(self.device)
+        found = Moments(1, (self.task.layers, self.task.heads), unit, (0, most)).to(self.device)
         for inputs in self._train:
             rows = values(inputs).flatten(0, -3)
             found.update(torch.zeros(len(rows), dtype=torch.int64, device=self.device), rows)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metrics.bootstrap import bootstrap_ratio
-from metrics.rows import ExactMetric
+from metrics.rows import GatheredMetric
 from results import Estimate, Flags, Floats, Integers
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
@@ -161,7 +161,7 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
     return Choices(torch.stack(hits), torch.stack(without_weight))
 
 
-class AntecedentCounts(ExactMetric):
+class AntecedentCounts(GatheredMetric):
     """Metric that counts links, and each predictor's right choices, by document and mention type.
 
     A predictor, such as an attention head, chooses an antecedent for each link. There may be several

@@ -253,53 +253,61 @@ def pearson(values: Floats, weights: Floats) -> Floats:
     Returns:
         Correlations `[draws]`; nan if a column is constant in a draw.
     """
-    x, y = values.T
-    return _correlation(x, y, weights)
+    drawn = (weights > 0)[..., None]
+    spread = np.where(drawn, values, -np.inf).max(axis=1) - np.where(drawn, values, np.inf).min(axis=1)
+    # The computed mean of equal numbers may differ from them in the last digit.
+    return np.where((spread == 0).any(axis=1), np.nan, _correlations(values[:, 0], values[:, 1], weights))
 
 
 def spearman(values: Floats, weights: Floats) -> Floats:
     """Return Spearman's ρ of two columns, each unit counted as often as it was drawn, `[draws]`.
 
-    It is Pearson's r of the ranks within each draw; equal values share their mean rank.
+    The arguments and the result are those of `pearson`, of the ranks within each draw.
+    """
+    return rank_correlations(values[:, 0], values[:, 1], weights)
+
+
+def rank_correlations(one: ArrayLike, other: ArrayLike, weights: ArrayLike = 1) -> Floats:
+    """Return Spearman's ρ over the last axis, `[...]`: Pearson's r of ranks, of which equal values share the mean.
+
+    The arguments are broadcast against each other.
 
     Args:
-        values: Columns x and y, `[units, 2]`.
-        weights: Number of times each unit was drawn, `[draws, units]`.
+        one: Finite values, `[..., n]`.
+        other: Values to correlate with, `[..., n]`.
+        weights: How often each pair of values counts, whole numbers `[..., n]`; a mask for those that count once.
 
     Returns:
-        Rank correlations `[draws]`; nan if a column is constant in a draw.
+        Correlations; nan if the values of a side that count are all equal.
     """
-    x, y = values.T
-    return _correlation(_ranks(x, weights), _ranks(y, weights), weights)
+    counts = np.asarray(weights, np.float64) * np.ones(np.shape(one)[-1])
+    return _correlations(_ranks(one, counts), _ranks(other, counts), counts)
 
 
-def _ranks(column: Floats, weights: Floats) -> Floats:
-    """Return the mean rank of each unit among all that were drawn, `[draws, units]`."""
-    _, places = np.unique(column, return_inverse=True)
-    order = np.argsort(places, kind="stable")
-    starts = np.flatnonzero(np.diff(places[order], prepend=-1))
-    drawn = np.add.reduceat(weights[:, order], starts, axis=1)  # count of each distinct value, [draws, values]
-    return (drawn.cumsum(axis=1) - (drawn - 1) / 2)[:, places]
+def _ranks(values: ArrayLike, weights: Floats) -> Floats:
+    """Return the mean rank of each value among all that count, over the last axis; see `rank_correlations`."""
+    values = np.asarray(values)
+    order = values.argsort(axis=-1, kind="stable")
+    ascending = np.take_along_axis(values, order, -1)
+    new = np.ones(ascending.shape, np.bool_)
+    new[..., 1:] = ascending[..., 1:] != ascending[..., :-1]
+    places, final = np.arange(values.shape[-1]), np.roll(new, -1, -1)
+    first = np.maximum.accumulate(np.where(new, places, 0), axis=-1)
+    last = np.minimum.accumulate(np.where(final, places, values.shape[-1])[..., ::-1], axis=-1)[..., ::-1]
+    shape = np.broadcast_shapes(order.shape, weights.shape)
+    order, first, last = (np.broadcast_to(index, shape) for index in (order, first, last))
+    drawn = np.take_along_axis(np.broadcast_to(weights, shape), order, -1)
+    sums = drawn.cumsum(axis=-1)
+    ranks = (np.take_along_axis(sums - drawn, first, -1) + np.take_along_axis(sums, last, -1) + 1) / 2
+    return np.take_along_axis(ranks, order.argsort(axis=-1), -1)
 
 
-def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Return Pearson's r of x and y, `[units]` or `[draws, units]`, under weights `[draws, units]`: `[draws]`."""
-    total = weights.sum(axis=1, keepdims=True)
-    parts = []
-    for column in (x, y):
-        constant = _spread(column, weights) == 0
-        centred = column - ratio((weights * column).sum(axis=1, keepdims=True), total)
-        # The computed mean of equal numbers may differ from them in the last digit.
-        parts.append(np.where(constant[:, None], np.nan, centred))
-    own = [(weights * part**2).sum(axis=1) for part in parts]
-    return ratio((weights * parts[0] * parts[1]).sum(axis=1), np.sqrt(own[0] * own[1]))
-
-
-def _spread(column: Floats, weights: Floats) -> Floats:
-    """Return the largest minus the smallest drawn number, `[draws]`."""
-    drawn = weights > 0
-    spread: Floats = np.where(drawn, column, -np.inf).max(axis=1) - np.where(drawn, column, np.inf).min(axis=1)
-    return spread
+def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
+    """Return Pearson's r over the last axis, each pair of values counted as often as its weight says."""
+    total = weights.sum(axis=-1, keepdims=True)
+    centred = [values - ratio((weights * values).sum(axis=-1, keepdims=True), total) for values in (one, other)]
+    products = [(weights * x * y).sum(axis=-1) for x, y in (centred, centred[:1] * 2, centred[1:] * 2)]
+    return ratio(products[0], np.sqrt(products[1] * products[2]))
 
 
 def pooled(seeds: Sequence[Estimate]) -> Estimate:

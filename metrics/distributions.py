@@ -13,13 +13,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from metrics.rows import ExactMetric
+from metrics.rows import GatheredMetric
 from results import Floats
 
 _SMOOTHING = 1e-3
 # Size of a block; on a CPU the buffers of its pairs fit into the cache.
 _COLUMNS, _HEADS = {"cpu": 4096, "cuda": 1 << 18}, 64
 _SCALE = 2.0**32  # factor of the integer sums, which have room for 2³¹ nats
+
+
+def divided_by_sums(weights: Tensor) -> Tensor:
+    """Return weights `[…, from, to]` divided by the sums of their rows; rows of zeros stay so."""
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
@@ -128,7 +133,7 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
     return ((own[:, None] + own - sums) / n).triu_()
 
 
-class HeadDistances(ExactMetric):
+class HeadDistances(GatheredMetric):
     """Metric of the mean Jensen–Shannon divergence between the attention of every two heads.
 
     The mean is over all tokens of all inputs. Rounded divergences are summed as integers, so the result

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
-from metrics.rows import ExactMetric
+from metrics.rows import GatheredMetric
 from results import Flags, Floats, Integers
 from results.progress import Progress
 
@@ -141,7 +141,7 @@ def delimiter_shares(attention: Tensor, lengths: Tensor) -> Tensor:
     return both[..., 1:-1].permute(0, 3, 1, 2)
 
 
-class RowPeaks(ExactMetric):
+class RowPeaks(GatheredMetric):
     """Metric of the confidence of every attention head: the mean over words of the largest weight in a word's row.
 
     It is defined as in Voita et al. (2019, §4), except that all delimiters are left out, as rows and as

@@ -12,13 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
-from metrics.rows import ExactMetric
+from metrics.rows import GatheredMetric
 from results import Estimate, Floats, Unit
 
 CONFIDENCE = 0.95
 
-_LIMB = 18  # bits of a limb: sums of products of two have room for 2²⁵ inputs
-_LIMBS = 3  # limbs of a rounded number; the last one has no bound
+_LEAST_DEVIATION = 2.0**-33  # below the resolution of float32 for numbers about 1: differences this small are noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +33,6 @@ class Means:
         squares: Sums of the squared numbers.
         low: Lower bound of the possible numbers, as given to `Moments`; -inf for none.
         high: Upper bound of the possible numbers, as given to `Moments`; inf for none.
-        step: Rounding step: the numbers were rounded to multiples of it before summing.
         unit: Unit of the numbers, or of each index of the last axis.
         differences: `Means` of the paired differences from another encoder's numbers on the same
             inputs; None without `Moments.pair`.
@@ -45,7 +43,6 @@ class Means:
     squares: Floats
     low: Floats
     high: Floats
-    step: float
     unit: Unit | Sequence[Unit]
     differences: "Means | None" = None
 
@@ -79,14 +76,13 @@ class Means:
     def p(self) -> Floats:
         """Return two-sided p-values of a t-test that the mean over all inputs is 0, `[*shape]`.
 
-        The value is nan for fewer than two inputs. The standard deviation is taken as at least half a
-        rounding step: otherwise equal rounded numbers would have no variance, and a mean just above 0
-        would get p = 0.
+        The value is nan for fewer than two inputs. The standard deviation is taken as at least 2⁻³³:
+        otherwise equal numbers would have no variance, and a mean just above 0 would get p = 0.
         """
         count, total = self.counts.sum(0), self.sums.sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
-            deviations = np.maximum(self.squares.sum(0) - total * mean, count * (self.step / 2) ** 2)
+            deviations = np.maximum(self.squares.sum(0) - total * mean, count * _LEAST_DEVIATION**2)
             error = np.sqrt(deviations / (count - 1) / count)
             p: Floats = 2 * student.sf(np.abs(mean) / error, np.maximum(count - 1, 1))
         return np.where(count > 1, p, np.nan)
@@ -191,19 +187,13 @@ def subtract(updates: Updates, others: Updates) -> None:
             moments.differences.update(torch.cat(groups), torch.cat(values).double() - torch.cat(other).double())
 
 
-class Moments(ExactMetric):
-    """Metric that sums the numbers of each input, and their squares, for each group of inputs.
-
-    Numbers are rounded to fixed point, so that the sums are exact integers: the same in any order and
-    on any number of devices. Sums of squares are exact too; each is kept in several integers, as it
-    may not fit into one.
+class Moments(GatheredMetric):
+    """Metric that sums the numbers of each input, and their squares, for each group of inputs, in float64.
 
     Args:
         groups: Number of groups, for instance 2 for the halves of a corpus.
         shape: Shape of the numbers of one input.
         unit: Unit of the numbers, or of each index of their last axis.
-        scale: Number of bits after the binary point to which numbers are rounded. 32 bits leave room
-            for sums up to 2³¹ in magnitude; each further bit halves this.
         bounds: Lower and upper bound of the numbers, for instance 0 and 1 for shares, each a number or
             an array that broadcasts to `shape`; intervals stay within them.
     """
@@ -217,14 +207,13 @@ class Moments(ExactMetric):
         groups: int,
         shape: Sequence[int],
         unit: Unit | Sequence[Unit],
-        scale: int = 32,
         bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     ) -> None:
         super().__init__()
-        self._bounds, self._scale, self._unit = bounds, scale, unit
+        self._bounds, self._unit = bounds, unit
         self.differences: Moments | None = None
-        for name, parts in (("counts", ()), ("sums", ()), ("squares", (2 * _LIMBS - 1,))):
-            self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
+        for name, kind in (("counts", torch.int64), ("sums", torch.float64), ("squares", torch.float64)):
+            self.add_state(name, torch.zeros(groups, *shape, dtype=kind), dist_reduce_fx="sum")
 
     def pair(self) -> None:
         """Create the attribute `differences`, a metric of the differences between two encoders' numbers.
@@ -234,7 +223,7 @@ class Moments(ExactMetric):
         """
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
-        self.differences = Moments(groups, shape, self._unit, self._scale, (low - high, high - low))
+        self.differences = Moments(groups, shape, self._unit, (low - high, high - low))
 
     def update(self, group: Tensor, values: Tensor) -> None:
         """Add the numbers of a batch of inputs.
@@ -254,27 +243,14 @@ class Moments(ExactMetric):
         if values.isinf().any():
             raise ValueError("a value is infinite, so the mean would be infinite")
         known = ~values.isnan()
-        rounded = (values.nan_to_num(0.0) * 2.0**self._scale).round().long()
+        values = values.nan_to_num(0.0)
         self.counts.index_add_(0, group, known.long())
-        self.sums.index_add_(0, group, rounded)
-        limbs = _limbs(rounded.abs())
-        for place, one in enumerate(limbs):
-            for other in range(place + 1):
-                self.squares[place + other].index_add_(0, group, one * limbs[other], alpha=1 if other == place else 2)
+        self.sums.index_add_(0, group, values)
+        self.squares.index_add_(0, group, values.square())
 
     def compute(self) -> Means:
         """Return the counts, sums and sums of squares of each group; `Means.over` computes means from them."""
-        counts, sums, parts = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
-        step = 2.0**-self._scale
-        squares = sum(part * 2.0 ** (_LIMB * place) for place, part in enumerate(parts)) * step**2
+        counts, sums, squares = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)
         differences = None if self.differences is None else self.differences.compute()
-        return Means(counts, sums * step, squares, low, high, step, self._unit, differences)
-
-
-def _limbs(magnitudes: Tensor) -> list[Tensor]:
-    """Split integers into limbs, the lowest first, without high limbs that are 0 everywhere."""
-    limbs = [magnitudes]
-    while len(limbs) < _LIMBS and (rest := limbs[-1] >> _LIMB).any():
-        limbs[-1:] = [limbs[-1] & (2**_LIMB - 1), rest]
-    return limbs
+        return Means(counts, sums, squares, low, high, self._unit, differences)

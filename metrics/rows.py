@@ -1,4 +1,4 @@
-"""Metrics that are exact on any number of devices: they gather rows of numbers, or sum integers."""
+"""Metrics for any number of devices: they gather rows of numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -19,11 +19,8 @@ LONGEST = 32_766
 """Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
 
 
-class ExactMetric(Metric):
-    """Base class of metrics that give exactly the same result on any number of devices.
-
-    Their states are sums of integers, or rows that are gathered from all devices.
-    """
+class GatheredMetric(Metric):
+    """Base class of metrics whose states are sums, or rows that are gathered from all devices."""
 
     full_state_update = False
     higher_is_better = None
@@ -46,7 +43,7 @@ class ExactMetric(Metric):
         return synced
 
 
-class ItemRows(ExactMetric):
+class ItemRows(GatheredMetric):
     """Metric that gathers named columns of numbers for each item of a split, from batches in any order.
 
     Args:

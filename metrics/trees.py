@@ -10,6 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
+from metrics import bootstrap
 from metrics.attachment import Arcs
 from results import Floats, Integers
 
@@ -106,28 +107,19 @@ def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
 
 
 def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
-    """Return Spearman's rank correlation over the last axis, `[...]`; ties share their mean rank.
+    """Return Spearman's ρ over the last axis, `[...]`: nan if all gold values are equal, 0 if only the predictions are.
 
-    The correlation is nan if all gold values are equal, and 0 if all predictions are equal. The arguments are
-    broadcast against each other.
+    The arguments are broadcast against each other.
 
     Args:
         predicted: Predicted values, `[..., n]`, finite where the mask is True.
         gold: Gold values, `[..., n]`.
         mask: Bool `[..., n]`, True for values that count.
     """
-    one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
-    spread, expected = one.square().sum(-1), other.square().sum(-1)
-    correlation = (one * other).sum(-1) / (spread * expected).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
-    return correlation.masked_fill(expected == 0, torch.nan)
-
-
-def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
-    values = torch.where(mask, values, torch.inf).contiguous()
-    ascending = values.sort(dim=-1).values
-    # Tied values share the rank (smaller values + values that are not larger − 1) / 2, from 0.
-    twice = torch.searchsorted(ascending, values) + torch.searchsorted(ascending, values, right=True)
-    return (twice - mask.sum(-1, keepdim=True)) / 2 * mask
+    one, other, counted = (part.cpu().numpy() for part in (predicted, gold, mask))
+    found = np.nan_to_num(bootstrap.rank_correlations(one, other, counted))
+    unordered = np.isnan(bootstrap.rank_correlations(other, other, counted))
+    return torch.from_numpy(np.where(unordered, np.nan, found)).to(predicted.device, torch.float32)
 
 
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:

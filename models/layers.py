@@ -23,15 +23,12 @@ class EmbeddingSpec:
 
     Attributes:
         size: Size of an embedding; None for the size of the word vectors, and 300 without word vectors.
-        trainable: Train the embeddings; if False, they all keep their initial values, also the random ones of words
-            without a vector.
         project: Size after a learned linear map of the embeddings; None for no map. The regularisers `Residual` and
             `Tying` need embedded words and hidden states of the same size.
         dropout: Dropout of the encoder's input.
     """
 
     size: int | None = None
-    trainable: bool = True
     project: int | None = None
     dropout: float = 0.0
 
@@ -87,7 +84,7 @@ class WordEmbedding(nn.Module):
             )
         rows[vocabulary.pad] = 0
         self.rows = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
-            rows, freeze=not spec.trainable, padding_idx=vocabulary.pad
+            rows, freeze=False, padding_idx=vocabulary.pad
         )
         self.size = spec.project or rows.size(1)
         self.projection = nn.Linear(rows.size(1), self.size, bias=False) if spec.project else nn.Identity()
@@ -144,7 +141,7 @@ class TextEncoder(nn.Module, ABC):
 
 
 class RecurrentEncoder(TextEncoder):
-    """LSTM or GRU encoder, in one or both directions.
+    """LSTM or GRU encoder that reads every text in both directions; their hidden states are concatenated.
 
     The backward direction reads every text reversed within its own length, so that padding comes last in both
     directions and does not influence hidden states of words. The result is the same as with packed sequences, and
@@ -153,7 +150,6 @@ class RecurrentEncoder(TextEncoder):
     Args:
         cell: `lstm` or `gru`.
         hidden: Size of the hidden states of one direction.
-        bidirectional: Also read the text backwards, and append the backward to the forward hidden states.
         layers: Number of layers.
         dropout: Dropout of the hidden states between layers.
     """
@@ -162,7 +158,6 @@ class RecurrentEncoder(TextEncoder):
         self,
         cell: Literal["lstm", "gru"] = "lstm",
         hidden: int = 150,
-        bidirectional: bool = True,
         layers: int = 1,
         dropout: float = 0.0,
     ) -> None:
@@ -171,15 +166,14 @@ class RecurrentEncoder(TextEncoder):
         check_numbers(self, least=1, hidden=hidden, layers=layers)
         check_numbers(self, least=0, below=1, dropout=dropout)
         self.cell, self.hidden, self.layers = cell, hidden, layers
-        self.directions = 2 if bidirectional else 1
-        self.size = hidden * self.directions
+        self.size = 2 * hidden
         self.dropout = nn.Dropout(dropout)
 
     def build(self, input_size: int) -> None:
         cell = nn.LSTM if self.cell == "lstm" else nn.GRU
         below = [input_size] + [self.size] * (self.layers - 1)
         self.networks = nn.ModuleList(
-            nn.ModuleList(cell(size, self.hidden, batch_first=True) for _ in range(self.directions)) for size in below
+            nn.ModuleList(cell(size, self.hidden, batch_first=True) for _ in range(2)) for size in below
         )
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
@@ -193,11 +187,9 @@ class RecurrentEncoder(TextEncoder):
             # dropout both modes are equal.
             networks.train(torch.is_grad_enabled())
             read = self.dropout(states) if layer else states
-            ways = [networks[0](read)[0]]
-            if self.directions == 2:
-                from_end = networks[1](read.gather(1, order.expand_as(read)))[0]
-                ways.append(from_end.gather(1, order.expand_as(from_end)))
-            states = torch.cat(ways, dim=2)
+            forward = networks[0](read)[0]
+            backward = networks[1](read.gather(1, order.expand_as(read)))[0]
+            states = torch.cat([forward, backward.gather(1, order.expand_as(backward))], dim=2)
         return states
 
 

@@ -123,7 +123,6 @@ class TextClassifier(TextModel):
     The loss is the sum of its terms, each times its weight. Each term is logged as
     `train_loss.<name>`, and reported on test as `loss.<name>`. The loss of a split is the mean over
     its texts, so it does not depend on the batches; an additional term may be a mean over words.
-    With `class_weights`, the cross-entropy is the weighted mean Σ w·loss / Σ w.
 
     Args:
         learning_rate: Learning rate of the optimiser.
@@ -132,8 +131,6 @@ class TextClassifier(TextModel):
         weight_decay: Weight decay of all parameters but the attention's (Jain & Wallace 2019);
             decoupled with `adamw`.
         decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
-        class_weights: True to give every class the same total weight in the loss. Each text then has
-            the weight `texts / (classes · texts of its class)`, counted on the train split.
 
     Attributes:
         term_names: Names of the terms of the loss beside the cross-entropy.
@@ -149,27 +146,21 @@ class TextClassifier(TextModel):
         optimizer: Literal["adam", "amsgrad", "adamw"] = "adam",
         weight_decay: float = 0.0,
         decay: float = 1.0,
-        class_weights: bool = False,
     ) -> None:
         super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate, weight_decay=weight_decay)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.optimizer = learning_rate, optimizer
-        self.weight_decay, self.decay, self.class_weights = weight_decay, decay, class_weights
+        self.weight_decay, self.decay = weight_decay, decay
         self.audit: dict[str, object] = {}
-        self._weights: Tensor | None = None
 
     def make_for(self, data: ClassificationDataModule) -> None:
-        if data.regression and not (self.regresses and not self.class_weights):
-            refused = "weighs classes (class_weights)" if self.regresses else "decides between classes"
+        if data.regression and not self.regresses:
             raise UserError(
-                f"{type(self).__name__} {refused}, but the labels are numbers (--data.init_args.regression). Use "
-                f"TransformerClassifier without class_weights, or data whose labels are classes."
+                f"{type(self).__name__} decides between classes, but the labels are numbers "
+                f"(--data.init_args.regression). Use TransformerClassifier, or data whose labels are classes."
             )
         super().make_for(data)
-        if self.class_weights:
-            counts = torch.from_numpy(data.class_counts).float()
-            self._weights = counts.sum() / (len(counts) * counts)
 
     def bind(self, sizes: TextSizes, source: Mapping[str, object]) -> None:
         first = self.origin is None
@@ -193,12 +184,10 @@ class TextClassifier(TextModel):
         """Return the output of `forward`, and all terms of the loss, each times its weight, by name."""
         output, extra = self.loss_terms(batch)
         if self.sizes.regression:
-            error = nn.functional.mse_loss(output.logits[:, 0], batch.labels)
-            return output, {"squared_error": Mean(error, len(batch.labels)), **extra}
-        weights = None if self._weights is None else self._weights.to(output.logits)
-        count = len(batch.labels) if weights is None else weights[batch.labels].sum()
-        loss = nn.functional.cross_entropy(output.logits, batch.labels, weights)
-        return output, {"cross_entropy": Mean(loss, count), **extra}
+            name, loss = "squared_error", nn.functional.mse_loss(output.logits[:, 0], batch.labels)
+        else:
+            name, loss = "cross_entropy", nn.functional.cross_entropy(output.logits, batch.labels)
+        return output, {name: Mean(loss, len(batch.labels)), **extra}
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         if len(batch.labels):

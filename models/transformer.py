@@ -304,7 +304,6 @@ class TransformerClassifier(TextClassifier):
             training.
         warmup: Fraction of the training steps in which the learning rate rises from 0; afterwards it
             falls to 0 by the last step. Both are linear, as in BERT's released code.
-        class_weights: Give every class the same total weight in the loss, as in `TextClassifier`.
         frozen: Train only weights that were initialised at random, in most cases the classification
             head. All weights from the model's files stay as they are, and their modules have no
             dropout. A pooler is trained only if the files lack it.
@@ -325,10 +324,9 @@ class TransformerClassifier(TextClassifier):
         learning_rate: float = 2e-5,
         weight_decay: float = 0.01,
         warmup: float = 0.1,
-        class_weights: bool = False,
         frozen: bool = False,
     ) -> None:
-        super().__init__(learning_rate, "adamw", weight_decay, class_weights=class_weights)
+        super().__init__(learning_rate, "adamw", weight_decay)
         check_numbers(self, least=0, below=1, warmup=warmup)
         self.warmup, self.frozen = warmup, frozen
         self._wanted = heads

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -96,28 +95,10 @@ class DescriptionLength(NestedExperiment):
 
     Args:
         probe: The probe to train, a `DependencyProbe`.
-        portions: Ends of the blocks, ascending shares of the sentences of train; the last is 1.
-
-    Raises:
-        UserError: The portions do not ascend to 1.
     """
 
     experiment = "description_length"
-
-    def __init__(
-        self,
-        probe: DependencyProbe,
-        portions: tuple[float, ...] = PORTIONS,
-        **training: Any,  # noqa: ANN401 # options of NestedExperiment
-    ) -> None:
-        super().__init__(probe, **training)
-        ascending = all(low < high for low, high in pairwise((0.0, *portions)))
-        if not ascending or not portions or portions[-1] != 1:
-            raise UserError(
-                f"--model.init_args.portions is {list(portions)}, but must be ascending shares of the train split "
-                "above 0, the last of them 1, such as [0.1, 0.5, 1]."
-            )
-        self.portions = portions
+    portions: Sequence[float] = PORTIONS
 
     def outcome(self) -> Result:
         train = self.data.splits["train"]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attention import EncoderSpec, Options
 from attention.extraction import console
+from corpora.sentence import Sentence
 from datamodules import AttentionBatch, AttentionDataModule, DependencyDataModule, VectorSpec
 from datamodules.dependency import Field
 from heads.arc_evaluation import read_fields
@@ -206,7 +207,7 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
         self.on_validation_start()
         with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
             file = Path(cache) / "sentences.conllu"
-            file.write_text("".join(_conllu(number, one) for number, one in enumerate(given, 1)), encoding="utf-8")
+            file.write_text("".join(_unparsed(*one).conllu() for one in enumerate(given, 1)), encoding="utf-8")
             trained = self._training_data()
             data = DependencyDataModule(
                 {"test": str(file)},
@@ -236,8 +237,8 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
         return DependencyDataModule(encoder=EncoderSpec() if {"attention", "hidden"} & set(self.reads) else None)
 
 
-def _conllu(number: int, sentence: str | Sequence[str]) -> str:
-    """Return a sentence in CoNLL-U, under an arbitrary tree, which is not read."""
-    words = sentence.split() if isinstance(sentence, str) else sentence
-    rows = [f"{place}\t{word}\t_\tX\t_\t_\t{place - 1}\tdep\t_\t_\n" for place, word in enumerate(words, 1)]
-    return f"# sent_id = {number}\n{''.join(rows)}\n"
+def _unparsed(number: int, sentence: str | Sequence[str]) -> Sentence:
+    """Return a sentence under an arbitrary tree, which is not read."""
+    words = tuple(sentence.split() if isinstance(sentence, str) else sentence)
+    n = len(words)
+    return Sentence(str(number), words, tuple(range(n)), ("dep",) * n, ("X",) * n, ("_",) * n)

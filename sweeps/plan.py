@@ -15,7 +15,8 @@ from jsonargparse.typing import NonNegativeInt
 from results.digests import digest, file_digest
 from results.errors import UserError, near
 from results.reader import Record
-from training.config import leaves, read_yaml, score_settings, typed
+from results.settings import leaves, read_yaml, score_settings
+from training.config import typed
 from training.parsing import PERMISSIONS, trusted_modules, typed_options
 
 OWN = {

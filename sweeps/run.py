@@ -20,12 +20,12 @@ from rich.text import Text
 
 from results import UserError, command
 from results.errors import counted, near
+from results.files import checkpoints_in
 from results.progress import Progress
 from results.reader import Record, RecordError, read_record
 from results.tables import DASH, number
 from sweeps.jobs import PATIENCE, Attempt, Jobs, environment, results_of
 from sweeps.plan import Row, Run, Sweep
-from training.checkpoints import checkpoints_in
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
 

@@ -231,15 +231,15 @@ def write_treebank(path: Path, sentences: int, seed: int = 0) -> Path:
     random = np.random.default_rng(seed)
     lines = []
     for index in range(sentences):
-        n = int(random.integers(1, 9))
-        lines.append(f"# sent_id = {path.stem}-{index}")
-        for word, head in enumerate(random_tree(n, random), start=1):
-            form = random.choice([*FAMILIAR, *BROKEN])
-            relation = random.choice(RELATIONS) if head else "root"
-            tag = TAGS[(word + index) % len(TAGS)]
-            lines.append(f"{word}\t{form}\t_\tX\t{tag}\t_\t{head}\t{relation}\t_\t_")
-        lines.append("")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        words = [
+            (random.choice([*FAMILIAR, *BROKEN]), head, random.choice(RELATIONS) if head else "root")
+            for head in random_tree(int(random.integers(1, 9)), random)
+        ]
+        tags = tuple(TAGS[(word + index) % len(TAGS)] for word in range(1, len(words) + 1))
+        forms, heads, relations = zip(*words, strict=True)
+        sentence = Sentence(f"{path.stem}-{index}", forms, heads, relations, ("X",) * len(words), tags)
+        lines.append(sentence.conllu())
+    path.write_text("".join(lines), encoding="utf-8")
     return path
 
 

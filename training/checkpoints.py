@@ -14,8 +14,8 @@ from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from results.errors import UserError, refuse_lack_of_memory
-from results.files import checkpoints_in as checkpoints_in
-from training.config import BoundedLoader, leaves
+from results.settings import leaves
+from training.config import BoundedLoader
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
 LOCAL = frozenset({"root", "cache", "workers", "eval_tokens", "device_map", "minutes"})

@@ -25,11 +25,12 @@ from rich.console import Console
 
 from datamodules.corpus import CorpusDataModule
 from results.command import print_fault
+from results.digests import source_digest
 from results.errors import UserError, counted
 from results.files import is_full
 from results.progress import ProgressLines
+from results.settings import leaves
 from training.checkpoints import checkpoint_file, configured_model, read_checkpoint
-from training.config import leaves
 from training.faults import fault, full_disk, trainer_fault, wait_for_the_first
 from training.lifecycle import TrainedModule
 from training.lightning_private import CommandLine, ContinuedCSVLogger, ignore_signals, overwrite, set_root
@@ -51,7 +52,6 @@ from training.run import (
     model_checkpoints,
     open_state,
     run_digest,
-    source_digest,
 )
 from training.tasks import check_tasks, refuse_shell
 

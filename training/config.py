@@ -12,9 +12,7 @@ from results.errors import near
 from results.settings import Bounded as Bounded
 from results.settings import BoundedLoader as BoundedLoader
 from results.settings import SettingsError as SettingsError
-from results.settings import leaves as leaves
-from results.settings import read_yaml as read_yaml
-from results.settings import score_settings as score_settings
+from results.settings import leaves, score_settings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

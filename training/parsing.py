@@ -16,7 +16,8 @@ from jsonargparse._common import parsing_settings
 from pytorch_lightning.cli import LightningArgumentParser
 
 from results.errors import near
-from training.config import Bounded, BoundedLoader, SettingsError, in_a_line, leaves, read_yaml
+from results.settings import leaves, read_yaml
+from training.config import Bounded, BoundedLoader, SettingsError, in_a_line
 from training.faults import wait_for_the_first
 
 # Unclear messages of jsonargparse. tests/training/test_parsing.py provokes each of them.

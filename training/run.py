@@ -27,12 +27,11 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
 from results.digests import file_digest
-from results.digests import source_digest as source_digest
 from results.errors import UserError
 from results.files import is_full, keep, kept, remove_leftovers, write_atomically
 from results.locks import held
+from results.settings import score_settings
 from training.checkpoints import TrainingError, damage
-from training.config import score_settings
 from training.faults import is_of_another
 from training.lightning_private import (
     continue_training,

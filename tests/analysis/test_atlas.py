@@ -56,7 +56,7 @@ def test_a_head_is_outside_where_no_random_head_comes_near() -> None:
 def test_stability_is_that_of_the_halves() -> None:
     halves = np.array([[[0.1, 0.7], [0.3, 0.2]], [[0.2, 0.4], [0.3, 0.1]]])
     ones = np.ones_like(halves)
-    means = Means(ones.astype(np.int64), halves, halves**2, 0 * ones, ones, 0.0, "fraction")
+    means = Means(ones.astype(np.int64), halves, halves**2, 0 * ones, ones, "fraction")
     known = HeadSummary({"previous": means, "self": by_head(*halves, halves[0])}, {})
     table, scores = stability_table(known)
     [row] = table.frame.to_dict("records")

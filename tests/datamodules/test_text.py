@@ -21,7 +21,6 @@ from results import UserError
 from tests.tiny import BROKEN, FAMILIAR, save_bert, save_gpt2, save_llama, save_roberta, write_treebank
 
 SAMPLE = TextSource("sample")
-RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
 Make = Callable[..., TextDataModule]
 Corpora = Any  # what `TextDataModule` takes
 SAVE = {"bert": save_bert, "roberta": save_roberta, "gpt2": save_gpt2, "llama": save_llama}
@@ -413,21 +412,3 @@ def test_corpora_of_the_registry_need_no_options(
     assert " ".join(passages[0].words[:6]) == first
     assert passages[0].label == label
     assert len(passages) == (6 if name == "wnli" else 3)
-
-
-def test_a_run_on_two_processes_writes_what_one_writes(run_config: RunConfig, tmp_path: Path) -> None:
-    text, config = write(tmp_path / "text.txt", 30), tmp_path / "surface.yaml"
-    config.write_text(
-        "model: {class_path: AttentionAnalyses, init_args: {analyses: [{class_path: analysis.Surface}]}}\n"
-        "data: {class_path: TextDataModule, init_args: {max_length: 40, max_cells: 8000,\n"
-        f"  corpora: [{{corpus: {text}, packing: pairs}}, {{corpus: {text}, name: alone}}]}}}}\n",
-        encoding="utf-8",
-    )
-    runs = [run_config("test", f"--config={config}", processes=processes) for processes in (1, 2)]
-    (_, one, folder), (_, two, other) = runs
-    assert one["audit"] == two["audit"]
-    assert one["audit"]["text"]["segments"] > 20 < one["audit"]["alone"]["segments"]
-    assert one["scores"] == two["scores"]
-    tables = sorted(path.name for path in folder.glob("*.csv"))
-    assert tables
-    assert [(folder / name).read_bytes() for name in tables] == [(other / name).read_bytes() for name in tables]

@@ -255,8 +255,8 @@ def test_a_text_that_yields_no_piece_becomes_the_unknown_one(bert: Path) -> None
 COUNTS = Counter({"b": 3, "a": 3, "rare": 1, "the": 9, "Z": 3})
 
 
-def built(min_count: int = 1, max_words: int | None = None) -> Vocabulary:
-    return build_vocabulary(COUNTS, min_count=min_count, max_words=max_words)
+def built(min_count: int = 1) -> Vocabulary:
+    return build_vocabulary(COUNTS, min_count=min_count)
 
 
 def test_words_follow_the_specials_by_falling_count_and_then_by_spelling() -> None:
@@ -265,10 +265,8 @@ def test_words_follow_the_specials_by_falling_count_and_then_by_spelling() -> No
     numbers = (own.pad, own.unknown, own.mask, own.start, own.end, own.separator)
     assert numbers == (0, 1, 2, 3, 4, 5)
     backwards = Counter(dict(reversed(COUNTS.items())))
-    assert build_vocabulary(backwards, min_count=1, max_words=None).digest == own.digest
+    assert build_vocabulary(backwards, min_count=1).digest == own.digest
     assert built(min_count=3).words[6:] == ("the", "Z", "a", "b")
-    assert built(max_words=2).words[6:] == ("the", "Z")
-    assert len(built(min_count=2, max_words=3)) == 9
 
 
 def test_numbers_are_places_and_strangers_are_unknown() -> None:
@@ -280,7 +278,7 @@ def test_numbers_are_places_and_strangers_are_unknown() -> None:
 
 
 def test_a_word_that_is_spelled_like_a_special_is_unknown_and_never_counted_as_a_word() -> None:
-    own = build_vocabulary(Counter({**dict.fromkeys(SPECIALS, 99), "a": 1}), min_count=1, max_words=None)
+    own = build_vocabulary(Counter({**dict.fromkeys(SPECIALS, 99), "a": 1}), min_count=1)
     assert own.words == (*SPECIALS, "a")
     assert own.numbers([*SPECIALS, "a"]).tolist() == [own.unknown] * len(SPECIALS) + [6]
 

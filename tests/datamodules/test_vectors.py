@@ -480,7 +480,7 @@ def test_an_encoders_embeddings_without_an_encoder(files: Files) -> None:
 
 # Of a vocabulary
 
-WORDS = build_vocabulary(Counter({"fox": 3, "the": 2, "never": 1, "<s>": 7}), min_count=1, max_words=None)
+WORDS = build_vocabulary(Counter({"fox": 3, "the": 2, "never": 1, "<s>": 7}), min_count=1)
 
 
 def test_an_encoders_vectors_of_its_own_pieces_are_the_rows_of_its_table(bert: Path, tmp_path: Path) -> None:

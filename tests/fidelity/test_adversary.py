@@ -103,7 +103,7 @@ def test_logits_begin_around_the_uniform_ones_and_are_drawn_for_each_text_by_its
 def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     found = classified("flat")
     adversary = with_constants(
-        Adversary(copies=6, epsilon=0.02, tolerance=0.1, search="published"), epsilons=(1, 0.05, 1e-6)
+        Adversary(copies=6, epsilon=0.02, search="published"), tolerance=0.1, epsilons=(1, 0.05, 1e-6)
     )
     # Some near to the attention, others far from it: every number of them is accepted for some text.
     mixed = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None, None, None] ** 3
@@ -228,11 +228,11 @@ def test_the_value_is_at_least_what_a_grid_over_all_attention_finds(kind: Kind, 
 @pytest.mark.parametrize("kind", ["flat", "transformer"])
 def test_no_search_alone_finds_more(kind: Kind) -> None:
     found = classified(kind)
-    options = Adversary(copies=3, steps=20, draws=70, tolerance=0.1)
-    adversary = with_constants(options, learning_rate=0.1, ascents=3, ascent_steps=30)
+    options = Adversary(copies=3, steps=20, draws=70)
+    adversary = with_constants(options, tolerance=0.1, learning_rate=0.1, ascents=3, ascent_steps=30)
     numbers = measurements(adversary, found).numbers
     alone = measurements(
-        with_constants(Adversary(copies=3, steps=20, tolerance=0.1, search="published"), learning_rate=0.1), found
+        with_constants(Adversary(copies=3, steps=20, search="published"), tolerance=0.1, learning_rate=0.1), found
     ).numbers
     assert alone.keys() == numbers.keys() - {"max_jsd_published", "max_jsd_strict_published"}
     chunks = [adversary.drawn(found, f"adversary draws {first}", count) for first, count in ((0, 50), (50, 20))]

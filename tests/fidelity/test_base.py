@@ -15,7 +15,6 @@ from fidelity import (
     Correlation,
     Fidelity,
     FidelityTest,
-    GuidedMLP,
     Permutation,
     Perturbation,
     Rationale,
@@ -103,7 +102,6 @@ TWICE = ["attention", "attention"]
     [
         (Adversary, {"copies": 0}, "Adversary: copies is 0, but must be at least 1"),
         (Adversary, {"draws": 0}, "draws is 0"),
-        (Adversary, {"tolerance": 0.0}, "tolerance is 0.0, but must be above 0"),
         (Adversary, {"epsilon": math.nan}, "epsilon is nan"),
         *(
             (ConsistentAdversary, {"strengths": few}, "must be a non-empty list")
@@ -116,7 +114,6 @@ TWICE = ["attention", "attention"]
             "saliencies lists leave_one_out more than once",
         ),
         (Correlation, {"saliencies": []}, "saliencies is empty"),
-        (GuidedMLP, {"sources": ("own", "own")}, "sources lists own more than once"),
         (Rationale, {"rankings": TWICE}, "rankings lists attention more than once"),
         (Rationale, {"fractions": (0.1, 1.0)}, "fractions is [0.1, 1.0]"),
         (SetErasure, {"rankings": TWICE}, "rankings lists attention more than once"),

@@ -157,7 +157,7 @@ def test_a_folder_without_a_checkpoint_is_named(texts: Data, tmp_path: Path) -> 
 
 def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(runs: Path, tmp_path: Path) -> None:
     other = ClassificationDataModule(
-        str(runs.parent / "texts" / "{split}.tsv"), positive="good", max_words=5, cache=str(tmp_path)
+        str(runs.parent / "texts" / "{split}.tsv"), positive="good", min_count=12, cache=str(tmp_path)
     )
     other.setup("test")
     with pytest.raises(UserError, match=r"\.ckpt: The checkpoint was trained on other data \(difference in vocabulary"):

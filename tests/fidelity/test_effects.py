@@ -19,7 +19,7 @@ from datamodules.batches import Ranks
 from fidelity import EffectProbe, Effects
 from fidelity import effects as module
 from fidelity.classified import ClassifiedBatch, classify, select_texts
-from fidelity.effects import LEARNED, RANKINGS, log_odds, rank_correlations
+from fidelity.effects import LEARNED, RANKINGS, effect_correlations, log_odds
 from fidelity.saliency import Saliency
 from models.text_model import Level, Output
 from results import HeatMap, UserError
@@ -337,8 +337,8 @@ def test_values_that_differ_by_rounding_are_tied() -> None:
     effects = torch.tensor([[0.0, 1e-7, 2.0, 1.0]], dtype=torch.float64)
     predicted = torch.tensor([[[1.0, 2.0, 4.0, 4.0 + 1e-8]]], dtype=torch.float64)
     expected = spearmanr([1, 2, 4, 4], [0, 0, 2, 1]).statistic
-    assert rank_correlations(predicted, effects).item() == pytest.approx(expected)
-    assert np.isnan(rank_correlations(torch.ones_like(predicted), effects)).all()
+    assert effect_correlations(predicted, effects).item() == pytest.approx(expected)
+    assert np.isnan(effect_correlations(torch.ones_like(predicted), effects)).all()
 
 
 @pytest.mark.parametrize(

@@ -27,19 +27,6 @@ def test_means_and_intervals_equal_those_of_all_numbers_kept() -> None:
             np.testing.assert_allclose(list(found[place].named("").values()), [own.mean(), *interval], atol=1e-8)
 
 
-def test_sums_are_the_same_in_any_order() -> None:
-    values = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
-    orders = [list(range(30)), [*range(1, 30, 2), *range(0, 30, 2)]]
-    found = []
-    for order in orders:
-        moments = Moments(1, (5,), "fraction")
-        for item in order:
-            moments.update(torch.zeros(1, dtype=torch.long), values[[item]])
-        found.append(moments.compute())
-    assert (found[0].sums == found[1].sums).all()
-    assert (found[0].squares == found[1].squares).all()
-
-
 def test_one_input_has_no_interval_and_none_no_mean() -> None:
     moments = Moments(2, (1,), "fraction")
     moments.update(torch.tensor([0]), torch.tensor([[0.5]]))
@@ -67,7 +54,7 @@ def test_intervals_of_bounded_numbers_are_those_of_log_odds(values: list[float])
         means = moments.compute()
         for found in (means.over(), means.select(slice(0, 1)).over(), means.at(0).over()):
             ends = [float(np.ravel(part)[0]) for part in found.named("").values()]
-            assert ends[1:] == pytest.approx(expected, rel=1e-3, abs=1e-12)  # numbers are rounded to 2⁻³²
+            assert ends[1:] == pytest.approx(expected, rel=1e-6)
             assert bounds[0] <= ends[1] < ends[0] < ends[2] <= bounds[1]
 
 
@@ -93,30 +80,6 @@ def test_a_mean_at_its_bound_has_an_interval_of_no_width() -> None:
     found = moments.compute().over()
     for part in found.named("").values():
         assert part.tolist() == [0.0, 1.0]
-
-
-def test_squares_of_tiny_and_of_large_numbers_are_summed_exactly() -> None:
-    random = np.random.default_rng(0)
-    values = np.concatenate([random.uniform(0, 1e-6, 50), random.normal(0, 900, 50)])[:, None]
-    found = []
-    for size in (1, 7, 100):
-        moments = Moments(1, (1,), "fraction")
-        for start in range(0, 100, size):
-            part = torch.from_numpy(values[::-1][start : start + size].copy())
-            moments.update(torch.zeros(len(part), dtype=torch.long), part)
-        found.append(moments.squares)
-        parts = [int(part) for part in moments.squares.flatten()]
-        whole = sum(part << (18 * place) for place, part in enumerate(parts))
-        assert whole == sum(round(value * 2**32) ** 2 for value in values.flatten().tolist())
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
-
-
-@pytest.mark.parametrize("scale", [32, 48])
-def test_the_scale_decides_how_tiny_a_number_counts(scale: int) -> None:
-    moments = Moments(1, (1,), "fraction", scale=scale)
-    moments.update(torch.tensor([0]), torch.tensor([[3e-12]]))
-    assert bool(moments.compute().over().value[0] > 0) == (scale == 48)
 
 
 def test_differences_are_paired_however_the_inputs_were_cut() -> None:
@@ -153,12 +116,12 @@ def test_differences_are_paired_however_the_inputs_were_cut() -> None:
         assert float(found.over([1]).value) == pytest.approx(np.nanmean((after - before)[group == 1, place]))
 
 
-def test_numbers_below_the_rounding_are_no_evidence() -> None:
+def test_differences_below_the_resolution_are_no_evidence() -> None:
     moments = Moments(1, (3,), "fraction")
     for value in (1e-11, -1.5e-11, 2e-11):
         moments.update(torch.zeros(1, dtype=torch.long), torch.tensor([[value, 0.0, 0.25]], dtype=torch.float64))
     noise, zero, alike = moments.compute().p()
-    assert noise == 1
+    assert noise > 0.8
     assert zero == 1
     assert alike < 1e-6
 

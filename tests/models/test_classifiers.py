@@ -61,7 +61,7 @@ def hierarchical(*parts: Any, **options: Any) -> HierarchicalClassifier:  # noqa
 FLAT: dict[str, Callable[[], TextClassifier]] = {
     "lstm": flat,
     "gru": lambda: flat(RecurrentEncoder("gru", 3, layers=2), DotAttention()),
-    "one way": lambda: flat(RecurrentEncoder("lstm", 6, bidirectional=False), UniformAttention()),
+    "uniform": lambda: flat(RecurrentEncoder("lstm", 3), UniformAttention()),
     "convolution": lambda: flat(ConvolutionEncoder((1, 3), 3), AdditiveAttention()),
     "average": lambda: flat(AverageEncoder(6), DotAttention()),
     "none": lambda: flat(NoEncoder(), AdditiveAttention()),

@@ -99,8 +99,6 @@ def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, t
         trainer().fit(
             AttentionClassifier(AverageEncoder(), AdditiveAttention()), datamodule=data(corpus, None, tmp_path)
         )
-    with pytest.raises(UserError, match=r"TransformerClassifier weighs classes \(class_weights\), but the labels are"):
-        trainer().fit(TransformerClassifier(class_weights=True), datamodule=data(corpus, bare, tmp_path))
     checkpoint = tmp_path / "some.ckpt"
     checkpoint.touch()
     with pytest.raises(UserError, match=r"the labels of these data are numbers \(--data\.init_args\.regression\)"):

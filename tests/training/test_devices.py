@@ -106,7 +106,6 @@ def test_classifiers(kind: str, trained: Train, bert: Path, tmp_path: Path, monk
     options = {
         "AttentionClassifier": [
             *parts,
-            "--model.init_args.class_weights=true",
             "--model.init_args.regularizers=[Tying, MaskedLanguageModel]",
         ],
         "HierarchicalClassifier": [

@@ -24,13 +24,13 @@ from datamodules import ClassificationDataModule
 from models import TextClassifier
 from probes import AttentionOnlyProbe
 from results.errors import UserError
+from results.settings import read_yaml
 from sweeps.plan import read_sweep
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training import TrainingError
 from training.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
 from training.cli import ProbingCLI, check
-from training.config import read_yaml
 from training.parsing import Parser, explained, only_known_classes, trusted_modules, typed_options
 
 pytestmark = CONTINUES
