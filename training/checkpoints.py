@@ -53,7 +53,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     Raises:
         TrainingError: The file is damaged, or it is not a checkpoint of a run.
     """
-    if fault := damage(path):
+    if fault := _damage(path):
         raise TrainingError(f"{path}: {fault}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -83,7 +83,7 @@ def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:
             raise TrainingError(f"{path}: {fault}")
 
 
-def damage(path: Path) -> str | None:
+def _damage(path: Path) -> str | None:
     """Return why a file cannot be a whole checkpoint, which is a zip archive, with a remedy; None if it can."""
     advice = "Give another file from checkpoints/ of its run, or train again."
     try:

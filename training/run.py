@@ -31,7 +31,7 @@ from results.errors import UserError
 from results.files import is_full, keep, kept, remove_leftovers, write_atomically
 from results.locks import held
 from results.settings import score_settings
-from training.checkpoints import TrainingError, damage
+from training.checkpoints import TrainingError
 from training.faults import is_of_another
 from training.lightning_private import (
     continue_training,
@@ -124,7 +124,7 @@ class RunState:
         if kept(self.training) is not None:
             # The reader of zip files ignores the checksum appended to it.
             saved = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)["resume"]
-            if all([_is_sound(Path(path)) for path in saved["best"]]):
+            if all([_is_sound(Path(path), sha256) for path, sha256 in saved["best"].items()]):
                 return Left(self.training, log=saved["log"])
         return Left()
 
@@ -225,16 +225,13 @@ def remove_run(folder: Path) -> None:
             path.rmdir()
 
 
-def _is_sound(path: Path, sha256: str | None = None) -> bool:
-    """Return True if a checkpoint is undamaged, and has this SHA-256 if one is given; else log its name."""
-    if not path.is_file():
-        fault = "is missing"
-    elif damage(path) is not None or sha256 not in (None, file_digest(path)):
-        fault = "is damaged"
-    else:
-        return True
-    log.warning("%s %s, so training is repeated to make it again.", path, fault)
-    return False
+def _is_sound(path: Path, sha256: str) -> bool:
+    """Return True if a file has this SHA-256; else log its name."""
+    sound = path.is_file() and file_digest(path) == sha256
+    if not sound:
+        fault = "is damaged" if path.is_file() else "is missing"
+        log.warning("%s %s, so training is repeated to make it again.", path, fault)
+    return sound
 
 
 class RunCheckpoints(TorchCheckpointIO):
@@ -317,7 +314,8 @@ class Resume(Callback):
                 logger.save()
             keepers = model_checkpoints(trainer)
             best = {path for one in keepers for path in (*one.best_k_models, one.last_model_path) if path}
-            self._saving = {"ranks": ranks, "best": sorted(best), "log": self.state.log()}
+            digests = {path: file_digest(Path(path)) for path in sorted(best) if Path(path).is_file()}
+            self._saving = {"ranks": ranks, "best": digests, "log": self.state.log()}
             trainer.save_checkpoint(self.state.training, weights_only=False)
             self._saving = None
 

@@ -8,9 +8,11 @@
 #SBATCH --cpus-per-task=1
 #SBATCH --time=04:00:00
 #SBATCH --requeue
-#SBATCH --signal=SIGUSR1@90
+#SBATCH --signal=B:USR1@90
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
 
+trap 'scontrol requeue "$SLURM_JOB_ID"' USR1 # before the time limit; SLURM itself requeues after a preemption
 srun --kill-on-bad-exit=1 python train.py "$1" --config configs/trainer/slurm.yaml "${@:2}" \
-    --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE"
+    --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" &
+wait $!

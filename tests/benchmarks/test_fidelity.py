@@ -31,7 +31,7 @@ def test_a_side_that_walks_otherwise_is_seen(changed: str, monkeypatch: pytest.M
 
 
 def test_the_reference_chooses_the_farthest_copy_whose_output_is_near() -> None:
-    options = with_constants(Adversary(copies=4, steps=3, tolerance=0.1, search="published"), learning_rate=0.1)
+    options = with_constants(Adversary(copies=4, steps=3, search="published"), learning_rate=0.1)
     ours = measurements(options, classified("flat")).numbers["max_jsd"]
     theirs = [OneText(options).max_jsd(text) for text in one_by_one("flat")]
     assert theirs == pytest.approx(ours.tolist(), abs=1e-9)

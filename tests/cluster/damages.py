@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import traceback
@@ -28,12 +27,11 @@ from unittest.mock import patch
 import train
 from interventions import HeadAblation
 from probes import AttentionWordsProbe
-from processes import preemption
 from results import writer
 from tests.interventions.classifiers import data_arguments, fitted
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.tiny import save_bert, write_splits
-from training import resume
+from training import run
 
 CONFIGS = ROOT / "configs"
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 2}}]"
@@ -111,7 +109,6 @@ DAMAGES = (flip, truncate, zero, empty, delete, swap)
 
 def give(command: Sequence[str], folder: Path) -> tuple[int | str, str]:
     """Give a command in this process; return its exit code, or `traceback`, and all that it has said."""
-    preemption._process = preemption._Process()
     said = io.StringIO()
     told = logging.StreamHandler(said)
     logging.getLogger().addHandler(told)
@@ -145,27 +142,29 @@ def killed_before_the_test() -> Iterator[None]:
 
 
 @contextmanager
-def stopped_in_the_second_epoch() -> Iterator[None]:
-    """Have a training stop for a signal once it has a best checkpoint."""
+def killed_in_the_second_epoch() -> Iterator[None]:
+    """Have a training end once it has a best checkpoint."""
+    step = AttentionWordsProbe.training_step
 
-    def stop(module: AttentionWordsProbe) -> None:
+    def kill(module: AttentionWordsProbe, *given: Any) -> Any:  # noqa: ANN401
         if module.current_epoch == 1:
-            preemption._process.received = signal.SIGUSR1
+            raise Killed
+        return step(module, *given)
 
-    with patch.object(AttentionWordsProbe, "on_train_epoch_start", stop):
+    with patch.object(AttentionWordsProbe, "training_step", kill):
         yield
 
 
 @contextmanager
 def killed_after_the_first_copy() -> Iterator[None]:
     """Have nested trainings end when the first is kept."""
-    save = resume.save_tensors
+    save = run.save_tensors
 
     def kill(file: Path, tensors: Mapping[str, Any]) -> None:
         save(file, tensors)
         raise Killed
 
-    with patch.object(resume, "save_tensors", kill):
+    with patch.object(run, "save_tensors", kill):
         yield
 
 
@@ -217,11 +216,10 @@ def scenes(work: Path) -> Iterator[Scene]:
     words = work / "words"
     command = command_of(words, "clark2019/attention_glove.yaml")
     state = {
-        "state of a training": "runs/*/*/state-*/training.ckpt",
-        "its best checkpoint": "runs/*/*/state-*/checkpoints/*.ckpt",
-        "its list of checkpoints": "runs/*/*/state-*/.written.json",
+        "state of a training": "runs/*/*/state-*/last.ckpt",
+        "its best checkpoint": "runs/*/*/checkpoints/*.ckpt",
     }
-    yield scene(words, command, {**state, **of_store}, stopped_in_the_second_epoch)
+    yield scene(words, command, {**state, **of_store}, killed_in_the_second_epoch)
     ended = work / "ended"
     command = command_of(ended, "clark2019/attention_glove.yaml")
     kinds = {"how a training ended": "runs/*/*/state-*/trained.json", "best checkpoint": "runs/*/*/checkpoints/*.ckpt"}

@@ -31,7 +31,7 @@ from corpora.sample import write_sample_treebank
 from tests.cluster.conftest import Slurm, running_slurm
 
 ROOT = Path(__file__).parent.parent.parent
-SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 HANGS = 240.0
 """Seconds without an end after which a run hangs."""
@@ -69,7 +69,6 @@ class Stage:
 PROBE = (
     "--data.init_args.corpus=SHARED/{split}.conllu",
     "--data.init_args.max_sentences=16",
-    "--data.init_args.rank_timeout=15",
 )
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 3}}]"
 STAGES = {
@@ -378,7 +377,7 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
         ways.append("traceback")
     differ = differences(left_alone.outcome, outcome(run.folder)) if run.done() else ["no results"]
     run.stop()
-    kept = re.findall(r"Stopped in (epoch \d+, before batch \d+)|(\d+ of \d+ shards)|(λ = \S+) of .*: found", said)
+    kept = re.findall(r"(\d+ of \d+ shards)|(λ = \S+) of .*: found", said)
     return {
         "signal": number.name.removeprefix("SIG"),
         "to": to,

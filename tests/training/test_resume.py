@@ -244,7 +244,7 @@ def test_a_state_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: pyte
     state = RunState(tmp_path / "version_0" / "state-1")
     state.folder.mkdir(parents=True)
     content = io.BytesIO()
-    torch.save({"resume": {"best": [], "log": "step\n1\n"}}, content)
+    torch.save({"resume": {"best": {}, "log": "step\n1\n"}}, content)
     keep(state.training, content.getbuffer())
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
