@@ -21,8 +21,9 @@ from training.parsing import ROOMS, Parser, explained, imported_classes, only_kn
 LOCAL = frozenset({"root", "cache", "workers", "eval_tokens", "device_map", "minutes"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
 and takes no other's."""
-GONE = frozenset({"rank_timeout"})
-"""Options that checkpoints of former versions have; they changed no number."""
+GONE = frozenset({"rank_timeout", "class_weights", "bidirectional", "trainable", "max_words"})
+"""Options that checkpoints of former versions have. Other values than the former defaults show in the sizes of the
+model or in its vocabulary, both of which are compared, or concern the training alone."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
@@ -142,7 +143,7 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"Train the model again with that command."
         )
     # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
-    found = _parsed(LightningDataModule, "data", path, _without(GONE, data))
+    found = _parsed(LightningDataModule, "data", path, data)
     return _parsed(LightningDataModule, "data", path, _without(LOCAL, found))
 
 
@@ -225,7 +226,7 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
     parser = _parser(base, part)
     try:
         with only_known_classes(imported_classes(settings)):
-            parsed = parser.parse_object({part: settings})
+            parsed = parser.parse_object({part: _without(GONE, settings)})
     except ArgumentError as error:
         fault = explained(str(error))
         advice = "" if "If you trust it" in fault else " Use the version of this program that wrote it, or train again."

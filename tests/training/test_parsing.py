@@ -142,7 +142,12 @@ def test_a_checkpoint_says_nothing_of_places_and_resources(
 ) -> None:
     monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "own"))
     own = of_places(tmp_path / "theirs")
-    given: dict[str, object] = {**own, "rank_timeout": 1e9, "tokenizer": {"name": "some", "device_map": "auto"}}
+    given: dict[str, object] = {
+        **own,
+        "rank_timeout": 1e9,
+        "max_words": None,
+        "tokenizer": {"name": "some", "device_map": "auto"},
+    }
     if flat:
         given = {f"init_args.{name}": value for name, value in given.items()}
 
