@@ -250,7 +250,7 @@ def scenes(work: Path) -> Iterator[Scene]:
         raise RuntimeError(said[-3000:])
     command = ["test", f"--config={CONFIGS}/wiegreffe2019/fidelity.yaml", f"--model.init_args.tests={ADVERSARIES}"]
     command += [f"--model.init_args.checkpoints={work}/classifier/runs", "--trainer.accelerator=cpu"]
-    command += ["--trainer.enable_progress_bar=false"]
+    command += ["--trainer.enable_progress_bar=false", f"--data.init_args.cache={adversaries}/cache"]
     yield scene(adversaries, command, {"adversary": "cache/adversaries/*.ckpt"})
 
 
@@ -267,7 +267,7 @@ def trial(one: Scene, kind: str, damage: Callable[[Path, Path, random.Random], N
     code, said = give(one.command, one.folder)
     names = (path.name, f"{path.parent.name}: ")  # a store is named by its folder where all of it is another's
     named = any(
-        any(name in line for name in names) and ("made again" in line or "rebuilt" in line)
+        any(name in line for name in names) and ("again" in line or "rebuilt" in line)
         for line in said.splitlines()
     )
     if code == "traceback" or "Traceback" in said:

@@ -438,7 +438,7 @@ def test_a_line_is_parsed_once_unless_its_data_may_be_those_of_a_checkpoint(monk
         return True
 
     monkeypatch.setattr(ProbingCLI, "parse", parse)
-    monkeypatch.setattr("training.parsing.is_told_by_the_first", waits)
+    monkeypatch.setattr("training.parsing.wait_for_the_first", waits)
     for times, words in ((1, ["fit"]), (2, ["test"]), (1, ["test", "--data=X"])):
         parsed.clear()
         with pytest.raises(SystemExit):
