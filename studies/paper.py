@@ -39,8 +39,8 @@ PAGE = ROOT / "docs" / "papers" / "index.md"
 ENCODER = "data.init_args.encoder.name"
 _ENCODERS = (ENCODER, "data.init_args.tokenizer.name", "data.init_args.before.name")
 """Options of runs that name the encoder of a table."""
-COLUMNS = ("paper", "item", "published", "ours", "low", "high", "verdict", "row")
-_BESIDE = ("judged", "not seen", "reason")  # columns for the counts and for the reasons
+COLUMNS = ("item", "seen if", "published", "ours", "verdict", "row")
+_BESIDE = ("paper", "of", "judged", "reason")  # columns for the headings, for the counts and for the reasons
 SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
 _NUMBER = r"-?\d*\.?\d+"
 _MINUS = " − "
@@ -48,7 +48,6 @@ _FIXED = re.compile(rf"±|[<>] {_NUMBER}|{_NUMBER} to {_NUMBER}")
 _RULE = re.compile(rf"{_FIXED.pattern}|[<>] .+")
 CLOSE, MOST = 0.1, 5.0  # farthest from a published number: this share of it, and in points of the page at most this
 _PLACE = re.compile(r"[^@]+@[^\[\]@]+(\[[^\[\]]+\])?")
-_SIDES = {">": "above", "<": "below"}
 _MARKUP = re.compile(r"[\\`*_{}|<]|&(?=[#\w])|\](?=[(\[])")  # what Markdown or HTML may read as more than text
 
 
@@ -295,7 +294,7 @@ def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate
     if math.isnan(ours.value) or math.isnan(limit.value):
         return ours, limit, CANNOT
     (low, high), (least, most) = map(_interval, (ours, limit))
-    if finding.seen[0] in _SIDES:
+    if finding.seen[0] in "<>":
         seen = low > most if finding.seen[0] == ">" else high < least
     else:
         low, high = (ours.value, ours.value) if finding.seen == "±" else (low, high)
@@ -404,20 +403,15 @@ def _line(one: Finding, numbers: Numbers, notes: list[str]) -> list[str]:
         except UserError as error:
             why = "the results have no such number"
             notes.append(f"{one.paper}, {one.item}: {error}")
-    ours = ours or Estimate(math.nan, unit="count")
-    ends = (math.nan if end is None else end for end in (ours.value, ours.low, ours.high))
-    cells = [number(end, ours.unit, missing=DASH) for end in ends]
-    bound = ""
+    bound = DASH
     if limit and verdict in (SEEN, NOT_SEEN):
-        side = _SIDES.get(one.seen[0])
-        reach = " to ".join(number(end, limit.unit, missing=DASH) for end in _interval(limit))
-        bound = f"; seen if {f'{side} {score_cell(limit)}' if side else reach}"
+        ends = " to ".join(number(end, limit.unit, missing=DASH) for end in _interval(limit))
+        bound = f"{one.seen[0]} {score_cell(limit)}" if one.seen[0] in "<>" else ends
     published = one.published if isinstance(one.published, str) else f"{one.published:g}"
-    paper = f"[{escaped(one.paper)}]({quote(one.paper)}.md)"
-    names = [paper, one.item + bound, f"{published} ({one.of}; {one.source})"]
     shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
     rows = ", ".join(dict.fromkeys(row_of(place) for place in one.places())) or DASH
-    return [*names, *cells, shown, rows, verdict, f"{one.paper}, {one.item}", one.why]
+    cells = [one.item, bound, f"{published} ({one.source})", score_cell(ours) if ours else DASH, shown, rows]
+    return [*cells, one.paper, one.of, verdict, one.why]
 
 
 def _section(encoder: str, lines: pd.DataFrame, asked: str) -> tuple[str, list[str]]:
@@ -426,12 +420,22 @@ def _section(encoder: str, lines: pd.DataFrame, asked: str) -> tuple[str, list[s
     by_paper = pd.crosstab(lines["paper"], lines["judged"]).reindex(papers, columns=VERDICTS, fill_value=0)
     found = ", ".join(f"{count} {verdict}" for verdict, count in by_paper.sum().items())
     blocks = [f"## {escaped(name)}", f"{len(lines)} findings: {found}.", _markdown(by_paper.reset_index())]
-    blocks += [f"The runs of a row: {asked}", _markdown(lines[list(COLUMNS)])]
-    missed = lines[lines["judged"] == NOT_SEEN].groupby("reason", sort=False)["not seen"].agg("; ".join)
-    if len(missed) and not encoder:
-        because = missed.reset_index()[["not seen", "reason"]]
-        blocks += ["**Not seen: the most likely reasons**", _markdown(because)]
+    blocks += [f"The runs of a row: {asked}"]
+    reasons = list[str]()
+    if not encoder:  # the reasons are about the default encoder
+        reasons += dict.fromkeys(lines.loc[lines["judged"] == NOT_SEEN, "reason"])
+        numbered = {why: f" ({place})" for place, why in enumerate(reasons, 1)}
+        marks = lines["reason"].map(numbered).where(lines["judged"] == NOT_SEEN, "")
+        lines = lines.assign(verdict=lines["verdict"] + marks.astype(str))
+    for (paper, of), some in lines.groupby(["paper", "of"], sort=False):
+        blocks += [f"### {_link(str(paper))}: {escaped(of)}", _markdown(some[list(COLUMNS)])]
+    if reasons:
+        blocks += ["### Most likely reasons", "\n".join(f"{n}. {escaped(why)}" for n, why in enumerate(reasons, 1))]
     return f"{name}: {found}", blocks
+
+
+def _link(paper: str) -> str:
+    return f"[{escaped(paper)}]({quote(paper)}.md)"
 
 
 def escaped(text: object) -> str:
@@ -440,8 +444,8 @@ def escaped(text: object) -> str:
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    """Return a table as Markdown; only the column `paper` is Markdown already."""
-    cells = [list(one) if name == "paper" else [*map(escaped, one)] for name, one in table.items()]
+    """Return a table as Markdown; cells of the column `paper` become links to the page of the paper."""
+    cells = [[*map(_link if name == "paper" else escaped, one)] for name, one in table.items()]
     rows: list[Iterable[object]] = [table.columns, ["---"] * len(cells), *zip(*cells, strict=True)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 

@@ -10,8 +10,7 @@ import re
 import sys
 import time
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import signature
@@ -180,9 +179,14 @@ class Row:
     states: float = 0.0
 
     @property
+    def gap(self) -> float:
+        """The largest of all differences."""
+        return max((*(self.gaps or {}).values(), self.states))
+
+    @property
     def is_equal(self) -> bool:
         """True if all differences are within rounding."""
-        return max((*(self.gaps or {}).values(), self.states)) <= 1e-4
+        return self.gap <= 1e-4
 
     @property
     def cells(self) -> str:
@@ -248,53 +252,53 @@ def reason(refused: str) -> str:
     return next((short for part, short in REASONS.items() if part in refused), "other")
 
 
+def listed(names: Iterable[str]) -> str:
+    """Return names as code, separated by commas."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def page(rows: Sequence[Row], seconds: float) -> str:
     """Return the Markdown of docs/architectures.md."""
-    read_, refused = [one for one in rows if one.layers], [one for one in rows if one.refused]
-    unbuilt = [one for one in rows if one.unbuilt]
-    why = Counter(reason(one.refused) for one in refused)
-    equal = [one for one in read_ if one.is_equal]
-    silent = [one.model_type for one in read_ if not one.is_equal]
+    built, unbuilt = [one for one in rows if not one.unbuilt], [one.model_type for one in rows if one.unbuilt]
+    equal = [one for one in built if one.layers and one.is_equal]
+    silent = [one for one in built if one.layers and not one.is_equal]
+    refused = dict[str, list[str]]()
+    for one in built:
+        if one.refused:
+            refused.setdefault(reason(one.refused), []).append(one.model_type)
     head = PAGE.read_text(encoding="utf-8").partition("<!-- made by tests/attention/matrix.py -->")[0]
-    largest = "; ".join(
-        f"`{one}` {'equal' if any(one == good.model_type for good in equal) else 'refused'}" for one in FAMILIES
-    )
-    names = ", ".join(f"`{one.model_type}`" for one in unbuilt)
+    kinds = {
+        "Read through the interface": [one for one in equal if not one.layers or not one.layers.tapped],
+        "Read from their own weights": [one for one in equal if one.layers and one.layers.tapped],
+        "With sinks": [one for one in equal if one.layers and one.layers.has_sinks],
+        "Hybrid": [one for one in equal if one.layers and one.layers.is_hybrid],
+    }
     lines = [
         "<!-- made by tests/attention/matrix.py -->",
         "",
         f"`python -m tests.attention.matrix`, transformers {transformers.__version__}, {seconds:.0f} s on "
-        f"{os.cpu_count()} cores: {len(rows)} model types of text, of which {len(rows) - len(unbuilt)} can be built "
-        f"small. **{len(equal)} equal, {len(refused)} refused, {len(silent)} wrong without a word**"
-        f"{': ' + ', '.join(silent) if silent else ''}. The ten largest families: {largest}.",
+        f"{os.cpu_count()} cores: {len(rows)} model types of text, of which {len(built)} can be built small. "
+        f"**{len(equal)} equal, {sum(map(len, refused.values()))} refused, {len(silent)} wrong without a word.** "
+        f"Of the ten largest families, equal: {listed(one.model_type for one in equal if one.model_type in FAMILIES)}.",
         "",
-        "Each number is the largest difference of a weight from eager attention, in single precision, for a text of "
-        f"{SHORT} and one of {LONG} pieces (windows, chunks and top-k are {WINDOW}), alone, and in one batch padded on "
-        "the right or on the left; in the last column, of a last hidden state, relative to the largest number. 0 is "
-        "below 1e-6.",
+        f"Weights and last hidden states are compared in single precision, for a text of {SHORT} and one of {LONG} "
+        f"pieces (windows, chunks and top-k are {WINDOW}), alone, padded on the right and padded on the left. "
+        f"Equal models differ by at most {max(1e-6, *(one.gap for one in equal)):.0e}.",
         "",
-        f"| model type | read through | {' | '.join(read_[0].gaps or {})} | states |",
-        f"|{'--|' * (3 + len(read_[0].gaps or {}))}",
-        *(one.cells for one in read_),
+        *(f"- {kind} ({len(some)}): {listed(one.model_type for one in some)}" for kind, some in kinds.items()),
+        *(f"- `{one.model_type}` differs by {one.gap:.0e}" for one in silent),
         "",
         "## Refused",
         "",
-        *(f"- {count} × {short}" for short, count in why.most_common()),
+        *(
+            f"- {why} ({len(names)}): {listed(names)}"
+            for why, names in sorted(refused.items(), key=lambda item: -len(item[1]))
+        ),
         "",
-        "| model type | message |",
-        "|--|--|",
-        *(f"| `{one.model_type}` | {message(one)} |" for one in refused),
-        "",
-        f"Not built small, as their configurations want other sizes: {names}.",
+        f"Not built small, as their configurations want other sizes: {listed(unbuilt)}.",
         "",
     ]
     return head + "\n".join(lines)
-
-
-def message(one: Row) -> str:
-    """Return a refusal without its remedy, for a cell of a table."""
-    text = one.refused.removeprefix(f"{one.model_type} ").replace("|", "\\|").replace("<", "&lt;")
-    return text.partition(". Choose")[0]
 
 
 def main(names: Sequence[str] = ()) -> None:

@@ -267,8 +267,7 @@ def trial(one: Scene, kind: str, damage: Callable[[Path, Path, random.Random], N
     code, said = give(one.command, one.folder)
     names = (path.name, f"{path.parent.name}: ")  # a store is named by its folder where all of it is another's
     named = any(
-        any(name in line for name in names) and ("again" in line or "rebuilt" in line)
-        for line in said.splitlines()
+        any(name in line for name in names) and ("again" in line or "rebuilt" in line) for line in said.splitlines()
     )
     if code == "traceback" or "Traceback" in said:
         return f"TRACEBACK: {said.strip().splitlines()[-1]}"

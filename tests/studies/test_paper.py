@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from commands import sweep
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
 from results.reader import read_record
-from results.tables import number
+from results.tables import score_cell
 from results.writer import write
 from studies.paper import (
     COLUMNS,
@@ -30,6 +29,7 @@ from studies.paper import (
     VERDICTS,
     Finding,
     Numbers,
+    escaped,
     judge,
     main,
     read_numbers,
@@ -76,11 +76,12 @@ def swept(folder: Path, *options: str, out: str = "out", plan: Path | None = Non
     return code
 
 
-def table(page: Path, number: int = 0, head: str = "| paper | item |") -> pd.DataFrame:
-    """One of the tables of a page whose first columns are `head`."""
-    blocks = [block for block in page.read_text(encoding="utf-8").split("\n\n") if block.startswith(head)]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in blocks[number].splitlines()]
-    return pd.DataFrame(rows[2:], columns=rows[0])
+def table(page: Path, number: int = 0, head: str = "| item |") -> pd.DataFrame:
+    """The rows of all tables with these first columns in one of the parts of a page, one part for each encoder."""
+    part = page.read_text(encoding="utf-8").split("\n## ")[number + 1]
+    blocks = [block.splitlines() for block in part.split("\n\n") if block.startswith(head)]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for lines in blocks for line in lines[2:]]
+    return pd.DataFrame(rows, columns=[cell.strip() for cell in blocks[0][0].strip("|").split(" | ")])
 
 
 def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,12 +91,14 @@ def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest
     assert "2 seen, 1 not seen, 1 cannot be seen here, 0 not run" in said
     found = table(tmp_path / "out" / "index.md")
     assert tuple(found) == COLUMNS
-    assert found["ours"].tolist() == ["55.0", "55.0", "50.0", "–"]
-    assert found["verdict"].tolist() == ["seen", "seen", "not seen", "cannot be seen here (the corpus is lost)"]
-    assert found["published"][0] == "61 (BERT, WSJ; Table 1)"
+    assert found["ours"].str.partition(" ")[0].tolist() == ["55.0", "55.0", "50.0", "–"]
+    assert found["verdict"].tolist() == ["seen", "seen", "not seen (1)", "cannot be seen here (the corpus is lost)"]
+    assert found["published"][0] == "61 (Table 1)"
     assert found["row"].tolist() == ["probe", "probe", "words", "–"]
-    assert found["item"][0] == "better; seen if above 25.0"
-    assert "| a, far | no words |" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+    assert found["seen if"].tolist() == ["> 25.0", "53.0 to 63.0", "56.0 to 66.0", "–"]
+    page = (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+    assert "### [a](a.md): BERT, WSJ\n" in page
+    assert page.endswith("### Most likely reasons\n\n1. no words\n")
 
 
 @pytest.mark.parametrize(
@@ -131,17 +134,15 @@ def test_the_page_of_the_findings_has_the_kept_numbers() -> None:
         keys |= dict(zip(map(row_of, name.split(" − ")), key.split(), strict=True))
     numbers, page = Numbers({}, keys, kept), table(PAGE)
     findings = read_published(PUBLISHED)[2]
+    groups = list(dict.fromkeys((one.paper, one.of) for one in findings))  # a table for each
+    findings.sort(key=lambda one: groups.index((one.paper, one.of)))
     assert len(findings) == len(page)
     for finding, row in zip(findings, page.to_dict("records"), strict=True):
         ours, _, verdict = judge(finding, numbers) if finding.ours else (None, None, row["verdict"])
-        assert row["item"].startswith(finding.item)
+        assert row["item"] == escaped(finding.item)
         assert row["verdict"].startswith(verdict)
         if ours is not None:
-            cells = [
-                number(math.nan if one is None else one, ours.unit, missing="–")
-                for one in (ours.value, ours.low, ours.high)
-            ]
-            assert [row["ours"], row["low"], row["high"]] == cells
+            assert row["ours"] == score_cell(ours)
     assert set(kept) == set(numbers.now)
 
 
@@ -198,7 +199,7 @@ def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("words ", "probe "))] == ["words"]
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 1  # probe has no folders
-    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen"]
+    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen (1)"]
     assert swept(tmp_path, "--row", "probe") == 0
     assert pd.read_csv(tmp_path / "out" / "p.csv")["uas"].tolist() == [0.55, 0.5]
     capsys.readouterr()
@@ -211,11 +212,9 @@ def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> No
     assert swept(tmp_path, "--", "--data.init_args.encoder.name=bert") == 0
     page = tmp_path / "out" / "index.md"
     own, other = table(page), table(page, 1)
-    assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen"]
-    assert other["item"].tolist() == [
-        "better; seen if above 25.0",
-        "close; seen if 53.0 to 63.0",
-    ]  # words needs no encoder
+    assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen (1)"]
+    assert other["item"].tolist() == ["better", "close"]  # words needs no encoder
+    assert other["seen if"].tolist() == ["> 25.0", "53.0 to 63.0"]
     assert other["row"].tolist() == ["probe", "probe"]
     assert "plan.yaml --row ROW -- --data.init_args.encoder.name=bert`\n" in page.read_text(encoding="utf-8")
     assert "## bert\n" in page.read_text(encoding="utf-8")
@@ -242,7 +241,7 @@ def test_runs_of_another_corpus_are_not_taken_for_ours(tmp_path: Path, capsys: p
     assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == [
         "seen",
         "seen",
-        "not seen",
+        "not seen (1)",
     ]  # the sweep's own
     assert main(["--runs", str(tmp_path), "--published", str(tmp_path / "published.yaml")]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -261,7 +260,7 @@ def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
         os.utime(path, (2e9, 2e9))
     notes = write_page(tmp_path / "published.yaml", tmp_path, tmp_path / "index.md")
     assert sum("is used, it is later than" in note and "second" in note for note in notes) == 3
-    assert table(tmp_path / "index.md")["ours"].tolist()[0] == "75.0"
+    assert table(tmp_path / "index.md")["ours"].tolist()[0].startswith("75.0")
 
 
 def test_numbers_whose_runs_are_gone_are_kept_while_the_plan_has_these_runs(tmp_path: Path) -> None:
