@@ -82,8 +82,8 @@ def share(trainings: Sequence[Training]) -> list[Best]:
     Raises:
         UserError: The folder of a file cannot be written.
     """
-    made: dict[Path, str] = {}
     filed = {one.file: one for one in sorted(trainings, key=lambda one: -one.cost) if one.file is not None}
+    made = {file: "found in the saved state" if file.exists() else "by another process" for file in filed}
     for folder in {file.parent for file in filed}:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
     found = []
     for training in trainings:
         content, _ = kept_tensors(training.file, partial(_made, training))
-        best, how = Best(**content), made.get(training.file or Path(), "found in the saved state")
+        best, how = Best(**content), made.get(training.file or Path(), "trained by each process")
         cut = "" if best.stopped else ", cut off by max_epochs"
         rank_zero_info(
             f"{training.name}: {how}, {counted(best.epochs, 'epoch')}{cut}; best is {best.value:.4f} in epoch "

@@ -51,7 +51,7 @@ def test_the_help_has_the_commands_and_every_config_that_they_run(
 
 
 def test_a_command_is_a_file_that_says_what_it_does() -> None:
-    files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {"__init__", "fit", "lightning"}
+    files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {"__init__", "fit", "lightning", "threads"}
     assert files == {*OTHERS} > FORMER.keys()
     assert COMMANDS.keys() >= {*RUNS}
     for name in OTHERS:

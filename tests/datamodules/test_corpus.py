@@ -15,7 +15,7 @@ from datamodules import CoreferenceDataModule, DependencyDataModule
 from datamodules.batches import Batch
 from datamodules.corpus import corpus_of, files_by_split
 from results.errors import UserError
-from tests.datamodules.conftest import Kind, Module, trainer
+from tests.datamodules.conftest import Kind, Module
 
 Make = Callable[..., Module]
 over_attention = pytest.mark.parametrize("kind", [DependencyDataModule, CoreferenceDataModule], indirect=True)
@@ -192,14 +192,3 @@ def test_the_seed_of_the_order_is_the_runs_own_unless_given(make: Make, monkeypa
     assert order(make("fit")) == order(make("fit", seed=7)) != order(make("fit", seed=8))
     monkeypatch.delenv("PL_GLOBAL_SEED")
     assert order(make("fit")) == order(make("fit", seed=0))
-
-
-def test_a_resumed_run_skips_what_its_epoch_has_seen(make: Make) -> None:
-    module = make("fit")
-    whole = list(module.train_dataloader().sampler)
-    module.trainer = trainer(ready=2)
-    assert list(module.train_dataloader().sampler) == whole[2:]
-    loader = make("fit", seed=7).train_dataloader()
-    loader.load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match=r"with seed 3, this one with 7: go on with --data.init_args.seed 3"):
-        loader.load_state_dict({"seed": 3})

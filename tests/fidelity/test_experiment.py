@@ -240,22 +240,18 @@ TRAINED = (
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path, logged: Path) -> None:
+def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path) -> None:
     _, _, one = run_over([runs / "base-0"], QUICK, TRAINED, "--model.init_args.texts=20", folder=tmp_path / "one")
     for kind in ("adversaries", "diagnostics"):  # where other runs would find what this one has trained
         shutil.rmtree(runs.parent / "stores" / kind)
-    logged.write_text("")
     forked = ("--trainer.devices=2", "--trainer.strategy=ddp_fork")
     _, _, two = run_over(
         [runs / "base-0"], QUICK, TRAINED, "--model.init_args.texts=20", *forked, folder=tmp_path / "two"
     )
-    said = logged.read_text()
     assert two["scores"] == pytest.approx(one["scores"], nan_ok=True)
     trained = {name for name in one["scores"] if name.startswith(("consistent_adversary", "guided_mlp"))}
     assert {name: two["scores"][name] for name in trained} == {name: one["scores"][name] for name in trained}
     assert two["audit"] == one["audit"]
-    shared = {how: len(re.findall(rf" of base, seed 0: {how}", said)) for how in ("trained in", "by rank 1")}
-    assert shared == {"trained in": 4, "by rank 1": 3}  # two adversaries, four models, and that which guides the last
     pages = [next((tmp_path / name).rglob("examples.html")).read_text(encoding="utf-8") for name in ("one", "two")]
     assert pages[0] == pages[1]
 

@@ -213,7 +213,5 @@ def test_two_processes_share_the_trainings_and_find_what_one_finds(
     for name in (*one["tables"].values(), one["items"]):
         assert (together / name).read_bytes() == (alone / name).read_bytes(), name
     said = logged.read_text()
-    first, *others = names  # the longest falls to the first rank, and the others together are shorter
-    assert re.findall(r"(?m)^(.+): trained in", said) == [first]
-    assert re.findall(r"(?m)^(.+): by rank 1", said) == others[::-1]
+    assert sorted(re.findall(r"(?m)^(.+): (?:trained in|by another process)", said)) == sorted(names)
     assert not list(together.rglob("state-*"))
