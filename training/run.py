@@ -326,6 +326,10 @@ class Resume(Callback):
             if isinstance(writer := trainer.strategy.checkpoint_io, RunCheckpoints):
                 writer.delete_outdated()
 
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let rank 0, which then deletes the state, wait for the other ranks, which may still read it."""
+        trainer.strategy.barrier()
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the data for resuming to the checkpoint of the saved state, and to no other checkpoint."""
         if self._saving is not None:

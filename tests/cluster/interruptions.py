@@ -87,7 +87,7 @@ STAGES = {
     "nested": Stage(
         "ControlTask",
         ("test", "--config=configs/hewitt2019/control.yaml", *PROBE, "--model.init_args.max_epochs=3"),
-        "Ready",
+        "Data ready",
     ),
     "adversary": Stage(
         "Fidelity",
@@ -97,7 +97,7 @@ STAGES = {
             "--model.init_args.checkpoints=SHARED/classifier",
             f"--model.init_args.tests={ADVERSARIES}",
         ),
-        "Ready",
+        "Data ready",
         extracts=True,  # adversaries are kept beside the stores
     ),
     "sweep": Stage("", (), "begun"),
