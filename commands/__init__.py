@@ -80,7 +80,11 @@ def main(words: Sequence[str]) -> int:
         print(overview(get_terminal_size().columns), end="")
         return 0
     if name in (*RUNS, "--check"):
-        return int(import_module("commands.fit").main(words))
+        try:
+            return int(import_module("commands.fit").main(words))
+        except KeyboardInterrupt:  # outside of the trainer, which ends itself
+            print("Interrupted. The same command continues the run.", file=sys.stderr)
+            return 130
     if name not in COMMANDS:
         fault = f"the first word is {name}, which is no command" if name else "no command is given"
         names = " | ".join(COMMANDS)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -117,3 +118,11 @@ def test_a_former_program_names_its_command(
         runpy.run_module(FORMER[name], run_name="__main__")
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"error: this is now python train.py {name} one 'two words'\n"
+
+
+def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("commands.fit.main", Mock(side_effect=KeyboardInterrupt))
+    assert commands.main(["fit"]) == 130
+    assert capsys.readouterr().err == "Interrupted. The same command continues the run.\n"
