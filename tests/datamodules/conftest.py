@@ -55,13 +55,9 @@ def named(documents: Documents, *genres: str) -> Documents:
     return Documents(texts, {})
 
 
-def trainer(
-    rank: int = 0, world: int = 1, limit: float = 1.0, ready: int = 0, epoch: int = 0, validate: float = 1.0
-) -> Trainer:
-    """What datamodules ask of a trainer that has read `ready` batches."""
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace())))
-    loop.epoch_loop.batch_progress.current.ready = ready
-    facts = {"limit_train_batches": limit, "limit_val_batches": validate, "current_epoch": epoch, "fit_loop": loop}
+def trainer(rank: int = 0, world: int = 1, limit: float = 1.0, epoch: int = 0, validate: float = 1.0) -> Trainer:
+    """What datamodules ask of a trainer."""
+    facts = {"limit_train_batches": limit, "limit_val_batches": validate, "current_epoch": epoch}
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     return cast(Trainer, SimpleNamespace(global_rank=rank, world_size=world, strategy=strategy, **facts))
 
