@@ -22,7 +22,7 @@ UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entrop
 
 
 class Bags(Analysis):
-    """Cosine of each head's output with the mean of its values, the output of a head that attends to all alike.
+    """Cosine of each head's output with the mean of its values, which is the output under uniform attention.
 
     A head with broad attention outputs a bag of vectors: nearly the mean of the values of all tokens, at
     every position (Clark et al. 2019, §3). For each head and input:

@@ -41,7 +41,7 @@ def retrieval_scores(attention: xr.DataArray, start: int, end: int) -> xr.DataAr
     """
     prompt = int((~attention["generated"]).sum())
     if not 0 <= start < end <= prompt:
-        raise IndexError(f"There is no passage from {start} to {end}: the prompt has {prompt} tokens.")
+        raise IndexError(f"The passage from {start} to {end} is not inside the prompt, which has {prompt} tokens.")
     most = attention.argmax("to")
     tokens = attention["to"].to_numpy()
     same = tokens[most.to_numpy()] == attention["from"].to_numpy()

@@ -28,7 +28,7 @@ _FREE = (("nouns", "pronouns"),)
 
 @dataclass(frozen=True)
 class TokenClass:
-    """Class of words, defined by part of speech, by relation to the syntactic head, or by form.
+    """Class of words, defined by part of speech, by relation to the governor, or by form.
 
     A word is in the class if one of the three matches.
 
@@ -228,7 +228,7 @@ def _holds(words: TokenClass, passage: Passage) -> list[bool]:
 
 
 def _heads(passages: tuple[Passage, ...]) -> list[int]:
-    """Return the place in the segment of each word's head, from 0; -1 for a root."""
+    """Return the 0-based position of each word's governor in the segment; -1 for a root."""
     heads: list[int] = []
     for passage in passages:
         before = len(heads)

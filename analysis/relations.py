@@ -117,7 +117,7 @@ class Relations(Analysis):
 
     A link joins one or several words at its start with one or several at its end, and has a label. In a
     treebank without links, the arcs of the trees are the links: each goes from the dependent to its
-    syntactic head, and its label is the relation.
+    governor, and its label is the relation.
 
     The attention of a head along a link is its largest weight between a token at the start of the link
     and a token at its end, in either direction. On a segment (one passage, or two) the largest over the

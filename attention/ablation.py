@@ -324,7 +324,7 @@ class AblatedModel:
             batch.result = batch.run(batch.inputs)
 
     def _run_from(self, start: int, sets: Sequence[Heads], batch: _Batch) -> Tensor:
-        """Run a copy of the batch for each set, none with a head below the layer `start`: `[sets, batch, …]`."""
+        """Return the output `[sets, batch, …]` of a copy of the batch for each set, run from layer `start` on."""
         copies, size, shares = len(sets), len(batch.mask), self.shares
         repeated = {name: _repeated(tensor, copies, size) for name, tensor in batch.inputs.items()}
 
@@ -399,7 +399,7 @@ class AblatedModel:
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     def _starts_anywhere(self) -> bool:
-        """Return True if ablating the first head of each layer gives the same from this layer on as in a whole pass."""
+        """Return True if a pass from each layer on, with its first head ablated, gives the output of a whole pass."""
         if len(self._blocks) != self.layers:
             return False
 

@@ -126,7 +126,7 @@ def split_words(
 
 
 def _in_text(encoding: Encoding, words: Sequence[str], lead: int) -> tuple[list[list[int]], bool]:
-    """Return the pieces of a text that begin in each word, and True if they begin and end with the word.
+    """Return, for each word, the pieces of the text that begin in it, and True if they cover exactly the word.
 
     Offsets are wrong behind characters that a tokenizer drops, so each word is checked at both ends.
 
@@ -184,7 +184,7 @@ def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str
 def named_positions(
     tokenizer: PreTrainedTokenizerFast, parts: Sequence[AlignedPieces], words: Sequence[str]
 ) -> tuple[list[str], list[int]]:
-    """Return the names and the numbers of the positions of a text: its words, and the delimiters that it has.
+    """Return the name and the number of each position of a text: its words, and its delimiters if it has any.
 
     Args:
         tokenizer: Tokenizer of the pieces.

@@ -325,7 +325,7 @@ def attend(
     if unknown := [
         name for name, one in others.items() if isinstance(one, Tensor | Callable) and name not in _REDUNDANT
     ]:
-        raise MismatchError(f"its attention is given `{unknown[0]}`, which is not known here")
+        raise MismatchError(f"its attention function takes the argument `{unknown[0]}`, which captures do not support")
     groups = query.size(1) // key.size(1)
     sink = s_aux.view(1, -1, 1, 1) if s_aux is not None else sinks
     mask = attention_mask if indices is None else _chosen(indices, query, key, attention_mask)
@@ -483,7 +483,7 @@ _ORDERS = ((0, 1, 2, 3), (2, 3, 0, 1))  # of batch, heads, from and to; modules 
 
 @torch.inference_mode()
 def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tensor]) -> bool:
-    """Make a model that goes round the attention interface pass its weights to `capture_attention`.
+    """Make a model that bypasses the attention interface pass its weights to `capture_attention`.
 
     They are taken from the module of each layer that returns them if `output_attentions` is true. In a captured pass it
     then returns none, so that no pass keeps the weights of several layers.

@@ -205,10 +205,7 @@ def _own(model: PreTrainedModel, texts: _Texts, name: str) -> dict[str, list[Rea
         own[padding] = texts.cut(readings, padding)
     tolerance = min(_PADDED * _loose(own["alone"][0].state), _MOST)
     if fault := difference(own["right"], own["alone"], tolerance, order=2):
-        raise EncoderError(
-            f"{name} mixes padding into the text: beside a longer text in its batch, it gives a text other {fault}. "
-            f"{_OTHER}"
-        )
+        raise EncoderError(f"{name} mixes padding into the text: padding a batch changes {fault}. {_OTHER}")
     return own
 
 

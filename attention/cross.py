@@ -38,8 +38,8 @@ class DecoderAttention:
         config = load_config(source)
         if not config.is_encoder_decoder:
             raise EncoderError(
-                f"{source.spec.name} ({type(encoder.model).__name__}) is no encoder-decoder, so it has no attention "
-                "between two texts. Name one (T5, BART, …), or leave out `part`."
+                f"{source.spec.name} ({type(encoder.model).__name__}) is not an encoder-decoder, so it has no "
+                "attention between two texts. Name one (T5, BART, …), or leave out `part`."
             )
         if source.spec.device_map is not None or config.decoder_start_token_id is None:
             why = "is divided among devices" if source.spec.device_map else "has no decoder_start_token_id"

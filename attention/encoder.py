@@ -213,7 +213,7 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise EncoderError(
-                f"{folder}: the folder has no config.json, so it is no model of transformers. Save the encoder there "
+                f"{folder}: the folder has no config.json, so it is not a Hugging Face model. Save the encoder there "
                 "with save_pretrained."
             )
         return EncoderSource(spec, folder, "folder")
@@ -360,7 +360,7 @@ class LoadedEncoder:
         these files, so the same model saved elsewhere uses the same stores.
 
         Args:
-            model: Model of transformers; a language modelling head is kept.
+            model: Hugging Face model; a language modelling head is kept.
             tokenizer: Tokenizer of the model.
             device: Device that runs the encoder; by default the device of the model.
             name: Name in reports; by default the class of the model.
@@ -460,7 +460,7 @@ class LoadedEncoder:
         return f"{self.source.spec.name} ({type(self.model).__name__})"
 
     def require_interface(self, what: str) -> None:
-        """Raise EncoderError if the attention of the encoder can only be read, for something that changes it."""
+        """Raise EncoderError if the attention of the encoder can be read but not changed."""
         if self.tapped:
             raise EncoderError(
                 f"{self.title} computes its attention outside transformers' "
@@ -470,7 +470,7 @@ class LoadedEncoder:
         self.require_every_layer(what)
 
     def require_every_layer(self, what: str) -> None:
-        """Raise EncoderError if some layers have no attention, for something that needs it in all."""
+        """Raise EncoderError if some layers have no attention."""
         if self.is_hybrid:
             raise EncoderError(
                 f"{self.title} has attention in {len(self.attending)} of its "
@@ -618,7 +618,7 @@ class LoadedEncoder:
 
 
 def quantisation(model: PreTrainedModel) -> dict[str, str]:
-    """Return the method by which the weights of a model are quantised, under `quantised`; nothing if they are not."""
+    """Return `{"quantised": method}` for a model with quantised weights, else an empty mapping."""
     method = getattr(getattr(model.config, "quantization_config", None), "quant_method", None)
     return {} if method is None else {"quantised": str(getattr(method, "value", method))}
 
@@ -683,7 +683,7 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
 
 
 def _named_values(path: Path) -> list[tuple[str, Any]]:
-    """Return the keys of all objects in a JSON file with their values; none of one that is no JSON."""
+    """Return all keys and values of the objects in a JSON file; nothing if the file is not JSON."""
     found: list[tuple[str, Any]] = []
 
     def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -773,7 +773,7 @@ def _refuse_sizes(source: EncoderSource) -> None:
 
 @contextmanager
 def _told(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Iterator[None]:
-    """Raise EncoderError for any error in a `with` block: what fails, and why, with a damaged file by its name."""
+    """Convert any error in a `with` block to an EncoderError that says what failed, and names a damaged file."""
     try:
         yield
     except Exception as error:  # of any kind, by the value that is wrong
@@ -830,7 +830,7 @@ def _load(source: EncoderSource) -> PreTrainedModel:
 
 
 def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> PreTrainedModel:
-    """Load a model with eager attention, of an encoder-decoder both halves.
+    """Load a whole model with eager attention: of an encoder-decoder, the encoder and the decoder.
 
     Args:
         source: Files of the model.
@@ -912,7 +912,7 @@ def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedMo
     own = {name: one for name, one in pretrained.named_parameters() if not name.startswith("pooler.")}
     if all(one.allclose(own[name], 0.01, 1e-4) for name, one in drawn.named_parameters() if name in own):
         raise EncoderError(
-            f"{pretrained.name_or_path}: its weights are those that are drawn with seed {seed}, so the control with "
+            f"{pretrained.name_or_path}: its weights equal those drawn with seed {seed}, so the control with "
             "random weights would be the same model. Give --data.init_args.encoder.seed another number."
         )
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
@@ -979,7 +979,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
 
 
 def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:
-    """Write a model and its tokenizer to a new folder, as plain files of transformers.
+    """Write a model and its tokenizer to a new folder, in the format of `save_pretrained`.
 
     The folder appears complete or not at all.
 
@@ -1041,7 +1041,7 @@ class WordEmbeddings:
 
 
 def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
-    """Return, for each word, the mean of the input embeddings of its pieces, which are those after another word.
+    """Return the mean input embedding of the pieces of each word; words are cut as after another word.
 
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.

@@ -131,7 +131,7 @@ def find_parts(model: PreTrainedModel, name: str) -> tuple[LayerParts, ...]:
         begun = max(place for place, (one, _) in enumerate(calls[:start]) if one is block)
         if number and begun < starts[number - 1][2]:
             raise UserError(
-                f"{name}, layer {number + 1}: one block computes several attentions, so they cannot be told apart. "
+                f"{name}, layer {number + 1}: one block computes several attentions, which cannot be told apart. "
                 "Choose the quantity attention or rollout."
             )
         found.append(_parts(heads, calls[begun:start], calls[start:end], f"{name}, layer {number + 1}"))

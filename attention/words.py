@@ -149,7 +149,7 @@ def unit_of(quantity: str) -> str:
 
 
 def drawable(values: NDArray[np.float32], quantity: str) -> tuple[NDArray[np.float32], str]:
-    """Return values of one head between 0 and 1 for `AttentionLines`, and a title for what they are.
+    """Scale the values of one head to 0–1 for `AttentionLines`; return them with a title.
 
     Values of other quantities than shares are divided by the largest; negative ones are drawn as 0.
 
@@ -207,11 +207,12 @@ class Encoder(LoadedEncoder):
         if part != "encoder":
             if options is not None or quantity is not None or over != "words":
                 raise UserError(
-                    f"part={part!r} gives the attention of all layers and heads over words: leave out the rest."
+                    f"part={part!r} has the attention of all layers and heads over words. Leave out options, quantity, "
+                    "and over."
                 )
             return self._between(given, [_words(target) for target in new_items("targets", targets)], part)
         if targets:
-            raise UserError("targets are read with part='cross' or part='decoder'. Give one of them, or no targets.")
+            raise UserError("`targets` needs part='cross' or part='decoder'. Give one of them, or no targets.")
         # Only the words of these rows are read.
         rows = tuple(
             Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
@@ -277,10 +278,12 @@ class Encoder(LoadedEncoder):
         check_values(Encoder.generated, prompt=prompt, continuation=continuation)
         check_numbers(Encoder.generated, least=1, tokens=tokens)
         if tokens is not None and continuation is not None:
-            raise UserError("generated: tokens are generated, and a continuation is read. Give one of them.")
+            raise UserError(
+                "generated: `tokens` generates text, and `continuation` reads a given text. Give only one of the two."
+            )
         name, tokens = self.source.spec.name, tokens or 30
         if not self.causal:
-            raise EncoderError(f"{name} cannot generate: it is no decoder. Name a decoder (gpt2, Llama, …).")
+            raise EncoderError(f"{name} is not a decoder, so it cannot generate text. Name a decoder (gpt2, Llama, …).")
         if continuation is None and self.language_model is None:
             raise EncoderError(
                 f"{type(self.model).__name__} cannot generate: its files have no language-modelling head. Save it with "

@@ -1,4 +1,4 @@
-"""Trained classifiers, from checkpoints or from files of transformers; variants differ in more than the seed."""
+"""Trained classifiers, from checkpoints or from Hugging Face files; variants differ in more than the seed."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
@@ -30,9 +30,9 @@ class Checkpoint:
     """A trained classifier.
 
     Attributes:
-        path: Checkpoint file; for a model of transformers its folder, or its name on the hub.
+        path: Checkpoint file; for a Hugging Face model, its folder, or its name on the hub.
         digest: SHA-256 of the file, or of the weights.
-        config: Configuration of the training run; for a model of transformers only its class and tokenizer.
+        config: Configuration of the training run; for a Hugging Face model, only its class and tokenizer.
         name: Unique name, for instance `tying, seed 1`, or the name of the folder.
         variant: Name shared by checkpoints that differ only in the seed, for instance `tying`.
         model: The classifier in evaluation mode; its parameters have no gradients.
@@ -52,7 +52,7 @@ class Checkpoint:
 
     @property
     def has_recipe(self) -> bool:
-        """True if the settings of the training are known, as they are not for a model of transformers."""
+        """True if the settings of the training are known; False for a Hugging Face model."""
         return not is_model(self.path)
 
     def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
@@ -117,14 +117,14 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
 
 
 def is_model(path: Path) -> bool:
-    """Return True for the folder of a model of transformers, and for a name of the hub, `owner/name`."""
+    """Return True for the folder of a Hugging Face model, and for a name of the hub, `owner/name`."""
     if path.exists() or path.is_absolute():
         return (path / "config.json").is_file()
     return len(path.parts) == 2 and path.suffix != ".ckpt" and not path.parent.exists()
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the classifiers at `path`: the file or model of transformers itself, or all `*.ckpt` files below a folder.
+    """Return the classifiers at `path`: the file or Hugging Face model itself, or all `*.ckpt` files below a folder.
 
     Raises:
         UserError: There is no such file or folder, or the folder has no checkpoint.
@@ -134,21 +134,21 @@ def files_of(path: Path) -> list[Path]:
     if not path.exists():
         raise UserError(
             f"{path}: there is no such checkpoint. Give --model.init_args.checkpoints files that `python train.py fit` "
-            "has written to checkpoints/ of its run, or folders of classifiers of transformers: '[a.ckpt, b/]'."
+            "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
     found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:
         raise UserError(
             f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training, and the "
-            "folder no config.json of transformers. Name another folder or a checkpoint, or train a classifier with "
-            "`python train.py fit`."
+            "folder has no config.json of a Hugging Face model. Name another folder or a checkpoint, or train a "
+            "classifier with `python train.py fit`."
         )
     return found
 
 
 def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | None = None) -> list[Checkpoint]:
-    """Load the classifiers of checkpoint files, of all checkpoints below folders, and of models of transformers.
+    """Load the classifiers of checkpoint files, of all checkpoints below folders, and of Hugging Face models.
 
     Checkpoints that differ only in the seed are one variant. The result has one variant after the other,
     each sorted by seed. Variants are in the order in which `paths` first names one of their files; variants
@@ -161,7 +161,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | Non
 
     Raises:
         UserError: A file is damaged, is not a text classifier, is named twice, was trained on other data,
-            or comes from the same training as another file; a model of transformers has another tokenizer
+            or comes from the same training as another file; a Hugging Face model has another tokenizer
             than the data, or no classification head for their labels; a transformer lacks the heads of `level`.
     """
     files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
@@ -212,7 +212,7 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     if not named and (fault := data.tokenizer_fault(source)):
         raise UserError(
             f"{path}: {fault}. Test it in a run of its own, with --data.init_args.tokenizer.name {path} or, on the "
-            "command line, without this option."
+            "command line, leave this option out."
         )
     own.tokenizer, own.tokenizer_source = spec, source
     model = TransformerClassifier()
@@ -220,9 +220,9 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
         model.make_for(own)
     if drawn := model.classifier.drawn:
         raise UserError(
-            f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, which would be "
-            "random. Give a fine-tuned classifier, for instance a folder from `python train.py export`; `python "
-            "train.py fit --config configs/devlin2019/finetune.yaml` fine-tunes an encoder."
+            f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, so these weights "
+            "would be random. Give a fine-tuned classifier, for instance a folder from `python train.py export`; "
+            "`python train.py fit --config configs/devlin2019/finetune.yaml` fine-tunes an encoder."
         )
     config = {
         "seed_everything": None,

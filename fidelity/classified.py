@@ -196,7 +196,7 @@ class ClassifiedBatch:
 
     @torch.no_grad()
     def reread_rows(self, rows: Tensor, keep: Tensor, removal: Removal = "delete") -> Tensor:
-        """Return what `reread` returns, `[copies, classes]`, with any number of copies of each text.
+        """Remove words as `reread` does, with any number of copies of each text; return `[copies, classes]`.
 
         Args:
             rows: Text of each copy, int64 `[copies]`.

@@ -69,7 +69,7 @@ class ConsistentAdversary(FidelityTest):
     curve of JSD over TVD, see `metrics.distributions.area`; `max_jsd` is the largest mean JSD of an
     adversary. Two other kinds of models are compared with the checkpoint: the first seed of the same
     variant, to show the effect of a new training alone; and a checkpoint with uniform attention. A
-    checkpoint with uniform attention has no adversaries, nor has a model from files of transformers.
+    checkpoint with uniform attention has no adversaries, nor has a model from Hugging Face files.
 
     KL is infinite where the checkpoint gives no weight and the adversary does, as only sparse attention does
     (`EntmaxAttention`). The loss takes the smallest normal number in place of such a weight of 0: an adversary
@@ -232,7 +232,7 @@ class ConsistentAdversary(FidelityTest):
         """Return three counts.
 
         They are `adversaries`; `cut_off`, the adversaries whose training was ended by `max_epochs`; and
-        `checkpoints_left_out`, the models of transformers, whose training is not known.
+        `checkpoints_left_out`, the Hugging Face models, whose training is not known.
         """
         found = [adversary.best for each in self._adversaries.values() for adversary in each.values()]
         left_out = sum(not checkpoint.has_recipe for checkpoint in self._begun)

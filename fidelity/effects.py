@@ -100,7 +100,7 @@ class EffectProbe:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Probes of a checkpoint by quantity, and what they say of each head.
+    """Probes of a checkpoint by quantity, with their statistics for each head.
 
     Attributes:
         probes: By quantity; the first row of weights is of the effects, the others of shuffled effects.
@@ -114,7 +114,7 @@ class _Fitted:
 
 
 class Effects(FidelityTest):
-    """Prediction of what happens to a decision when words are removed at random, from the attention of each head.
+    """Test of how well the attention of each head predicts the effect of removing random words on the decision.
 
     After AT2 (Cohen-Wang, Chuang & Madry 2025, "Learning to Attribute with Attention"). The effect of a removal
     is the fall of the log-odds log(p/(1 − p)) of the predicted class, in nats. A removal keeps each word with

@@ -233,7 +233,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     Args:
         checkpoints: One or several files of trained classifiers; a folder stands for all checkpoints below
-            it. A folder with config.json is a sequence classifier of transformers, and so is `owner/name`
+            it. A folder with config.json is a Hugging Face classifier, and so is `owner/name`
             on the hub, if there is no such local path. Checkpoints that differ only in the seed are one
             variant. The variant of the first checkpoint is the reference with which all others are compared.
         tests: The tests to run.
@@ -282,7 +282,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
     def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
         """Return the given data settings; without `--data`, those stored in the first checkpoint of a run.
 
-        If texts are to be tokenized and no tokenizer is given, it is that of the first model of transformers.
+        Without a given tokenizer, that of the first Hugging Face model is used.
 
         Args:
             arguments: Arguments of the experiment from the command line, with `checkpoints`.
@@ -307,7 +307,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
             return data_settings(first, read(first)[1])
         if files:
             raise UserError(
-                f"{files[0]}: files of transformers do not say which texts to test on. Give --data "
+                f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give --data "
                 "ClassificationDataModule, and its corpus with --data.init_args.corpus."
             )
         return None
@@ -484,7 +484,9 @@ class Fidelity(Experiment[ClassificationDataModule]):
         for one in results:
             gold, predicted = (one.values[name].to_numpy(np.int64) for name in ("gold", "predicted"))
             if one_label := mostly_one_label(gold, predicted, self.data.labels):
-                rank_zero_warn(f"{one.name} {one_label}: with hardly a decision to explain, the tests say little.")
+                rank_zero_warn(
+                    f"{one.name} {one_label}, so the tests have hardly a decision to explain. Train it longer."
+                )
                 checkpoints[one.name]["one_label"] = one_label
         audit["checkpoints"] = checkpoints
         if (sets := len(set(map(tuple, tested)))) > 1:

@@ -169,8 +169,8 @@ def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dic
         read = [_of_sequence(one["attributes"]) for one in found]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise UserError(
-            f"{path} is not a file of inseq ({type(error).__name__}: {error}). Write it by `save(path)` of inseq's "
-            "output, without compress."
+            f"{path} is not a file that inseq wrote ({type(error).__name__}: {error}). Write it by `save(path)` of "
+            "inseq's output, without compress."
         ) from None
     if len(read) != len(texts):
         raise UserError(f"{path} has {counted(len(read), 'text')}, but words of {len(texts)} are given.")
@@ -198,7 +198,7 @@ def _of_sequence(sequence: Mapping[str, Any]) -> tuple[list[str], Tensor]:
 
 
 def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | None:
-    """Return the word of each piece, None outside the text; None alone if the pieces do not spell the text."""
+    """Return the word index of each piece (None outside the text), or None if the pieces do not spell the text."""
     text = "".join(words).encode()
     spelled = [piece.replace("▁", "").encode() for piece in pieces]
     if text not in b"".join(spelled):  # pieces of bytes, each written as a character

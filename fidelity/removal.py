@@ -34,7 +34,7 @@ removed words, bool `[sets, words]`."""
 
 
 def removal_bounds(words: int, falls: Falls, width: int | None = None, texts: int = 1) -> tuple[Floats, Floats]:
-    """Return the lowest and the highest sum of falls over all orders in which words can be removed, all but the last.
+    """Return the lowest and the highest sum of falls over all orders of removal; the last word always stays.
 
     An order of n words has n − 1 falls: without its first word, without its first two, …. The words that an order
     has removed matter for what follows, and their order does not. So of all orders of the same words, the lowest and

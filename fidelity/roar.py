@@ -60,7 +60,7 @@ class Roar(FidelityTest):
 
     At share 0 the model is the checkpoint itself. At share 1 only lengths are left, and the model is the same for
     all rankings. Hierarchical classifiers are left out, because their attention over words has one distribution for
-    each sentence, and so are models from files of transformers, whose training is not known. Trainings are kept in
+    each sentence, and so are models from Hugging Face files, whose training is not known. Trainings are kept in
     `roar/` of the datamodule's cache, each by itself.
 
     Args:
@@ -140,8 +140,8 @@ class Roar(FidelityTest):
         epochs = self.max_epochs or run.get("max_epochs") or 0
         if epochs < 1:
             raise UserError(
-                f"roar: the training of {checkpoint.name} had no largest number of epochs (trainer.max_epochs). Give "
-                "max_epochs in the options of roar."
+                f"roar: the training of {checkpoint.name} had no limit of epochs (trainer.max_epochs). Set the option "
+                "max_epochs of Roar."
             )
         given = run.get("callbacks") or []
         callbacks = [given] if isinstance(given, Mapping) else given

@@ -45,7 +45,7 @@ TOKENS = 1024  # most tokens of a pass of integrated gradients, padding included
 
 
 class Explainer(ABC):
-    """Base class of rankings that are computed by a class of one's own.
+    """Base class of user-defined rankings of words.
 
     The options `rankings` and `saliencies` of the tests take its class path and arguments in place of a name. A test
     asks it once for each batch of texts.
@@ -276,7 +276,7 @@ class Saliency:
         checkpoint = self.classified.checkpoint
         if not isinstance(checkpoint.model, TransformerClassifier):
             raise UserError(
-                f"the ranking rollout multiplies the attention of all layers of a transformer, which {checkpoint.name} "
+                f"The ranking rollout multiplies the attention of all layers of a transformer, which {checkpoint.name} "
                 "does not have. Leave it out of the `rankings` and `saliencies` of each test, or test a "
                 "TransformerClassifier."
             )
@@ -372,19 +372,19 @@ def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
 
 
 def is_ranking(name: str | Explainer) -> bool:
-    """Return True for what `Saliency` ranks words by; some tests have further rankings of their own."""
+    """Return True for a ranking that `Saliency` computes; some tests have further rankings."""
     return isinstance(name, Explainer) or name.startswith(FILE) or name in KNOWN
 
 
 def name_of(ranking: str | Explainer) -> str:
-    """Return the name of a ranking in columns and scores: of a file its name without the ending."""
+    """Return the name of a ranking in columns and scores; for a file, the stem of its name."""
     if isinstance(ranking, Explainer):
         return ranking.name
     return Path(ranking.removeprefix(FILE)).stem if ranking.startswith(FILE) else ranking
 
 
 def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequence[str] = KNOWN) -> tuple[str, ...]:
-    """Return the names of some rankings in columns and scores: of a file its name without the ending.
+    """Check some rankings, and return their names in columns and scores (see `name_of`).
 
     Args:
         test: Name of the option that lists the rankings, for messages.
@@ -398,15 +398,15 @@ def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequen
     for ranking in rankings:
         of = "object" if isinstance(ranking, Explainer) else "file" if ranking.startswith(FILE) else ""
         if of == "object" and not isinstance(getattr(ranking, "name", None), str):
-            raise UserError(f"{test}: {type(ranking).__name__} has no `name`. Tables need it: give the class one.")
+            raise UserError(f"{test}: {type(ranking).__name__} has no `name` for the tables. Give the class one.")
         name = ranking.name if isinstance(ranking, Explainer) else ranking
         if not of and name not in known:
             raise UserError(
-                f"{test}: {name!r} is no ranking{near(name, known)}. There are {', '.join(known)}, "
+                f"{test}: {name!r} is not a ranking{near(name, known)}. The rankings are {', '.join(known)}, "
                 f"{FILE}PATH for scores from a file, and {{class_path: …}} for a class of your own."
             )
         names.append(name_of(ranking))
         if of and names[-1] in (*KNOWN, *known):
-            raise UserError(f"{test}: the {of} {names[-1]} has the name of a ranking. Rename the {of}.")
+            raise UserError(f"{test}: the {of} {names[-1]} has the name of a built-in ranking. Rename the {of}.")
     check_names(test, names)
     return tuple(names)

@@ -140,8 +140,8 @@ class AntecedentEvaluation(nn.Module):
         heads, others = (accuracies(right[kind], links, seed=self.seed) for kind in ("heads", "others"))
         if (documents := int((links.sum(-1) > 0).sum())) < FEW:
             rank_zero_warn(
-                f"The intervals are over the {counted(documents, 'document')} of {self._scored} with links; with fewer "
-                f"than {FEW} they are too narrow. Give more documents."
+                f"The intervals are over the {counted(documents, 'document')} of {self._scored} with links, and "
+                f"intervals over fewer than {FEW} documents are too narrow. Give more documents."
             )
         # The best head of each group: the first of equals, and the first head without a link.
         own = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
@@ -243,7 +243,7 @@ class AntecedentEvaluation(nn.Module):
 
 
 def _totals(links: Tensor) -> list[int]:
-    """Return the number of links of each group, of links `[documents, 4]`."""
+    """Return the number of links of each group from the links of each document, `[documents, 4]`."""
     return [int(links.sum()), *links.sum(0).tolist()[:-1]]
 
 

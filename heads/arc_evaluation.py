@@ -1,4 +1,4 @@
-"""Evaluation of predicted syntactic heads against gold arcs, beside baselines without attention."""
+"""Evaluation of predicted governors against gold arcs, beside baselines without attention."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class PredictedArcs:
-    """Predicted syntactic heads and relations of the words of a batch.
+    """Predicted governors and relations of the words of a batch.
 
     All are int64 `[batch, n]`, with arbitrary values in the padding.
 
@@ -144,7 +144,7 @@ class PredictedArcs:
 
 
 class ArcEvaluation(nn.Module):
-    """Metric that scores predicted syntactic heads on test, beside simple baselines.
+    """Metric that scores predicted governors on test, beside simple baselines.
 
     The scores include UAS and UUAS, both also for the predicted trees, and LAS if relations are
     predicted. `baseline_scores` lists the baselines. What a baseline leaves open, such as the fixed

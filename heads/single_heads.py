@@ -102,8 +102,8 @@ class Names:
     def split(self, predictor: int) -> tuple[int, int]:
         """Return the direction of a predictor, and the index of its attention head.
 
-        Direction 0 is attention from the dependent to its syntactic head, 1 is attention from the
-        syntactic head to the dependent. The index counts the heads layer by layer from 0.
+        Direction 0 is attention from the dependent to its governor, 1 is attention from the
+        governor to the dependent. The index counts the heads layer by layer from 0.
 
         Args:
             predictor: Index of the predictor, a column of `Predictions.predicted`.
@@ -228,7 +228,7 @@ class ChosenHeads:
         return {**apart.named("over_offset"), "p_offset": p}
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
-        """Return how many words of each group have their syntactic head found by the best head of the group.
+        """Return the number of words of each group whose governor the best head of the group finds.
 
         Args:
             groups: Names of groups of words; see `Predictions.groups`.
@@ -381,7 +381,7 @@ class ChosenHeads:
 
         Clark et al. (2019, §3.2) suggest that attention to delimiters is a no-op of heads whose function does not apply
         to a word. The function of a syntactic head is its relation in the table `roles`. It applies to the words that
-        attend along such an arc: dependents or, in the direction `head→dependent`, syntactic heads. Words are compared
+        attend along such an arc: dependents or, in the direction `head→dependent`, governors. Words are compared
         with those of the same sentence, without punctuation; sentences with words of one kind alone are left out.
 
         Args:
@@ -419,7 +419,7 @@ class ChosenHeads:
 
         The groups are those in the first rows of the table: all words, all words without punctuation,
         and then relations, the most frequent first. A group is skipped if no attention head (on dev) and
-        no fixed offset finds any of its syntactic heads. A map shows the direction of the group's best
+        no fixed offset finds any of its governors. A map shows the direction of the group's best
         head, and frames this head. All maps share one colour scale.
 
         Args:
@@ -488,12 +488,12 @@ def heads_table(
 
 
 Group = tuple[Flags, int]
-"""Words of a relation, bool `[words]`, and a direction: 0 reads the attention from a word to its syntactic head, 1 from
+"""Words of a relation, bool `[words]`, and a direction: 0 reads the attention from a word to its governor, 1 from
 the head to the word."""
 
 
 def choose_ensembles(store: Store, arcs: Arcs, groups: Sequence[Group], most: int) -> list[tuple[tuple[int, ...], int]]:
-    """Choose heads whose averaged attention finds more syntactic heads than each alone (Limisiewicz et al. 2020, §4.2).
+    """Choose heads whose averaged attention finds more governors than each alone (Limisiewicz et al. 2020, §4.2).
 
     Attention heads are added one at a time, each time the one that helps most, until none helps or there are `most`.
     The attention is read once for each head that is added, for all groups together.
@@ -506,7 +506,7 @@ def choose_ensembles(store: Store, arcs: Arcs, groups: Sequence[Group], most: in
 
     Returns:
         For each group, indices of the chosen attention heads, counted layer by layer, in the order of the choice; and
-        the number of its words whose syntactic head they find.
+        the number of its words whose governor they find.
     """
     chosen: list[tuple[int, ...]] = [()] * len(groups)
     reached = [-1] * len(groups)
@@ -530,7 +530,7 @@ def choose_ensembles(store: Store, arcs: Arcs, groups: Sequence[Group], most: in
 
 
 def ensemble_hits(store: Store, arcs: Arcs, groups: Sequence[Group], heads: Sequence[Sequence[int]]) -> list[Floats]:
-    """Return, for each word of each group, 1.0 if the averaged attention of its heads finds its syntactic head.
+    """Return, for each word of each group, 1.0 if the averaged attention of its heads finds its governor.
 
     Args:
         store: Stored attention of the sentences.
@@ -549,7 +549,7 @@ def ensemble_hits(store: Store, arcs: Arcs, groups: Sequence[Group], heads: Sequ
 
 
 def _right(weights: Tensor, gold: Tensor) -> Tensor:
-    """Return True where the gold head `[...]` has the greatest weight of `[..., n]`; zeros predict nothing."""
+    """Return True where the gold governor `[...]` has the greatest weight of `[..., n]`; zeros predict nothing."""
     most, place = weights.max(-1)
     return (place + 1 == gold) & (most > 0)
 
@@ -587,7 +587,7 @@ class AttentionDrawing:
         sentence: Id of the sentence in the corpus.
         relation: Relation of the coloured arcs; None colours all arcs.
         direction: Direction of the coloured lines: `dependent→head` colours the attention from a dependent
-            to its syntactic head.
+            to its governor.
     """
 
     head: str
@@ -712,15 +712,15 @@ def head_map(
 
 
 def _found(best: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of relations that some head or offset finds: no word can attend to ROOT."""
+    """Return the rows of relations that some head or offset finds; relations to ROOT have none."""
     return best[(best["dev"].fillna(0.0) > 0) | (best["offset"] > 0)]
 
 
 class SingleHeads(DependencyExperiment):
-    """Experiment that measures how well each attention head finds syntactic heads.
+    """Experiment that measures how well each attention head finds governors.
 
     It follows Clark et al. (2019, §4.2). Each attention head is read in two directions. In the
-    first, the predicted syntactic head of a word w is the word to which w attends most; in the
+    first, the predicted governor of a word w is the word to which w attends most; in the
     second, it is the word that attends most to w.
 
     The best attention head of each relation, and of all words, is chosen on dev and scored on test,
@@ -796,7 +796,7 @@ class SingleHeads(DependencyExperiment):
         for split in dict.fromkeys(("dev", self._scored)):
             if not data.splits[split].arcs:
                 raise UserError(
-                    f"{data.files()[split]}: no word has another word as its syntactic head, so no arc can be scored. "
+                    f"{data.files()[split]}: no word depends on another word, so no arc can be scored. "
                     "Give --data.init_args.corpus a treebank with arcs."
                 )
         for wanted in self.drawings:

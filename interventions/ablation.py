@@ -452,7 +452,7 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
 
 
 def check_random(number: int) -> None:
-    """Raise a UserError if there is to be one random set: it has no spread, so that no p-value can be given."""
+    """Raise a UserError for a single random set, which has no spread and so no p-value."""
     if number == 1:
         raise UserError(
             "--model.init_args.random is 1, but a single random set does not show how far such sets differ, so there "

@@ -143,17 +143,17 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
 
 
 class ProbeAccuracy(Task):
-    """Task of predicting the syntactic heads of selected words by a probe of an encoder's upper layers.
+    """Task of predicting the governors of selected words by a probe of an encoder's upper layers.
 
     A batch for `inputs` gives the selected words: pairs of the index of a sentence and the positions of
     its selected words, from 1. The gold number of a sentence is its number of selected words. The output
-    is the number of those words whose syntactic head is predicted correctly.
+    is the number of those words whose governor is predicted correctly.
 
     Args:
         probe: Probe that reads attention.
         encoder: Encoder whose attention heads are ablated, below the layers that the probe reads.
         sentences: The tokenized sentences.
-        arcs: Gold syntactic heads, hidden states and word vectors of the same sentences.
+        arcs: Gold governors, hidden states and word vectors of the same sentences.
         layers: Number of upper layers that the probe reads.
         from_pieces: Conversion of attention between pieces to attention between words.
     """
@@ -329,7 +329,7 @@ class CausalCheck(NestedExperiment):
     The other options are those of `NestedExperiment`; `seed` is also the seed of the random sets.
 
     Args:
-        probe: Probe that predicts syntactic heads from attention.
+        probe: Probe that predicts governors from attention.
         relations: Relations whose attention heads are ablated.
         checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
             the dev split of its training data; None leaves out the score `task`.
@@ -395,14 +395,14 @@ class CausalCheck(NestedExperiment):
             )
         if self.heads > (below := (layers - self.upper) * len(data.heads)):
             raise UserError(
-                f"--model.init_args.heads is {self.heads}, but there are only {below} heads below the "
-                f"{counted(self.upper, 'layer')} that the probe reads (--model.init_args.upper). Lower one of the two."
+                f"--model.init_args.heads is {self.heads}, but only {below} heads are in layers below "
+                f"the {counted(self.upper, 'layer')} that the probe reads (--model.init_args.upper). Lower either."
             )
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
         self._dev = ArcRows(heads=2 * layers * len(data.heads))
 
     def update(self, batch: AttentionBatch) -> None:
-        """Collect the syntactic heads that every attention head predicts on a batch of dev."""
+        """Collect the governors that every attention head predicts on a batch of dev."""
         if batch.split == "dev":
             predicted = most_attended(batch.attention, batch.lengths).flatten(2)
             self._dev.add(batch, heads=predicted)
@@ -466,7 +466,7 @@ class CausalCheck(NestedExperiment):
     def _table(
         self, chosen: Sequence[RelationHeads], measures: Mapping[str, AblatedScore]
     ) -> tuple[Table, dict[str, Estimate]]:
-        """Make a row for each score and relation, blank where there is no such score; and the scores of the result."""
+        """Return a table with a row for each score and relation (blank without one), and the scores of the result."""
         rows: list[dict[str, object]] = []
         units: list[Unit] = []
         scores: dict[str, Estimate] = {}

@@ -486,7 +486,7 @@ class MeanStateClassification(LabelTask):
 
 
 _OF_MODEL = ("input_ids", "attention_mask", "token_type_ids")
-"""Inputs that a model of transformers takes."""
+"""Inputs that a Hugging Face model takes."""
 
 
 def lacks_language_modelling(encoder: Encoder) -> str | None:

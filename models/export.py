@@ -1,4 +1,4 @@
-"""Export of a fine-tuned transformer to plain files of transformers, which can be loaded without this package.
+"""Export of a fine-tuned transformer to plain Hugging Face files, which can be loaded without this package.
 
 `python train.py export CHECKPOINT FOLDER` writes config, weights (safetensors) and tokenizer to a new folder:
 

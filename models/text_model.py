@@ -121,7 +121,7 @@ class TextSizes:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
-        """Return the sizes from a mapping that `dataclasses.asdict` has made of them, as in a checkpoint."""
+        """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them."""
         parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**plain["options"])}
         tokenizer = plain["tokenizer"] and EncoderSpec(**plain["tokenizer"])
         return cls(**{**plain, **parts, "tokenizer": tokenizer})
@@ -181,7 +181,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         """
 
     def value_norms(self, output: Output, level: str) -> Tensor | None:
-        """Return the norm of what each position adds to the model with a weight of 1, `[batch, positions]`.
+        """Return the norm of what each position adds under an attention weight of 1, `[batch, positions]`.
 
         It is None where the logits themselves are linear in the weights, so that their gradient gives it.
 

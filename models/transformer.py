@@ -104,7 +104,7 @@ class SequenceClassifier(nn.Module):
         except UserError as error:
             fault = str(error).partition(". ")[0].partition(" Choose")[0]
             remedy = "Leave it out of the `rankings` of each test"
-            raise UserError(f"the ranking attention_norm: {fault}. {remedy}.") from None
+            raise UserError(f"The ranking attention_norm cannot be computed: {fault}. {remedy}.") from None
 
     def freeze(self) -> None:
         """Freeze the weights from the files; only weights that were initialised at random stay trainable."""

@@ -151,7 +151,7 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
 
     α^k[i,j] is the attention of attention head k from the head word of mention i to the head word of
     mention j, and the sum is over all attention heads. With L layers of H heads there are `2LH`
-    parameters. Unlike probes of syntactic heads, the probe has no candidate ROOT, because it is applied
+    parameters. Unlike probes of governors, the probe has no candidate ROOT, because it is applied
     only to mentions that have an antecedent.
     """
 

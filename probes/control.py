@@ -19,7 +19,7 @@ BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
 
 
 def behaviour(word: str, seed: int) -> Behaviour:
-    """Return which word is the head of a word type in the control task: `self`, `first` or `last`.
+    """Return the governor of a word type in the control task: `self`, `first` or `last`.
 
     `self` is the word itself, `first` and `last` are the first and the last word of the sentence. A hash of the word
     form and the seed chooses one of the three, with equal probability and the same on every machine.
@@ -29,9 +29,9 @@ def behaviour(word: str, seed: int) -> Behaviour:
 
 
 def control_arcs(words: Sequence[str], seed: int) -> list[int]:
-    """Return the heads of a sentence's words in the control task (Hewitt & Liang 2019, §2.2).
+    """Return the governors of a sentence's words in the control task (Hewitt & Liang 2019, §2.2).
 
-    The head of a word is the word itself, or the first or last word of the sentence, so the arcs are no
+    The governor of a word is the word itself, or the first or last word of the sentence, so the arcs are no
     tree. `behaviour` chooses one of the three from the word's form and the seed.
 
     Args:
@@ -46,7 +46,7 @@ def control_arcs(words: Sequence[str], seed: int) -> list[int]:
 
 
 def control_tree(words: Sequence[str], seed: int) -> list[int]:
-    """Return the heads of a sentence's words in a control task for probes of trees.
+    """Return the governors of a sentence's words in a control task for probes of trees.
 
     Hewitt & Liang (2019) have no control task for trees. This one starts from the heads of
     `control_arcs`. Three kinds of words get ROOT as their head instead: the first word, the last
@@ -70,7 +70,7 @@ class ControlTask(NestedExperiment):
     Control tasks are from Hewitt & Liang (2019). In such a task every word type has a random behaviour:
     its head is the word itself, or the first or last word of the sentence (`control_arcs`; for probes of
     trees `control_tree`). Attention and hidden states do not encode behaviours, so a high score means
-    that the probe has memorised word types. One copy is trained on the gold heads and one on the control
+    that the probe has memorised word types. One copy is trained on the gold governors and one on the control
     heads. The best epoch of each is chosen on dev with heads of the same kind. UAS leaves out
     punctuation in both tasks. The result also counts the test words whose type is not in train, since no
     probe can have memorised them.

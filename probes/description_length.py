@@ -1,4 +1,4 @@
-"""Description length of the gold heads of a treebank under a probe, in bits (Voita & Titov 2020)."""
+"""Description length of the gold governors of a treebank under a probe, in bits (Voita & Titov 2020)."""
 
 import math
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def borders(portions: Sequence[float], sentences: int) -> list[int]:
 def code_bits(
     probe: DependencyProbe, loader: BatchLoader[AttentionBatch], sentences: int, device: torch.device
 ) -> NDArray[np.float64]:
-    """Return the code length of the gold heads of each sentence under a trained probe, in bits.
+    """Return the code length of the gold governors of each sentence under a trained probe, in bits.
 
     Args:
         probe: The trained probe.
@@ -53,7 +53,7 @@ def code_bits(
         Bits of each sentence, float64 `[sentences]`; 0 for sentences that the loader leaves out.
 
     Raises:
-        UserError: A gold head has probability zero, so that its code is infinite.
+        UserError: A gold governor has probability zero, so that its code is infinite.
     """
     bits = np.zeros(sentences)
     probe = probe.to(device).eval()
@@ -69,14 +69,14 @@ def code_bits(
                 "code length. Lower the learning rate of the probe."
             )
         raise UserError(
-            f"{type(probe).__name__} gives a gold head of the train sentence with index {at} the probability 0, "
+            f"{type(probe).__name__} gives a gold governor of the train sentence with index {at} the probability 0, "
             "so the code length is infinite. Its probabilities must cover all n + 1 candidates: every word and ROOT."
         )
     return bits
 
 
 class DescriptionLength(NestedExperiment):
-    """Description length of the gold heads by the online code (Voita & Titov 2020, §2.2.2), in bits.
+    """Description length of the gold governors by the online code (Voita & Titov 2020, §2.2.2), in bits.
 
     The shuffled train split is sent in blocks. The first block is coded uniformly: log₂(n+1) bits for
     each word of a sentence of n words, because its head is one of n+1 candidates. Every other block is

@@ -162,13 +162,13 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
     headline: ClassVar[str]
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        """Return −ln p(gold head) of every word, nats `[batch, n]`; 0 in the padding.
+        """Return −ln p(gold governor) of every word, nats `[batch, n]`; 0 in the padding.
 
         Raises:
-            UserError: The probe does not predict probabilities of candidate heads.
+            UserError: The probe does not predict probabilities of candidate governors.
         """
         raise UserError(
-            f"{type(self).__name__} predicts no probabilities of syntactic heads, so a description length cannot be "
+            f"{type(self).__name__} predicts no probabilities of governors, so a description length cannot be "
             f"computed. Use another probe, for instance AttentionOnlyProbe."
         )
 

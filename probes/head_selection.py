@@ -1,6 +1,6 @@
 """Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5).
 
-Their two formulas score pairs of words by the attention between them: a dependent with a candidate head, or, in
+Their two formulas score pairs of words by the attention between them: a dependent with a candidate governor, or, in
 `probes.antecedent`, a mention with a candidate antecedent. Shapes of attention have K, the number of attention heads of
 all layers, and the axes from and to.
 """
@@ -30,10 +30,10 @@ from training import Average, device_count
 
 
 class RelationClassifier(nn.Module):
-    """A linear classifier of the relation between a word and its head, from all attention between them.
+    """A linear classifier of the relation between a word and its governor, from all attention between them.
 
     The features are the attention of all K attention heads from the word to its head and back, and an indicator of
-    ROOT. The attention to and from ROOT is that of the start delimiter. The classifier is trained on gold heads and
+    ROOT. The attention to and from ROOT is that of the start delimiter. The classifier is trained on gold governors and
     applied to predicted heads. It identifies relations by name, because other data may number them differently, or
     have fewer or more of them.
 
@@ -48,7 +48,7 @@ class RelationClassifier(nn.Module):
         self.linear = nn.Linear(2 * len(sizes.layers) * len(sizes.heads) + 1, len(relations))
 
     def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
-        """Return logits `[batch, n, relations]` of the relation between each word and its head.
+        """Return logits `[batch, n, relations]` of the relation between each word and its governor.
 
         Args:
             batch: Sentences with their attention.
@@ -63,7 +63,7 @@ class RelationClassifier(nn.Module):
         return logits
 
     def predict(self, batch: AttentionBatch, heads: Tensor, names: Sequence[str]) -> Tensor:
-        """Return the relation between each word and its head, int64 `[batch, n]`, as an index into `names`.
+        """Return the relation between each word and its governor, int64 `[batch, n]`, as an index into `names`.
 
         Args:
             batch: Sentences with their attention.
@@ -73,10 +73,10 @@ class RelationClassifier(nn.Module):
         return _positions(self.relations, names).to(heads.device)[self(batch, heads).argmax(-1)]
 
     def loss(self, batch: AttentionBatch, names: Sequence[str]) -> Tensor:
-        """Return the cross-entropy of the gold relations, given the gold heads, in nats, summed over words.
+        """Return the cross-entropy of the gold relations, given the gold governors, in nats, summed over words.
 
         Args:
-            batch: Sentences with their attention, gold heads and gold relations.
+            batch: Sentences with their attention, gold governors and gold relations.
             names: Names of the relations of the data; the gold relations are indices into it.
         """
         own = _positions((*names, None), self.relations)  # the last is for the padding, -1
@@ -92,10 +92,10 @@ def _positions(names: Sequence[str | None], among: Sequence[str]) -> Tensor:
 
 
 class HeadSelectionProbe(DependencyProbe):
-    """A trained probe that scores every candidate head of every word.
+    """A trained probe that scores every candidate governor of every word.
 
     Subclasses implement `build`, which creates the parameters once the sizes are known, and `forward`, which returns
-    the scores of the candidate heads of every word, `[batch, n, n+1]`, ROOT first; −inf for positions that are no
+    the scores of the candidate governors of every word, `[batch, n, n+1]`, ROOT first; −inf for positions that are no
     candidates.
 
     Args:
@@ -150,7 +150,7 @@ class HeadSelectionProbe(DependencyProbe):
         return _head_cross_entropy(self(batch), batch)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return the cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5).
+        """Return the cross-entropy over the candidate governors, summed over the words, as in Clark et al. (2019, §5).
 
         With `labels`, the loss of the relation classifier is added. In a distributed run the loss is multiplied by
         the number of devices, because their gradients are averaged.
@@ -162,7 +162,7 @@ class HeadSelectionProbe(DependencyProbe):
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
-        """Return the candidate head with the best score for every word, and the tree with the best score.
+        """Return the candidate governor with the best score for every word, and the tree with the best score.
 
         With the option `labels`, the relations to these heads are predicted too.
 
@@ -303,7 +303,7 @@ def _predictions(found: ArcRows, split: DependencySplit, names: Sequence[str] | 
 
 
 def _head_cross_entropy(scores: Tensor, batch: AttentionBatch) -> Tensor:
-    """Return the cross-entropy of the gold heads over the candidates, `[batch, n]`; 0 in the padding."""
+    """Return the cross-entropy of the gold governors over the candidates, `[batch, n]`; 0 in the padding."""
     words = nn.functional.cross_entropy(scores.flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="none")
     return words.view_as(batch.heads)
 
@@ -350,7 +350,7 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 
 def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return the score of each candidate head for each word: ROOT first, then the words of the sentence.
+    """Return the score of each candidate governor for each word: ROOT first, then the words of the sentence.
 
     The score of ROOT is `start` times the score of the start delimiter plus `end` times that of the end
     delimiter.
@@ -371,7 +371,7 @@ def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> T
 
 
 def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the scores of the candidate heads of every word: the given scores of ROOT, then those of the words.
+    """Return the scores of the candidate governors of every word: the given scores of ROOT, then those of the words.
 
     Args:
         root: `[batch, n]`, score of ROOT as the head of each word.
@@ -385,10 +385,10 @@ def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return scores of candidate heads with -inf for candidates after the last word of the sentence.
+    """Return scores of candidate governors with -inf for candidates after the last word of the sentence.
 
     Args:
-        scores: `[batch, n, n+1]`, score of each candidate head (last axis, ROOT first) for each word.
+        scores: `[batch, n, n+1]`, score of each candidate governor (last axis, ROOT first) for each word.
         lengths: Number of words of each sentence, `[batch]`.
     """
     absent = torch.arange(scores.size(2), device=scores.device) > lengths[:, None]
@@ -396,7 +396,7 @@ def without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return the scores of ROOT as the head of each word, from the attention to and from the delimiters.
+    """Return the scores of ROOT as the governor of each word, from the attention to and from the delimiters.
 
     Word j of a sentence of l words gets the score
     `Σ_k weight[0,k] (start·α^k[j,0] + end·α^k[j,l+1]) + weight[1,k] (start·α^k[0,j] + end·α^k[l+1,j])`.
@@ -424,11 +424,12 @@ def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tenso
 
 
 class AttentionOnlyProbe(HeadSelectionProbe):
-    """A probe that scores head i of word j by a weighted sum over attention heads: `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`.
+    """A probe that scores word i as the governor of word j by a weighted sum over attention heads.
 
-    The score of ROOT is computed from the delimiters, with two learned scalars that all attention heads share:
-    `start·α[j,0] + end·α[j,n+1]` replaces α[j,i], and `start·α[0,j] + end·α[n+1,j]` replaces α[i,j]. The word itself
-    stays a candidate, as in Clark et al. (2019, §5). With L layers of H heads there are `2LH + 2` parameters.
+    The score is `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`. For ROOT, computed from the delimiters, two learned scalars that all
+    attention heads share replace attention: `start·α[j,0] + end·α[j,n+1]` stands for α[j,i], and
+    `start·α[0,j] + end·α[n+1,j]` for α[i,j]. The word itself stays a candidate, as in Clark et al. (2019, §5). With L
+    layers of H heads there are `2LH + 2` parameters.
 
     Clark et al. train for one epoch on batches of one sentence; here the configuration sets both.
     """
@@ -449,7 +450,7 @@ class AttentionOnlyProbe(HeadSelectionProbe):
 
 
 class AttentionWordsProbe(HeadSelectionProbe):
-    """A probe that scores head i of word j by attention, with weights that depend on the two words.
+    """A probe that scores word i as the governor of word j by attention, with weights that depend on both words.
 
     The weights are linear in the vectors of both words. The score is
     `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; here α^k[j,i] is the
@@ -502,7 +503,7 @@ FEATURES = 2 + 2 * NEAR + 1 + 1
 
 
 class DistancesWordsProbe(HeadSelectionProbe):
-    """A probe that scores head i of word j by their distance and their word vectors, through one hidden layer.
+    """A probe that scores word i as the governor of word j by distance and word vectors, through one hidden layer.
 
     The input is the two word vectors, `v_j ⊕ v_i`, and eight features: how far i is after j, and how far
     before j, as fractions of the sentence's length (0 in the other direction); an indicator for each of
@@ -545,7 +546,7 @@ class DistancesWordsProbe(HeadSelectionProbe):
 
 
 def distances(lengths: Tensor, n: int) -> Tensor:
-    """Return eight features of the distance between every word and every candidate head, in this order.
+    """Return eight features of the distance between every word and every candidate governor, in this order.
 
     They are: how far the candidate is after the word, and how far before it, as fractions of the sentence's length (0
     in the other direction); an indicator for each of the distances −2 to +2; and an indicator of ROOT, for which all
@@ -556,7 +557,7 @@ def distances(lengths: Tensor, n: int) -> Tensor:
         n: Greatest length; 0 for a batch without a sentence.
 
     Returns:
-        float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
+        float32 `[batch, n, n+1, FEATURES]`: dependents × candidate governors, ROOT first.
     """
     words = torch.arange(1, n + 1, device=lengths.device)
     heads = torch.arange(n + 1, device=lengths.device)

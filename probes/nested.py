@@ -66,7 +66,7 @@ def train_copy(
         data.setup("fit")
         return train_nested(
             deepcopy(probe),
-            remedy="A lower learning rate may help; dev must have a sentence, and every gold head must be among "
+            remedy="A lower learning rate may help; dev must have a sentence, and every gold governor must be among "
             "the candidates.",
             every=epochs_between_checks(data, batches),
             datamodule=data,
@@ -120,8 +120,8 @@ class NestedExperiment(DependencyExperiment):
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, batches=batches)
         if not isinstance(probe, DependencyProbe):
             raise UserError(
-                f"{type(self).__name__} trains a probe of syntactic heads, but {type(probe).__name__} predicts none: "
-                f"give --model.init_args.probe one that does, for instance AttentionOnlyProbe."
+                f"{type(self).__name__} trains a probe of governors, but {type(probe).__name__} predicts none. "
+                f"Give --model.init_args.probe one that does, for instance AttentionOnlyProbe."
             )
         # Not as a submodule: Lightning would attach this module's trainer to it, and every copy would copy the trainer.
         self._untrained = (probe,)
@@ -129,7 +129,7 @@ class NestedExperiment(DependencyExperiment):
 
     @property
     def probe(self) -> DependencyProbe:
-        """Untrained probe, of which copies are trained."""
+        """Untrained probe whose copies are trained."""
         return self._untrained[0]
 
     def setup(self, stage: str) -> None:

@@ -459,7 +459,7 @@ class StructuralProbe(MatrixSweep):
 
     def on_predict_start(self) -> None:
         raise UserError(
-            f"{type(self).__name__} predicts distances or depths, not syntactic heads, so it has no predictions to "
+            f"{type(self).__name__} predicts distances or depths, not governors, so it has no predictions to "
             "write. `python train.py test` scores it."
         )
 
@@ -570,7 +570,7 @@ class StructuralDistanceProbe(StructuralProbe):
         return (drawn[:, :, 0] >= 0).sum(1), (drawn == 1).sum(1), correlation
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        """Return −ln p(gold head | word) over the n + 1 candidate heads, nats `[batch, n]`; 0 in the padding.
+        """Return −ln p(gold governor | word) over the n + 1 candidate governors, nats `[batch, n]`; 0 in the padding.
 
         This package defines the probability as follows. ROOT and the word itself, about which distances say nothing,
         have the probability 1/(n+1) each, as in the uniform code. The other words share the rest in proportion to

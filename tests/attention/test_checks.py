@@ -113,7 +113,7 @@ def test_fused_attention_that_differs_is_seen(monkeypatch: pytest.MonkeyPatch) -
 def test_what_the_attention_function_does_not_know_is_refused_by_name(given: object) -> None:
     query = heads(1, 2, 3, 0)
     attend(nn.Module(), query, query, query, None, position_ids=torch.arange(3), sliding_window=4, block_mask=None)
-    with pytest.raises(MismatchError, match="`block_indices`, which is not known"):
+    with pytest.raises(MismatchError, match="`block_indices`, which captures"):
         attend(nn.Module(), query, query, query, None, block_indices=given)
 
 
@@ -127,7 +127,9 @@ def test_a_model_with_an_unknown_argument_is_read_through_its_own_weights(monkey
 
     monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", with_more)
     assert check(matrix.build("llama"), "llama").tapped
-    with pytest.raises(EncoderError, match=r"given `block_indices`, which is not known here.*cannot be changed"):
+    with pytest.raises(
+        EncoderError, match=r"takes the argument `block_indices`, which captures do not support.*cannot be changed"
+    ):
         check(matrix.build("llama"), "llama", changes=True)
 
 

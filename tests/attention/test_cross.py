@@ -64,19 +64,19 @@ def test_it_is_the_models_own_reduced_word_by_word(folder: Path, part: str) -> N
 
 def test_what_cannot_be_is_refused(folder: Path, bert: Path) -> None:
     encoder = load(folder)
-    with pytest.raises(EncoderError, match=r"is no encoder-decoder"):
+    with pytest.raises(EncoderError, match=r"is not an encoder-decoder"):
         load(bert).attention([SOURCE], part="cross", targets=[TARGET])
     with pytest.raises(UserError, match=r"1 sentences, but 2 targets"):
         encoder.attention([SOURCE], part="cross", targets=[TARGET, TARGET])
     with pytest.raises(UserError, match=r"attention: part is 'crosss', but must be .*encoder.*cross"):
         encoder.attention([SOURCE], part="crosss", targets=[TARGET])  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"targets are read with part='cross'"):
+    with pytest.raises(UserError, match=r"`targets` needs part='cross'"):
         encoder.attention([SOURCE], targets=[TARGET])
     found = encoder.attention([SOURCE], part="decoder", targets=[TARGET])
     for shown in (lambda: View.from_attention(found), found.bertviz, lambda: found.lines(0, 1, 1)):
         with pytest.raises(UserError, match=r"from one text to another"):
             shown()
-    with pytest.raises(UserError, match=r"leave out the rest"):
+    with pytest.raises(UserError, match=r"Leave out options"):
         encoder.attention([SOURCE], part="cross", targets=[TARGET], options=Options())
     with pytest.raises(UserError, match=r"targets"):
         encoder.attention([SOURCE], part="cross")

@@ -344,9 +344,9 @@ def test_values_that_differ_by_rounding_are_tied() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rankings": ["learnt"]}, "effects: rankings: 'learnt' is no ranking"),
+        ({"rankings": ["learnt"]}, "effects: rankings: 'learnt' is not a ranking"),
         ({"rankings": ["learned", "learned"]}, "rankings lists learned more than once"),
-        ({"rankings": ["file:learned.jsonl"]}, "the file learned has the name of a ranking"),
+        ({"rankings": ["file:learned.jsonl"]}, "the file learned has the name of a built-in ranking"),
         ({"removals": 1}, "removals is 1, but must be at least 2"),
         ({"keep": 0.0}, "keep is 0.0"),
         ({"keep": 1.0}, "keep is 1.0"),

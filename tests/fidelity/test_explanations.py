@@ -321,10 +321,10 @@ def test_what_is_no_number_is_not_written(tmp_path: Path) -> None:
 def test_rankings_are_known_or_files() -> None:
     assert check_rankings("a", ["attention", "file:folder/mine.jsonl"]) == ("attention", "mine")
     for rankings, message in (
-        (["atention"], r"'atention' is no ranking \(did you mean `attention`"),
+        (["atention"], r"'atention' is not a ranking \(did you mean `attention`"),
         (["file:a/x.jsonl", "file:b/x.jsonl"], "lists x more than once"),
-        (["file:attention.jsonl"], "has the name of a ranking"),
-        ([Integrated("rollout")], "the object rollout has the name of a ranking"),
+        (["file:attention.jsonl"], "has the name of a built-in ranking"),
+        ([Integrated("rollout")], "the object rollout has the name of a built-in ranking"),
         (["file:a/own.jsonl", Integrated()], "lists own more than once"),
         (["my.module.Own"], "{class_path: …} for a class of your own"),
     ):
@@ -408,11 +408,14 @@ def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(of))
     (tmp_path / "nulls.json").write_text('{"attributes": {"sequence_attributions": [null]}}')
     for file, texts, message in (
-        (tmp_path / "a.json", OF_INSEQ, "is not a file of inseq"),
-        (tmp_path / "b.json", OF_INSEQ, "is not a file of inseq"),
-        (tmp_path / "none.json", OF_INSEQ, "is not a file of inseq"),
-        (tmp_path, OF_INSEQ, "is not a file of inseq"),
-        *((tmp_path / f"{name}.json", {"1": ["ab"]}, "is not a file of inseq") for name in ("deep", "nulls", *odd)),
+        (tmp_path / "a.json", OF_INSEQ, "is not a file that inseq wrote"),
+        (tmp_path / "b.json", OF_INSEQ, "is not a file that inseq wrote"),
+        (tmp_path / "none.json", OF_INSEQ, "is not a file that inseq wrote"),
+        (tmp_path, OF_INSEQ, "is not a file that inseq wrote"),
+        *(
+            (tmp_path / f"{name}.json", {"1": ["ab"]}, "is not a file that inseq wrote")
+            for name in ("deep", "nulls", *odd)
+        ),
         (path, {"17": OF_INSEQ["17"]}, "has 2 texts, but words of 1 are given"),
         (path, {**OF_INSEQ, "18": ["a", "plot"]}, "text '18': the pieces 'Re view : .*' do not spell 'a plot'"),
     ):

@@ -336,7 +336,7 @@ def test_a_recipe_without_options_is_the_checkpoint_s(checkpoints: Checkpoints, 
     assert recipe({"max_epochs": 9, "callbacks": None}) == (9, 9)
     assert recipe({"max_epochs": 9, "callbacks": [stop]}, max_epochs=3, patience=2) == (3, 2)
     for trainer in ({}, {"max_epochs": -1}):
-        with pytest.raises(UserError, match=r"roar: the training of base, seed 0 had no largest number of epochs"):
+        with pytest.raises(UserError, match=r"roar: the training of base, seed 0 had no limit of epochs"):
             recipe(trainer)
 
 
@@ -360,7 +360,7 @@ def test_a_tokenizer_without_a_mask_token_is_refused(checkpoints: Checkpoints, d
         ({"shares": ()}, "shares is []"),
         ({"rankings": ["random", "file:scores.jsonl"]}, "roar: rankings has file:scores.jsonl, but a file ranks"),
         ({"rankings": ["attention"] * 2}, "roar: rankings lists attention more than once"),
-        ({"rankings": ["atention"]}, "'atention' is no ranking"),
+        ({"rankings": ["atention"]}, "'atention' is not a ranking"),
         ({"max_epochs": 0}, "max_epochs is 0, but must be at least 1"),
         ({"patience": 0}, "patience is 0"),
     ],

@@ -344,8 +344,8 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
         "classes": ([three], [], rf"{three}: the data have 2 classes.*classification head is for another number"),
         "order": ([tmp_path / "swapped"], [], r"swapped: the classification head has the classes in the order OTHER, "
                   r"DRINK, but the data have drink, other \(sorted by name\)\. Rename the labels .* OTHER to 0_OTHER"),
-        "nowhere": ([tmp_path / "nowhere"], [], r"nowhere: there is no such checkpoint\. Give .* folders of classif"),
-        "empty": ([tmp_path / "empty"], [], r"empty: the folder .* no checkpoint .* no config\.json of transformers"),
+        "nowhere": ([tmp_path / "nowhere"], [], r"nowhere: there is no such checkpoint\. Give .* folders of Hugging"),
+        "empty": ([tmp_path / "empty"], [], r"empty: the folder .* no checkpoint .* no config\.json of a Hugging Face"),
         "attention": ([deberta], [], rf"{deberta} .*outside transformers' attention interface"),
         "head": ([bert], ["--model.init_args.level=3-1"], r"--model\.init_args\.level: 3-1 does not exist; the mo"),
         "level": ([bert], ["--model.init_args.level=word"], r"init_args\.level: 'word' is not a head.*or all\."),
@@ -358,7 +358,9 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
         found = message(words, capsys)
         assert re.search(f"^Error: .*{expected}", found), found
     found = message(command([bert], folder=tmp_path / "without"), capsys)
-    assert re.search(rf"{bert}: files of transformers do not say which texts .* Give --data Classif", found), found
+    assert re.search(rf"{bert}: a Hugging Face classifier does not say which texts .* Give --data Classif", found), (
+        found
+    )
 
 
 def test_a_tokenizer_that_differs_in_anything_that_cuts_texts_is_another(

@@ -572,7 +572,7 @@ def test_a_treebank_of_roots_is_refused_before_the_heads_are_scored(
     (tmp_path / "roots.conllu").write_text(words, encoding="utf-8")
     files = {split: corpus.replace("{split}", split) for split in ("dev", "test")}
     data = make_data(corpus={**files, alone: str(tmp_path / "roots.conllu")})
-    with pytest.raises(UserError, match=r"roots\.conllu: no word has another word as its syntactic head.* a treebank"):
+    with pytest.raises(UserError, match=r"roots\.conllu: no word depends on another word.* a treebank"):
         scored(probe(), data)
     result = scored(probe(mode="paper"), data) if alone == "test" else None
     assert result is None or isinstance(result.figures["best_heads"], Bars)

@@ -262,7 +262,7 @@ def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callabl
             "no word of the corpus has the relation 'dative'; the relations are det",
         ),
         ({"relations": ("det", "det")}, {}, "relations lists det more than once"),
-        ({"heads": 5}, {}, "heads is 5, but there are only 4 heads below the 1 layer that"),
+        ({"heads": 5}, {}, "heads is 5, but only 4 heads are in layers below the 1 layer that"),
         ({"upper": 2}, {}, "upper is 2, but must be from 1 to 1, as the encoder has 2 layers"),
         ({"random": 0}, {}, "random is 0, but must be at least 1"),
         ({"random": 1}, {}, "random is 1, but a single random set does not show how far such sets differ"),

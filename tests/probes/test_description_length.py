@@ -141,7 +141,9 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
 
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> None:
-    with pytest.raises(UserError, match="Never gives a gold head of the train sentence with index 4 the probability 0"):
+    with pytest.raises(
+        UserError, match="Never gives a gold governor of the train sentence with index 4 the probability 0"
+    ):
         scored(short(Never()), data)
 
 

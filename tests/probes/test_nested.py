@@ -181,7 +181,7 @@ def test_a_loss_that_is_no_number_is_refused(data: DependencyDataModule) -> None
 
 def test_a_probe_of_something_else_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"trains a probe of syntactic heads, but AntecedentAttentionProbe predicts none: give "
+        UserError, match=r"trains a probe of governors, but AntecedentAttentionProbe predicts none\. Give "
     ):
         ControlTask(AntecedentAttentionProbe())  # type: ignore[arg-type]
 
