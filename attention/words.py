@@ -130,10 +130,10 @@ class WordAttention(Sequence[xr.DataArray]):
 
 
 def _of_one_text(array: xr.DataArray) -> xr.DataArray:
-    """Return attention within a text; raise UserError for that between two texts."""
+    """Return the attention within a text; raise UserError if it goes from one text to another."""
     if array["from"].to_numpy().tolist() != array["to"].to_numpy().tolist():
         raise UserError(
-            "This attention goes from one text to another, which figures do not show. Draw the array itself."
+            "Figures do not show attention from one text to another. Plot the array itself, `attention[0]`."
         )
     return array
 
