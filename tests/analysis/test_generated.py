@@ -49,5 +49,5 @@ def test_retrieval_scores_equal_a_loop(attention: xr.DataArray) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(2, 2), (-1, 2), (3, 5)])
 def test_a_passage_outside_of_the_prompt_is_refused(attention: xr.DataArray, start: int, end: int) -> None:
-    with pytest.raises(IndexError, match="the prompt has 4 tokens"):
+    with pytest.raises(IndexError, match="the prompt, which has 4 tokens"):
         retrieval_scores(attention, start, end)
