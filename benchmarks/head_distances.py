@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analysis import Clusters
 from benchmarks.harness import Report, Settings, alternate, command, texts, timed
 from benchmarks.memory import run_job
 from corpora.sample import write_sample_text
 from datamodules import SegmentBatch, TextDataModule
+from measures import Clusters
 from results import Floats
 
 SEGMENTS = 16

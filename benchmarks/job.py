@@ -17,11 +17,10 @@ from typing import Any, Literal
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 
-from analysis import AttentionAnalyses, Clusters, Surface
 from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
 from datamodules import DependencyDataModule, TextDataModule, TextSource
-from heads import SingleHeads
+from measures import AttentionAnalyses, Clusters, SingleHeads, Surface, measure
 from probes import AttentionOnlyProbe
 
 
@@ -53,9 +52,13 @@ def fit(
     trainer.fit(module, datamodule=data)
 
 
-def _quiet_trainer(**options: Any) -> Trainer:  # noqa: ANN401 - a Trainer's own
+def _say_nothing() -> None:
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _quiet_trainer(**options: Any) -> Trainer:  # noqa: ANN401 - a Trainer's own
+    _say_nothing()
     return Trainer(
         accelerator="cpu",
         plugins=LightningEnvironment(),
@@ -70,7 +73,8 @@ def _quiet_trainer(**options: Any) -> Trainer:  # noqa: ANN401 - a Trainer's own
 
 def test_distances(data: TextDataModule) -> None:
     """Distances between all heads on the CPU, nothing written and, but for warnings, nothing said."""
-    _quiet_trainer().test(AttentionAnalyses([Surface(), Clusters()]), datamodule=data, verbose=False)
+    _say_nothing()
+    measure(AttentionAnalyses([Surface(), Clusters()]), data)
 
 
 def run_heads(cache: Path, files: Mapping[str, Path], encoder: EncoderSpec, store: Literal["disk", "stream"]) -> None:
@@ -78,7 +82,8 @@ def run_heads(cache: Path, files: Mapping[str, Path], encoder: EncoderSpec, stor
     corpus = {split: str(path) for split, path in files.items()}
     data = DependencyDataModule(corpus, encoder=encoder, cache=str(cache), store=store)
     module = SingleHeads(mode="paper", permutations=1, ensemble=1, trees=False)
-    _quiet_trainer().test(module, datamodule=data, verbose=False)
+    _say_nothing()
+    measure(module, data)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,8 +2,9 @@ r"""Usage: python train.py COMMAND [options].
 
   fit       train a model, keep the best checkpoint, test it on the test split
   validate  score a checkpoint on the dev split
-  test      score a checkpoint on the test split, or measure without training
+  test      score a checkpoint on the test split
   predict   write the predictions of a checkpoint for the test split
+  measure   measure what attention knows, or test it as an explanation
   sweep     run the rows of a table, on this machine or on SLURM
   compare   compare runs on the same items
   page      write the page of a run or a sweep
@@ -14,7 +15,7 @@ r"""Usage: python train.py COMMAND [options].
 A config is a published experiment; options change parts of it:
 
   python train.py fit --config configs/demo.yaml
-  python train.py test --config configs/clark2019/heads.yaml \
+  python train.py measure --config configs/clark2019/heads.yaml \
       --data.init_args.corpus 'my-{split}.conllu'
   python train.py fit --help                 options of every run
   python train.py fit --data.help DependencyDataModule
@@ -36,7 +37,7 @@ from typing import Any
 
 HELP = str(__doc__)  # the docstring, so that the commands and what they do stand in one place
 COMMANDS = dict(re.findall(r"^  (\w+) +(.+)$", HELP.partition("A config")[0], re.MULTILINE))
-RUNS = ("fit", "validate", "test", "predict")
+RUNS = ("fit", "validate", "test", "predict", "measure")
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 

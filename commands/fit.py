@@ -1,4 +1,4 @@
-"""Train, validate or test a model, or write its predictions: the commands of LightningCLI."""
+"""Train, validate, test or measure, or write predictions: the commands with configs."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(words: Sequence[str]) -> int:
-    """Run fit, validate, test or predict with the words of `sys.argv`, and return the exit code.
+    """Run fit, validate, test, predict or measure with the words of `sys.argv`, and return the exit code.
 
     `--check` alone reads command lines as JSON from standard input, and prints the fault of each one; a sweep asks for
     them.

@@ -1,18 +1,487 @@
-"""LightningCLI over the classes of all rooms, for fit.py and for Python: `main` and `run` of train.py."""
+"""Command line of fit, validate, test and predict: a LightningCLI that makes a folder for each run."""
 
 import commands.threads  # noqa: F401 # before torch
 
 # isort: split
-from functools import partial
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-from results.writer import ResultWriter
-from training import cli
-from training.parsing import ROOMS
+from jsonargparse import Namespace
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from rich.console import Console
 
-for room in ROOMS:
-    import_module(room)  # LightningCLI finds a class by its short name once it is imported
+from commands import measure
+from commands.measure import QUIET, SWITCHES, TRUST
+from commands.state import (
+    Resume,
+    RunCheckpoints,
+    RunConfig,
+    RunState,
+    best_checkpoint,
+    model_checkpoints,
+    open_state,
+    run_digest,
+)
+from commands.tasks import check_tasks, refuse_shell
+from commands.writer import ResultWriter
+from datamodules.corpus import CorpusDataModule
+from results.command import print_fault
+from results.digests import source_digest
+from results.errors import UserError, counted
+from results.files import is_full
+from results.progress import ProgressLines
+from results.settings import leaves
+from training.checkpoints import checkpoint_file, configured_model, read_checkpoint
+from training.faults import fault, full_disk, trainer_fault, wait_for_the_first
+from training.lifecycle import TrainedModule
+from training.lightning_private import CommandLine, ContinuedCSVLogger, ignore_signals, overwrite, set_root
+from training.nested import quiet
+from training.parsing import (
+    ROOMS,
+    Parser,
+    import_trusted,
+    only_known_classes,
+    refuse_permissions,
+    trusted_modules,
+)
 
-main = partial(cli.main, ResultWriter)
-run = partial(cli.run, ResultWriter)
-check_all = cli.check_all
+for _room in ROOMS:
+    import_module(_room)  # a class is found by its short name once it is imported
+
+STEPS = {
+    "fit": ("training_step",),
+    "validate": ("validation_step",),
+    "test": ("test_step",),
+    "predict": ("predict_step", "forward"),
+}
+"""Methods by command; a model supports a command if it overrides one of them."""
+
+NEEDS_ABOVE_ZERO = {
+    "fit": ("max_epochs", "max_steps", "limit_train_batches"),
+    "validate": ("limit_val_batches",),
+    "test": ("limit_test_batches",),
+    "predict": ("limit_predict_batches",),
+}
+"""Options of the trainer by command that must not be 0: nothing would be done."""
+
+KEYWORDS = ("best", "last", "registry")
+"""Values of `--ckpt_path` that Lightning resolves itself."""
+
+
+class ProbingCLI(CommandLine):
+    """Command line of train.py: a LightningCLI that makes a folder for each run.
+
+    After `fit`, it tests the best checkpoint. Further keyword arguments are options of LightningCLI.
+
+    Args:
+        args: Words of the command line; None for `sys.argv`.
+        writer: Class of the callback that writes the results; None to write no results.
+    """
+
+    def __init__(
+        self,
+        args: list[str] | None,
+        writer: Callable[..., Callback] | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        self.writer = writer
+        super().__init__(
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            parser_class=Parser,
+            save_config_callback=None,  # RunConfig writes it into the folder of the run
+            trainer_defaults={
+                "default_root_dir": "runs",
+                "enable_model_summary": False,  # a table of internal modules; RunConfig logs the number of parameters
+                "use_distributed_sampler": False,  # the datamodules share the batches, each item once
+            },
+            args=args,
+            **options,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the options of `ModelCheckpoint` (`--checkpoint.*`), and of the run, such as `--resume` and `--trust`."""
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
+        for name, use in SWITCHES.items():
+            parser.add_argument(name, type=bool, default=True, help=use)
+        parser.add_argument("--quiet", action="store_true", help=QUIET)
+        use = "Continue an unfinished run of the same command (auto), or begin a new run (never)."
+        parser.add_argument("--resume", type=Literal["auto", "never"], default="auto", help=use)
+        parser.add_argument("--trust", type=list[str] | str | None, default=None, help=TRUST)
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return, for each command, the arguments of the `Trainer` method that are not command-line options."""
+        return {name: {*skipped, "weights_only"} for name, skipped in LightningCLI.subcommands().items()}
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # words or None
+        """Parse the command line.
+
+        Raises:
+            UserError: A module of --trust cannot be imported.
+            SettingsError: A config file grants a permission that only the command line may grant.
+        """
+        words: list[str] = sys.argv[1:] if args is None else args
+        import_trusted(words)
+        super().parse_arguments(parser, args)
+        refuse_permissions(self.settings, words)
+
+    def before_instantiate_classes(self) -> None:
+        """Check `--ckpt_path` and the options of the trainer before anything is loaded.
+
+        Raises:
+            UserError: The file of `--ckpt_path` does not exist, `--ckpt_path` is `best`, or an option of
+                the trainer is 0, so that the command would do nothing.
+        """
+        trainer, path = self.settings.trainer, self.settings.ckpt_path
+        self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
+        if idle := next((name for name in NEEDS_ABOVE_ZERO[str(self.subcommand)] if trainer[name] == 0), None):
+            raise UserError(
+                f"--trainer.{idle} is 0, so the command would do nothing. Give a number above 0, or leave it out."
+            )
+        if path == "best":
+            raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
+
+    def check_model(self) -> None:
+        """Check that the model supports the command, and that it fits the checkpoint of `--ckpt_path`.
+
+        Without `--ckpt_path`, for commands other than `fit`, also check that a model that must be trained first
+        has been trained.
+
+        Raises:
+            UserError: The model does not support the command, it takes no checkpoint, or the checkpoint
+                is of another model.
+            TrainingError: The model was not trained, or the file of `--ckpt_path` is damaged or not a
+                checkpoint of a run.
+        """
+        name, path = type(self.model).__name__, self.settings.ckpt_path
+        able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
+        if self.subcommand not in able:
+            does = f"cannot {self.subcommand}"
+            commands = " or ".join(f"`python train.py {stage}`" for stage in able)
+            raise UserError(f"{name} {does}. Run it with {commands}.")
+        if self.checkpoint is not None:
+            max_epochs = self.objects.trainer["max_epochs"] if self.subcommand == "fit" else None
+            check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand), max_epochs)
+        needs_training = isinstance(self.model, TrainedModule) and not self.model.may_come_trained
+        if path is None and self.subcommand != "fit" and needs_training:
+            self.model.refuse_untrained()  # before hours of extraction
+
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
+        """Make the trainer; its logs, checkpoints and results go to the folder of the run.
+
+        The folder lies below `--trainer.default_root_dir`. It is new unless the command continues an unfinished
+        run.
+
+        Raises:
+            UserError: The trainer cannot be made from its options, SLURM started a wrong number of tasks, or the
+                folder cannot be made; see also `check_model`.
+        """
+        settings = self.objects.trainer
+        runs = Path(settings["default_root_dir"])
+        self.check_model()
+        own_loggers = settings.get("logger") in (None, True)
+        # Loggers are added later: the trainer knows the rank, and rank 0 makes their folder.
+        trainer = self.make_trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
+        check_tasks(trainer.num_devices, trainer.num_nodes)
+        ignore_signals(trainer)
+        self.state = self._open_state(trainer, runs / type(self.model).__name__)
+        folder = self.state.run
+        set_root(trainer, folder)
+        trainer.strategy.checkpoint_io = RunCheckpoints(self.state)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for checkpoint in model_checkpoints(trainer):
+            checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
+            overwrite(checkpoint)
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            callbacks.append(RunConfig(folder, self.parser_of(str(self.subcommand)), self.settings))
+            if own_loggers:  # without a version number, which the progress bar would show
+                log = ContinuedCSVLogger(folder, self.state.log_left)
+                trainer.loggers = [log, TensorBoardLogger(folder / "tensorboard", "", "")]
+        callbacks.append(Resume(self.state))
+        if trainer.progress_bar_callback is None:
+            callbacks.append(ProgressLines())
+        if self.writer is not None:
+            figures = self.settings.figures.as_dict()
+            callbacks.insert(0, self.writer(folder=folder, quiet=self.settings.quiet, **figures))
+        return trainer
+
+    def _open_state(self, trainer: Trainer, parent: Path) -> RunState:
+        """Return the state of an unfinished run of the same command, or of a new run; rank 0 locks it."""
+        digest, resume = self._digest(trainer), self.settings.resume == "auto"
+        if not trainer.is_global_zero:
+            return (RunState.find(parent, digest) if resume else None) or RunState(parent / f"state-{digest}")
+        state, self._lock = open_state(parent, digest, resume)
+        return state
+
+    def _digest(self, trainer: Trainer) -> str:
+        """Return the digest of the run's options, of this program, and of the sizes of the data files."""
+        files = self.datamodule.files() if isinstance(self.datamodule, CorpusDataModule) else {}
+        sizes = [[name, path.stat().st_size] for name, path in sorted(files.items()) if path.is_file()]
+        sources = {"sources": [source_digest(), sizes]}
+        return run_digest(str(self.subcommand), {**self.plain_settings, **sources}, trainer.world_size)
+
+    def make_trainer(self, **kwargs: object) -> Trainer:
+        """Make the trainer, without a progress bar if there is no terminal.
+
+        Raises:
+            UserError: The trainer cannot be made from its options.
+        """
+        refuse_shell()
+        settings = self.objects.trainer
+        if self.settings.quiet or not Console().is_terminal:
+            kwargs["enable_progress_bar"] = False
+        if {**settings, **kwargs}["enable_progress_bar"] is False:  # Lightning then refuses configured bars
+            callbacks = settings["callbacks"] or []
+            own = callbacks if isinstance(callbacks, list) else [callbacks]
+            kwargs.setdefault("callbacks", [callback for callback in own if not isinstance(callback, ProgressBar)])
+        try:
+            trainer: Trainer = super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
+            raise trainer_fault(error, settings["accelerator"]) from error
+        return trainer
+
+    def run_command(self) -> None:
+        """Run the command, and delete the saved state of the run if the command ends without an error.
+
+        Raises:
+            UserError: The disk is full, or the trainer rejects an option that it checks only when it runs, for
+                example a fraction of batches that selects none.
+        """
+        try:
+            with quiet("pytorch_lightning") if self.settings.quiet else nullcontext():
+                super().run_command()
+            if self.trainer.is_global_zero:
+                self.state.clear()
+        except MisconfigurationException as error:
+            raise trainer_fault(error) from error
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise full_disk(self.state.run, error) from error
+        finally:
+            if self.trainer.is_global_zero:
+                self._lock.release()
+
+    def fit(self, **options: Any) -> None:  # noqa: ANN401 # arguments of Trainer.fit
+        """Train the model, or continue the interrupted training of this run; skip a training that had already ended."""
+        if self.state.left.ended is not None:
+            self.datamodule.trainer = self.trainer
+            self.datamodule.setup("fit")  # the audit of the test also counts the training split
+            return
+        if self.state.left.training is not None:
+            options["ckpt_path"] = self.state.left.training
+        self.trainer.fit(**options)
+
+    def after_fit(self) -> None:
+        """Test the best checkpoint of a training, if there is one and the data have a test split.
+
+        If not, log the reason.
+        """
+        if (ended := self.state.left.ended) is not None:
+            best = ended["best"]
+            self.model.epochs_run = ended["epochs_run"]
+        else:
+            best = best_checkpoint(self.trainer)
+        test = self.datamodule.files().get("test")
+        if test is None:
+            rank_zero_info("Not tested: the data have no test split.")
+        elif not test.is_file():
+            rank_zero_info(f"Not tested: the file of the test split is missing ({test}).")
+        elif best:
+            rank_zero_info(f"Testing the best checkpoint, {Path(best).name}")
+            self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best)
+        else:
+            rank_zero_info("Not tested: no validation ran, so there is no best checkpoint.")
+
+
+class CheckedCLI(ProbingCLI):
+    """Command line that only checks options, classes and the existence of the data files; it runs nothing.
+
+    No model or data are loaded. The only file that may be written is the sample corpus, in the cache. All command
+    lines of a process share the parser and the trainers, because making them takes most of the time.
+    """
+
+    _parsers: ClassVar[dict[str, Any]] = {}
+    _trainers: ClassVar[dict[str, Trainer]] = {}
+
+    def __init__(self, args: list[str] | None, writer: object = None) -> None:
+        super().__init__(args, load_from_checkpoint_support=False)
+
+    def setup_parser(
+        self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
+    ) -> None:
+        """Make the parser, or reuse the one that the first `CheckedCLI` of this process made."""
+        if not self._parsers:
+            before = set(vars(self))
+            super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+            self._parsers.update({name: value for name, value in vars(self).items() if name not in before})
+        vars(self).update(self._parsers)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
+        """Parse a command line with the parser of its command alone.
+
+        The parser for all commands would check each value three times.
+        """
+        import_trusted(args)
+        command, *options = args
+        self.config = Namespace(subcommand=command, **{command: self.parser_of(command).parse_args(options)})  # type: ignore[no-untyped-call]
+        refuse_permissions(self.settings, args)
+
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
+        """Check the model and the data files, and return a trainer that writes nothing.
+
+        Raises:
+            UserError: The trainer cannot be made from its options; see also `check_model`.
+            CorpusError: The data lack a split, or its file does not exist.
+        """
+        self.check_model()
+        for absent in self.datamodule.absent((str(self.subcommand), "test")):
+            raise absent
+        asked = repr(self.settings.trainer)
+        if asked not in self._trainers:
+            self._trainers[asked] = self.make_trainer(logger=False, callbacks=[])
+        return self._trainers[asked]
+
+    def run_command(self) -> None:
+        """Do nothing: the command line is only checked."""
+
+
+def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -> Any:  # noqa: ANN401
+    """Run fit, validate, test, predict or measure.
+
+    Args:
+        args: Words of the command line; None for `sys.argv`.
+        cli: Class of the command line of all but measure.
+
+    Returns:
+        The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
+    """
+    words = sys.argv[1:] if args is None else args
+    with only_known_classes(trusted_modules(words), how="add --trust {}"):
+        return measure.run(words[1:]) if words[:1] == ["measure"] else cli(args, ResultWriter)
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run such a command; print a user's error in one line, without a traceback.
+
+    Args:
+        args: Words of the command line; None for `sys.argv`.
+
+    Returns:
+        The exit code: 0, or 1 for a user's error.
+    """
+    try:
+        main(args)
+    except Exception as error:
+        if (found := fault(error)) is None:
+            raise
+        wait_for_the_first()
+        print_fault(found)
+        return 1
+    return 0
+
+
+def check(args: list[str]) -> str | None:
+    """Return the message of the first error in a command line, without running it; None if it is valid."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said), redirect_stdout(said):
+            if args[0] != "measure":
+                main(args, cli=CheckedCLI)
+            else:
+                with only_known_classes(trusted_modules(args), how="add --trust {}"):
+                    measure.check(args[1:])
+    except SystemExit:  # of the command line's parser
+        return said.getvalue().partition("error: ")[2].strip()
+    except Exception as error:
+        expected = fault(error)
+        return f"{type(error).__name__}: {error}" if expected is None else str(expected)
+    return None
+
+
+def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
+    """Yield the error message of each command line of a sweep, or None if the command line is valid.
+
+    Up to 8 processes check the command lines in parallel.
+    """
+    # Forked processes share the imports, which take seconds; parsing holds the GIL, so threads gain nothing.
+    with ProcessPoolExecutor(min(8, os.cpu_count() or 1), get_context("fork")) as pool:
+        yield from pool.map(check, commands, chunksize=4)
+
+
+def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epochs: int | None) -> None:
+    """Check that the model of a checkpoint is the model of a command line.
+
+    The class must be the same. For `fit`, which continues the training, the constructor arguments must
+    also be the same, and a message is logged if the checkpoint has already reached `max_epochs`.
+
+    Args:
+        path: The checkpoint.
+        given: `class_path` and `init_args` of --model.
+        command: Command of train.py.
+        max_epochs: Value of --trainer.max_epochs.
+
+    Raises:
+        UserError: The models differ.
+        TrainingError: The file is damaged, or it is not a checkpoint of a run.
+    """
+    content = read_checkpoint(path)
+    trained = configured_model(path, content)
+    kind, own = (model.get("class_path", "").rpartition(".")[2] for model in (trained, given))
+    if kind and kind != own:
+        raise UserError(
+            f"{path}: this is a checkpoint of {kind}, but --model is {own}. Give --config the config.yaml of its run, "
+            f"which lies beside checkpoints/."
+        )
+    if command != "fit":
+        return  # the module's own check suffices for scoring
+    options, now = (dict(leaves(model.get("init_args", {}))) for model in (trained, given))
+    if name := next((name for name in options.keys() & now.keys() if options[name] != now[name]), None):
+        raise UserError(
+            f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, but here it is "
+            f"{now[name]}. Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
+        )
+    if max_epochs is not None and 0 <= max_epochs <= content["epoch"] + 1:
+        seen = counted(content["epoch"] + 1, "epoch")
+        rank_zero_info(
+            f"{path} is already trained for {seen} (--trainer.max_epochs {max_epochs}): testing only. Raise "
+            f"--trainer.max_epochs to train further."
+        )
+
+
+for _message in (
+    ".*LeafSpec.*is deprecated",  # Lightning 2.6 uses it on batches; torch 2.13 deprecates it
+    "The dirpath has changed",  # a run has a folder of its own, whatever checkpoint it begins with
+    "The `srun` command is available",  # on the login node of a cluster, of every run that is meant for it alone
+    "The number of training batches .* logging interval",  # the only values that are logged are of whole epochs
+    "Checkpoint directory .* exists and is not empty",  # of a run that is continued
+    "It is recommended to use .* when logging on epoch level in distributed",  # values are of all devices already
+):
+    warnings.filterwarnings("ignore", message=_message)
+# Below warnings Lightning speaks of hardware, of files that it reads, and of its makers. Our lines use its logger.
+for _name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
+    logging.getLogger(_name).addFilter(
+        lambda record: (
+            record.levelno > logging.INFO
+            or not {"pytorch_lightning", "lightning_fabric"}.intersection(Path(record.pathname).parts)
+        )
+    )

@@ -129,7 +129,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
             UserError: One of these datamodules cannot be set up; see the `setup` of each.
         """
         for part in self.parts:
-            part.trainer = self.trainer
+            part.place(self.ranks, self.device)
             part.setup(stage)
 
     @property

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pytorch_lightning import LightningDataModule, Trainer
+import torch
+from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 
 from attention import Encoder, EncoderError, EncoderSpec, Extraction, Items, Options, Store, make_store, resolve
@@ -157,6 +158,24 @@ def part_of(data: object, kind: type[Data]) -> Data | None:
     return next(iter(parts_of(data, kind)), None)
 
 
+def data_for(reader: str, kind: type[Data], given: object) -> Data:
+    """Return the datamodule, or its part, that is an instance of the class `kind`.
+
+    Args:
+        reader: Name of the class that reads the data, for the message.
+        kind: Class of the datamodule that it needs.
+        given: Datamodule of the run; None if none is given.
+
+    Raises:
+        UserError: The run has no such datamodule.
+    """
+    if (data := part_of(given, kind)) is None:
+        found = "no data are given" if given is None else f"{type(given).__name__} has none"
+        needed = getattr(kind, "holds", "a corpus")
+        raise UserError(f"{reader} needs {needed}, but {found}. Give --data {kind.__name__}.")
+    return data
+
+
 def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
     """Log a warning if a treebank has trees with several roots; Universal Dependencies allows one.
 
@@ -271,11 +290,27 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         self.splits: dict[Split, Any] = {}
         self.workers, self.seed = workers, seed
         self.batch_per = batch_per
+        self._place = Ranks(), torch.device("cpu")
+
+    def place(self, ranks: Ranks, device: torch.device) -> None:
+        """Say in which process of the run, and on which device, the datamodule is used where there is no trainer.
+
+        Args:
+            ranks: Rank of this process, and number of processes.
+            device: Device on which encoders run.
+        """
+        self.trainer, self._place = None, (ranks, device)
 
     @property
     def ranks(self) -> Ranks:
-        """Rank of this process and number of processes of the run; 0 and 1 without a trainer."""
-        return Ranks() if self.trainer is None else Ranks(self.trainer.global_rank, self.trainer.world_size)
+        """Rank of this process and number of processes of the run."""
+        trainer = self.trainer
+        return self._place[0] if trainer is None else Ranks(trainer.global_rank, trainer.world_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which encoders run."""
+        return self._place[1] if self.trainer is None else self.trainer.strategy.root_device
 
     def files(self) -> Mapping[str, Path]:
         """Return the corpus file of every split.
@@ -402,14 +437,13 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return Batches(self._batches(self.splits["test"]))
 
 
-def load_later(source: EncoderSource | None, trainer: Trainer | None) -> Callable[[], Encoder] | None:
+def load_later(source: EncoderSource | None, device: torch.device) -> Callable[[], Encoder] | None:
     """Return a function that loads the encoder at its first call; None without an encoder.
 
     Args:
         source: Files of the encoder.
-        trainer: Trainer on whose device the encoder is loaded; None for the CPU.
+        device: Device of the encoder.
     """
-    device = "cpu" if trainer is None else trainer.strategy.root_device
     return None if source is None else once(lambda: Encoder(source, device))
 
 
@@ -531,7 +565,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 )
             source = resolve(replace(self.encoder, weights="random"))
             paths = dict.fromkeys(files[split] for split in STAGES["test"])
-            stores = self._stores(paths, source, load_later(source, self.trainer))
+            stores = self._stores(paths, source, load_later(source, self.device))
             by_split = {split: stores[files[split]] for split in STAGES["test"]}
             self.random_splits = self.make_splits(by_split, "random_init")
 
@@ -539,7 +573,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         """Open the stores of the wanted splits, make the stores of the splits ahead, and load the word vectors."""
         entered = time.perf_counter()
         source = None if self.encoder is None else resolve(self.encoder)
-        encoder = load_later(source, self.trainer)
+        encoder = load_later(source, self.device)
         if self.vector_spec is not None and self.vector_spec.name != ENCODER:
             find_vectors(self.vector_spec, self.root)  # before hours of extraction
         opened = {files[split]: store for split, store in self.stores.items()}

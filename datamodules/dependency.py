@@ -19,7 +19,7 @@ from attention.stream import Stream
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
-from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Split, check_batch, padder
+from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, Split, check_batch, padder
 from datamodules.corpus import AttentionDataModule
 from results import Provenance
 from results.errors import check_numbers, check_values
@@ -334,7 +334,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             lowest: Index in `layers` of the lowest layer whose attention is in the batches of the copy.
         """
         changed = copy(self)
-        changed.trainer = None
+        changed.place(Ranks(), self.device)  # for a training or test in this process alone
         changed.stores, changed.splits, changed.random_splits = dict(self.stores), {}, {}
         changed.random_init = False
         changed.heads_of = heads or self.heads_of

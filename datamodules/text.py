@@ -511,8 +511,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         """
         if stage != "test":
             raise CorpusError(
-                f"{type(self).__name__} has no training data: it is for experiments without training. Run `python "
-                "train.py test`."
+                f"{type(self).__name__} has no training data: it is for measurements. Run `python train.py measure`."
             )
         return [], []
 
@@ -542,13 +541,12 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         entered = time.perf_counter()
         if absent := self.absent([stage]):
             raise absent[0]
-        device = self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
         specs: dict[EncoderOf, EncoderSpec] = {"given": self.encoder}
         if self.before is not None:
             specs["before"] = self.before
         if self.random_init:
             specs["random_init"] = replace(self.encoder, weights="random")
-        self.encoders = {which: Encoder(resolve(spec), device) for which, spec in specs.items()}
+        self.encoders = {which: Encoder(resolve(spec), self.device) for which, spec in specs.items()}
         digests = Digests(self.cache)
         encoders = self.encoders.items()
         self._described = {which: {**one.description, **one.source.identity(digests)} for which, one in encoders}

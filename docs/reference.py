@@ -16,11 +16,9 @@ CONFIGS = ROOT / "configs"
 ROOMS = (
     "attention",
     "datamodules",
-    "heads",
     "probes",
     "models",
-    "analysis",
-    "interventions",
+    "measures",
     "fidelity",
     "metrics",
     "results",

@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from datamodules import ClassificationDataModule, TextBatch
-from datamodules.batches import Split
+from datamodules.batches import Ranks, Split
 from fidelity.checkpoints import OPTIMISATION, Checkpoint
 from fidelity.classified import ClassifiedBatch, levels_of
 from fidelity.comparison import CheckpointResult
@@ -308,7 +308,8 @@ class Recipe:
     def own_data(self) -> ClassificationDataModule:
         """Datamodule with the splits of `data` and the batch size of the checkpoint's training."""
         own = copy(self.data)
-        own.trainer, own.seed = None, self.training_seed
+        own.place(Ranks(), self.device)  # this process trains alone
+        own.seed = self.training_seed
         own.batch_size = self.checkpoint.config["data"].get("init_args", {}).get("batch_size", own.batch_size)
         return own
 

@@ -16,8 +16,7 @@ from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
 from metrics.bootstrap import Ratio, rank_correlations
 from results import Curves, Figure, Floats, Table
-from results.errors import check_values
-from training.experiment import check_names
+from results.errors import check_names, check_values
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6

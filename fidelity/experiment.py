@@ -29,15 +29,15 @@ from fidelity.comparison import (
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.judge import Judged, judge_tables
 from fidelity.saliency import KNOWN, PLANTED, Explainer, Saliency, check_rankings, is_ranking, name_of
+from measures.contract import Measure
 from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
 from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
-from results.errors import UserError, check_numbers, check_values, counted
+from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.progress import Progress
-from training import Experiment, gathered, recorded_gradients
+from training import gathered, recorded_gradients
 from training.checkpoints import data_settings
-from training.experiment import check_names
 
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of texts that no test measures
 
@@ -225,10 +225,10 @@ class Example(NamedTuple):
     rows: Mapping[str, Sequence[float]]
 
 
-class Fidelity(Experiment[ClassificationDataModule]):
-    """Experiment that tests whether attention explains the decisions of trained classifiers.
+class Fidelity(Measure[ClassificationDataModule]):
+    """Tests of attention as an explanation of the decisions of trained classifiers.
 
-    Run it with `python train.py test`. Without `--data` it uses the data of the first checkpoint. The tests
+    Without `--data` it uses the data of the first checkpoint. The tests
     read the test split. Texts of fewer than two words are classified, but not tested.
 
     Args:
@@ -312,29 +312,18 @@ class Fidelity(Experiment[ClassificationDataModule]):
             )
         return None
 
-    @property
-    def data(self) -> ClassificationDataModule:
-        """Datamodule of the run.
-
-        Raises:
-            UserError: The labels of the data are numbers to predict, not classes.
-        """
-        data = super().data
-        if data.regression:
-            raise UserError(
-                "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
-                "(--data.init_args.regression). Give data whose labels are classes, and checkpoints trained on them."
-            )
-        return data
-
     def prepare(self) -> None:
         """Load the classifiers.
 
         Raises:
-            UserError: A checkpoint cannot be used, see `fidelity.checkpoints.load`.
+            UserError: The labels of the data are numbers to predict, not classes; or a checkpoint cannot be used, see
+                `fidelity.checkpoints.load`.
         """
-        if self.checkpoints:
-            return
+        if self.data.regression:
+            raise UserError(
+                "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
+                "(--data.init_args.regression). Give data whose labels are classes, and checkpoints trained on them."
+            )
         self.checkpoints = load(self.paths, self.data, self.level)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
         if self.data.shortcut is None and any(PLANTED in test.rankings for test in self.tests):
@@ -359,10 +348,10 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self._columns = [f"{test.name}.{column}" for test in self.tests for column in test.columns(classes)]
         self.rows = nn.ModuleList(ItemRows(dict.fromkeys([*OWN, *self._columns])) for _ in self.checkpoints)
 
-    def on_test_start(self) -> None:
+    def begin(self) -> None:
         """Prepare all tests before the first batch; some of them train models."""
-        most = self.trainer.limit_test_batches
-        if self.texts is not None and (isinstance(most, int) or most < 1):  # 1 is one batch, 1.0 are all
+        batches = self.counts[1] or 0
+        if self.texts is not None and batches < len(self.data.test_dataloader()[1]):
             raise UserError(
                 "--model.init_args.texts chooses among all texts of test, and --trainer.limit_test_batches reads the "
                 "shortest alone. Give one of the two."
@@ -376,7 +365,6 @@ class Fidelity(Experiment[ClassificationDataModule]):
         self._chosen = frozenset(self._read[places].tolist())
         self._examples: list[Example] = []
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
-        batches = int(self.trainer.num_test_batches[1])  # fewer than there are with limit_test_batches
         rank_zero_info(
             f"{f'{read:,} of ' if read < total else ''}{counted(total, 'text')} in the test split, "
             f"{counted(batches, 'batch', 'batches')} to read, "

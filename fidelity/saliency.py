@@ -16,8 +16,7 @@ from fidelity.classified import ClassifiedBatch, passes, select_texts, shortened
 from fidelity.explanations import FILE, Explanations
 from metrics.distributions import tvd
 from models import TransformerClassifier
-from results.errors import UserError, near
-from training.experiment import check_names
+from results.errors import UserError, check_names, near
 
 RANKINGS = (
     "random",

@@ -9,8 +9,8 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from heads.antecedent_heads import TRAINED, AntecedentEvaluation, check_coreference, links_of
 from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS, Links
+from probes.antecedent_evaluation import TRAINED, AntecedentEvaluation, check_coreference, links_of
 from probes.frozen import FrozenProbe, Sizes, weight_maps
 from probes.head_selection import attention_scores, weighted_scores
 from results import Figure, Result

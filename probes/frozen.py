@@ -14,14 +14,14 @@ from attention import EncoderSpec, Options
 from attention.extraction import console
 from corpora.sentence import Sentence
 from datamodules import AttentionBatch, AttentionDataModule, DependencyDataModule, VectorSpec
+from datamodules.corpus import Data
 from datamodules.dependency import Field
-from heads.arc_evaluation import read_fields
-from heads.single_heads import Names, head_map
+from probes.arc_evaluation import read_fields
 from results import Figure, on_one_scale
 from results.errors import UserError, new_items
+from results.heads import Names, head_map
 from training import Average, Origin, TrainedModule, quiet
 from training.checkpoints import config_of, data_settings, datamodule_from
-from training.experiment import Data
 
 Mode = Literal["min", "max"]
 

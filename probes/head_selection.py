@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, VectorSpec
 from datamodules.dependency import DependencySplit
-from heads.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
-from heads.single_heads import Names
 from metrics.attachment import attached
 from metrics.heads import DIRECTIONS, MostAttended
 from metrics.rows import ArcRows
 from metrics.trees import tree_heads
+from probes.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
 from probes.frozen import DependencyProbe, Sizes, weight_maps
 from results import Figure, Result
 from results.errors import check_numbers
+from results.heads import Names
 from training import Average, device_count
 
 

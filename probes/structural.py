@@ -15,16 +15,15 @@ from torch.nn.functional import pad
 
 from attention import EncoderSpec, Options
 from datamodules import AttentionBatch
-from heads.arc_evaluation import read_fields
 from metrics import trees
 from metrics.attachment import ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
+from probes.arc_evaluation import read_fields
 from probes.frozen import DependencyProbe, Sizes
 from results import Floats, HeatMap, Integers, Result, Table
-from results.errors import UserError, check_numbers
+from results.errors import UserError, check_names, check_numbers
 from training import Mean, over_devices
-from training.experiment import check_names
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""

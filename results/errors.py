@@ -234,3 +234,16 @@ def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
         if empty := [number for number, part in enumerate(parts) if not part.strip()]:
             raise UserError(f"{what}[{place}][{empty[0]}] is empty. Leave it out.")
     return items
+
+
+def check_names(option: str, names: Sequence[object]) -> None:
+    """Raise UserError if a list of names or numbers is empty or has duplicates.
+
+    Args:
+        option: Option that holds the list, for the message.
+        names: The list.
+    """
+    if not names:
+        raise UserError(f"{option} is empty. Give at least one.")
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise UserError(f"{option} lists {twice[0]} more than once. Give it once.")

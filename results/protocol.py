@@ -89,7 +89,8 @@ def commands(record: Record) -> list[str]:
     if not record.content["config"]:
         return []
     if not (checkpoints := checkpoints_in(folder)):
-        return [f"python train.py test --config {config}"]
+        verb = "test" if "ckpt_path:" in own.read_text(encoding="utf-8") else "measure"
+        return [f"python train.py {verb} --config {config}"]
     checkpoint = shlex.quote(str(shown / "checkpoints" / checkpoints[0].name))
     return [
         f"python train.py fit --config {config}",

@@ -1,4 +1,4 @@
-"""Callback of the Trainer that writes the result of an experiment to the run folder and prints its tables."""
+"""Writes a result into its run folder, and prints its tables."""
 
 import io
 import json
@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-import pytorch_lightning as pl
 from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
@@ -48,100 +47,57 @@ MOST_CORPORA = 3  # most corpora in a caption
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
-class ResultWriter(pl.Callback):
-    """Callback that writes the `result` of a module after a test, and predictions after `predict`.
+def publish(
+    folder: Path,
+    result: Result,
+    provenance: Provenance,
+    *,
+    limit: float | None = None,
+    titles: bool = True,
+    draw: bool = True,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> None:
+    """Write a result into a run folder, print it, then draw its figures and make `page.html`.
 
-    Only the first process writes. The `provenance` of the datamodule describes encoder and data. `results.json` is
-    written after the tables and before anything is printed, so that nothing is lost if printing fails. It is written
-    again when the figures are drawn; then `page.html` is made of all these files. Predictions become
-    `predictions.parquet`.
+    `results.json` is written after the tables and before anything is printed, so that nothing is lost if printing
+    fails. It is written again when the figures are drawn.
 
     Args:
-        console: Console that prints the tables; None creates one for the terminal.
-        folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
+        folder: The run folder.
+        result: The result.
+        provenance: Description of encoder and data.
+        limit: Number or fraction of test batches that were read; None for all.
         titles: True to draw titles on figures; `results.json` has them as captions in any case.
         draw: True to draw figures.
         quiet: True to print only the headline scores and the folder.
+        console: Console that prints; None for the terminal.
+
+    Raises:
+        OSError: Scores or tables cannot be written.
     """
+    console = console or Console()
 
-    def __init__(
-        self,
-        console: Console | None = None,
-        *,
-        folder: Path | None = None,
-        titles: bool = True,
-        draw: bool = True,
-        quiet: bool = False,
-    ) -> None:
-        # The default console is made later: it has locks, and spawned processes receive the callback pickled.
-        self._console = console
-        self.folder, self.titles, self.draw, self.quiet = folder, titles, draw, quiet
+    def warn(text: str) -> None:
+        console.print(Text(f"Warning: {text}", "yellow"), soft_wrap=True)
 
-    def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the predictions of the module to `predictions.parquet`, if it kept any."""
-        folder = self._folder(trainer)
-        predictions = getattr(pl_module, "predictions", None)
-        if trainer.is_global_zero and isinstance(predictions, pd.DataFrame):
-            folder.mkdir(parents=True, exist_ok=True)
-            _save_parquet(folder / "predictions.parquet", predictions)
-            (self._console or Console()).print(Text(f"Written to {folder / 'predictions.parquet'}"), soft_wrap=True)
-
-    def _folder(self, trainer: pl.Trainer) -> Path:
-        # Called on every process, because Lightning broadcasts the answer.
-        return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
-
-    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write and print the result of the module, then draw its figures.
-
-        If the module has no result, a warning is printed and nothing is written.
-        """
-        folder = self._folder(trainer)
-        if not trainer.is_global_zero:
-            return
-        console = self._console or Console()
-
-        def warn(text: str) -> None:
-            console.print(Text(f"Warning: {text}", "yellow"), soft_wrap=True)
-
-        result: Result | None = getattr(pl_module, "result", None)
-        if result is None:
-            warn(f"{type(pl_module).__name__} has no result after its test, so nothing is written")
-            return
-        datamodule = getattr(trainer, "datamodule", None)
-        described: Provenance | None = getattr(datamodule, "provenance", None)
-        provenance = described or Provenance({}, {}, {})
-        limit = _limit_of(trainer)
-        result = replace(with_sources(result, provenance), audit={**result.audit, **limit})
-        content = write_scores(folder, result, provenance)  # before printing, which may fail
-        if described is None:
-            warn(f"{type(datamodule).__name__} has no `provenance`, so results.json does not record encoder and data")
-        if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
-            trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
-        self._print(result, provenance, console)
-        figures = result.figures if self.draw else {}
-        for name, reason in write_figures(folder, figures, content, self.titles).items():
-            warn(f"figure {name} could not be drawn: {reason}")
-        if fault := leave_page(folder):
-            warn(fault)
-        for option, most in limit.items():
-            warn(f"the scores are of some test batches only: --trainer.{option} {most}")
-        for line in cast("list[str]", result.audit.get("warnings", [])):
-            warn(line)
-        console.print(Text(f"Written to {folder}"), soft_wrap=True)
-
-    def _print(self, result: Result, provenance: Provenance, console: Console) -> None:
-        if not self.quiet:
-            print_result(result, merged_audit(result, provenance), console)
-            return
+    limits = {} if limit is None else {"limit_test_batches": limit}
+    result = replace(with_sources(result, provenance), audit={**result.audit, **limits})
+    content = write_scores(folder, result, provenance)  # before printing, which may fail
+    if quiet:
         for name in result.headline:
             console.print(Text(f"{name} {score_cell(result.scores[name])}"), soft_wrap=True)
-
-
-def _limit_of(trainer: pl.Trainer) -> dict[str, float]:
-    """Return the option by which Lightning reads some test batches only; empty if it reads all."""
-    most = trainer.limit_test_batches
-    every = isinstance(most, float) and most == 1.0  # the integer 1 is a single batch
-    return {} if every else {"limit_test_batches": most}
+    else:
+        print_result(result, merged_audit(result, provenance), console)
+    for name, reason in write_figures(folder, result.figures if draw else {}, content, titles).items():
+        warn(f"figure {name} could not be drawn: {reason}")
+    if fault := leave_page(folder):
+        warn(fault)
+    for option, most in limits.items():
+        warn(f"the scores are of some test batches only: --trainer.{option} {most}")
+    for line in cast("list[str]", result.audit.get("warnings", [])):
+        warn(line)
+    console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
 def _few(result: Result) -> list[str]:
@@ -244,7 +200,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         else:
             (folder / f"{name}.tex").unlink(missing_ok=True)
     if result.items is not None:
-        _save_parquet(folder / "items.parquet", result.items)
+        save_parquet(folder / "items.parquet", result.items)
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
     content: dict[str, Any] = {
         "schema": SCHEMA,
@@ -374,7 +330,8 @@ def write_figures(
     return faults
 
 
-def _save_parquet(path: Path, frame: pd.DataFrame) -> None:
+def save_parquet(path: Path, frame: pd.DataFrame) -> None:
+    """Write a frame to a Parquet file atomically."""
     content = io.BytesIO()
     frame.to_parquet(content, index=False)
     write_atomically(path, content.getbuffer())

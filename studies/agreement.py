@@ -9,25 +9,26 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
 from attention.ablation import Kind
-from datamodules import AttentionBatch
+from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.batches import Split
 from datamodules.corpus import STAGES
-from heads.arc_evaluation import DependencyExperiment
-from heads.single_heads import Names
+from measures.contract import Measure
 from metrics.attachment import ALL, ratio_scores
 from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows
+from probes.arc_evaluation import read_fields
 from results import Floats, Result, Table, Unit
 from results.digests import altered
 from results.errors import UserError, check_values, near, one_of
 from results.files import below, read_csv
+from results.heads import Names
 
 WHAT = "--model.init_args.ablation"
 _LEAST = 3  # heads, for the spread of τ
 
 
-class HeadAgreement(DependencyExperiment):
-    """Experiment that correlates the accuracy of single heads with what a model loses when they are ablated.
+class HeadAgreement(Measure[DependencyDataModule]):
+    """Correlation of the accuracy of single heads with what a model loses when they are ablated.
 
     The accuracy of a head is that of `SingleHeads` on test, in the direction that is better on dev. The loss is the
     change of a score in an earlier run of `HeadAblation` on a model with the same heads; it does not depend on the
@@ -46,6 +47,7 @@ class HeadAgreement(DependencyExperiment):
     """
 
     experiment = "head_agreement"
+    takes = DependencyDataModule
 
     def __init__(self, ablation: str, kind: Kind = "uniform", relation: str = ALL) -> None:
         super().__init__()
@@ -55,6 +57,7 @@ class HeadAgreement(DependencyExperiment):
 
     def prepare(self) -> None:
         data = self.data
+        read_fields(data, ("attention",), type(self).__name__)
         if not data.options.measured.has_heads:
             raise UserError(
                 f"--data.init_args.options.quantity: {data.options.quantity} has one map for each layer, and no number "

@@ -1,5 +1,8 @@
 """How often the tests of this application find what is there, and what is not: on models whose answers are known."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -7,82 +10,95 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
-from datamodules import AttentionBatch
-from heads.arc_evaluation import DependencyExperiment
+from datamodules import AttentionBatch, DependencyDataModule
+from measures.contract import Measure
 from metrics.bootstrap import share_interval
+from probes.arc_evaluation import read_fields
 from results import Estimate, Result, Table, Unit
 from results.errors import UserError, check_numbers, near
 from results.progress import LOGGER as PROGRESS
 from results.progress import Progress
 from studies.known_cases import CASES, Case, Trial, promised
-from training import alone, gathered, kept_file, kept_tensors, quiet, recorded_gradients
+from training import quiet, recorded_gradients
 
 _LEAST = 5  # effects of each kind for an AUC
 COLUMNS = {"power": ("low", "high"), "false_positive": ("false_positive.low", "false_positive.high")}
 OF_ROW = ["experiment", "test", "model", "truth"]
 
 
-class KnownAnswers(DependencyExperiment):
-    """Experiment that runs the tests of this application on models with planted heads, and on null models.
+class KnownAnswers(Measure[DependencyDataModule]):
+    """Verdicts of the tests of this application on models with planted heads, and on null models.
 
     The *power* of a test is the share of its verdicts that find what is there, its *false-positive rate* the share
     that find something where nothing is. Each seed draws a model of every kind, a treebank and reviews from the
     sample grammar. Intervals are over seeds, as several verdicts of one model are not independent.
 
-    The processes of a distributed run divide the seeds among them.
-
     Args:
         seeds: Number of seeds of an experiment, by its name; others keep their own. 0 leaves it out.
+        processes: Number of processes that divide the seeds among them.
     """
 
     experiment = "known_answers"
-    reads = frozenset()  # the models are made here
+    takes = DependencyDataModule
 
-    def __init__(self, seeds: dict[str, int] | None = None) -> None:
+    def __init__(self, seeds: dict[str, int] | None = None, processes: int = 1) -> None:
         super().__init__()
         if strange := [name for name in seeds or {} if name not in CASES]:
             raise UserError(
                 f"--model.init_args.seeds: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
                 f"experiments are {', '.join(CASES)}."
             )
+        check_numbers(self, least=1, processes=processes)
         check_numbers(self, least=0, **{f"seeds.{name}": number for name, number in (seeds or {}).items()})
-        self.numbers = {name: own for name, (_, own) in CASES.items()} | (seeds or {})
+        self.numbers, self.processes = {name: own for name, (_, own) in CASES.items()} | (seeds or {}), processes
         if not any(self.numbers.values()):
             raise UserError("--model.init_args.seeds leaves every experiment out. Give one of them at least 1.")
+
+    def prepare(self) -> None:
+        read_fields(self.data, (), type(self).__name__)  # the models are made here
 
     def update(self, batch: AttentionBatch) -> None:
         """Ignore the batch: every seed has corpora of its own."""
 
     def outcome(self) -> Result:
-        ranks, own = self.data.ranks, list[tuple[int, Trial]]()
-        seeds = range(ranks.rank, max(self.numbers.values()), ranks.world)
-        progress = Progress("Models with known answers", len(seeds))
-        with TemporaryDirectory() as folder:
-            for seed in seeds:
-                kept, _ = kept_tensors(
-                    kept_file(self.trainer, f"answers-{seed}.pt"),
-                    lambda seed=seed: {"trials": [tuple(one) for one in self._trials(seed, Path(folder))]},  # type: ignore[misc]
-                )
-                own += [(seed, Trial(*one)) for one in kept["trials"]]
+        seeds = range(max(self.numbers.values()))
+        wanted = {seed: [name for name, number in self.numbers.items() if seed < number] for seed in seeds}
+        progress, found = Progress("Models with known answers", len(seeds)), list[tuple[int, Trial]]()
+        with TemporaryDirectory() as folder, recorded_gradients():
+            for seed, own in self._over_processes(wanted, Path(folder)):
+                found += [(seed, trial) for trial in own]
                 progress.advance()
-        trials = pd.DataFrame([(seed, *trial) for seed, trial in gathered(own)], columns=["seed", *Trial._fields])
+        found.sort(key=lambda one: one[0])
+        trials = pd.DataFrame([(seed, *trial) for seed, trial in found], columns=["seed", *Trial._fields])
         table, separated = rates(trials), separation(trials)
         scores = {"right": right(trials)}
         scores |= {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
         audit = {"seeds": self.numbers, "verdicts": len(trials)}
         return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores))
 
-    def _trials(self, seed: int, folder: Path) -> list[Trial]:
-        # The progress of the seeds is logged, and not that of every store.
-        with TemporaryDirectory(dir=folder) as own, alone(), quiet(), quiet(PROGRESS), recorded_gradients():
-            case = Case(seed, Path(own), folder / "stores")
-            found = [
-                trial for name, (trials, _) in CASES.items() if seed < self.numbers[name] for trial in trials(case)
-            ]
-        # Plain values: what is kept is read again as data.
-        return [
-            one._replace(positive=bool(one.positive), found=bool(one.found), effect=float(one.effect)) for one in found
-        ]
+    def _over_processes(self, wanted: Mapping[int, list[str]], folder: Path) -> Iterator[tuple[int, list[Trial]]]:
+        if self.processes == 1:
+            for seed, names in wanted.items():
+                yield seed, trials_of(seed, names, folder)
+            return
+        with ProcessPoolExecutor(self.processes, get_context("spawn")) as pool:
+            futures = {pool.submit(trials_of, seed, names, folder): seed for seed, names in wanted.items()}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+
+def trials_of(seed: int, names: Sequence[str], folder: Path) -> list[Trial]:
+    """Return the verdicts of some experiments on the models and corpora of one seed.
+
+    Args:
+        seed: The seed.
+        names: Names of the experiments.
+        folder: Folder for the corpora of the seed, and for stores.
+    """
+    # The progress of the seeds is logged, and not that of every store.
+    with TemporaryDirectory(dir=folder) as own, quiet(), quiet(PROGRESS):
+        case = Case(seed, Path(own), folder / "stores")
+        return [trial for name in names for trial in CASES[name][0](case)]
 
 
 def right(trials: pd.DataFrame) -> Estimate:

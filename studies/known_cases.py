@@ -17,8 +17,8 @@ import pandas as pd
 import torch
 import yaml
 from numpy.typing import NDArray
+from pytorch_lightning.utilities.seed import isolate_rng
 
-from analysis import AttentionAnalyses, Clusters, Patterns, Surface
 from attention import EncoderSpec, Options
 from attention.quantities import QUANTITIES, QuantityName
 from corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
@@ -34,15 +34,25 @@ from fidelity import (
     SetErasure,
     SingleWeight,
 )
-from heads import SingleHeads
-from interventions.ablation import HeadAblation
-from interventions.causal import CausalCheck
+from measures import (
+    AttentionAnalyses,
+    Clusters,
+    ControlTask,
+    DescriptionLength,
+    Measure,
+    Patterns,
+    SingleHeads,
+    Surface,
+    measure,
+)
+from measures.ablation import HeadAblation
+from measures.causal import CausalCheck
+from measures.nested import best_copy, train_copy
 from metrics.bootstrap import paired_permutation
 from models import TextClassifier
-from probes import AttentionOnlyProbe, ControlTask, DescriptionLength, StructuralDistanceProbe
+from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from probes.frozen import Mode
-from probes.nested import best_copy, train_copy
-from results import Estimate, Table
+from results import Estimate, Result, Table
 from studies.blank import Architecture
 from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
 from training import TrainedModule, nested_trainer, quiet, result_of
@@ -63,6 +73,14 @@ LEVEL = 0.05
 
 ONE_SIDED = ("selectivity", "compression", "loss beyond", "uniform weights lose", "erasure")
 """Beginnings of the names of tests that look at one end of a 95 % interval, or at one sign of a two-sided p-value."""
+
+
+def measured(measurement: Measure[Any], data: Any) -> Result:  # noqa: ANN401 - any datamodule
+    """Return the result of a measurement on the CPU; random states are unchanged."""
+    with isolate_rng():
+        result = measure(measurement, data)
+    assert result is not None
+    return result
 
 
 def promised(test: str) -> float:
@@ -279,7 +297,7 @@ def single_heads(case: Case) -> Iterator[Trial]:
         if kind == "planted decoder" and case.seed >= _DECODERS:
             continue
         module = SingleHeads(ensemble=1, maps=0, permutations=100, seed=case.seed)
-        tables = result_of(module, case.treebank(kind)).tables
+        tables = measured(module, case.treebank(kind)).tables
         best, roles = _rows(tables["best_heads"], "relation"), _rows(tables["roles"], "head")
         for relation, head in wanted.items():
             truth = f"a head attends from {relation} to its head"
@@ -307,7 +325,7 @@ def _nothing_in_heads(best: Mapping[str, Any], roles: Mapping[str, Any]) -> Iter
 def attention_statistics(case: Case) -> Iterator[Trial]:
     """Yield verdicts of the analyses of attention: surface statistics, patterns and clusters."""
     for kind in ("planted", "null"):
-        tables = result_of(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 25)).tables
+        tables = measured(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 25)).tables
         surface, patterns = (_rows(tables[name], "layer", "head") for name in ("surface", "head_patterns"))
         if kind == "planted":
             for column, head in (("previous", "3-2"), ("end", "3-3"), ("entropy", "3-4")):
@@ -321,7 +339,7 @@ def attention_statistics(case: Case) -> Iterator[Trial]:
             found = row["pattern"] != "heterogeneous"
             yield Trial("patterns", "another pattern than heterogeneous", kind, "nothing", False, found)
     for kind, positive in (("alike in a layer", True), ("null", False)):
-        p = result_of(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 12)).scores["p"].value
+        p = measured(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 12)).scores["p"].value
         truth = "heads of a layer are alike" if positive else "nothing"
         yield Trial("clusters", "p of distances within layers", kind, truth, positive, p <= LEVEL)
 
@@ -346,7 +364,7 @@ def attention_probe(case: Case) -> Iterator[Trial]:
         truth = "heads of obj and det" if positive else "nothing"
         for name, make, score, least in tests:
             module = make(probe, max_epochs=3, batches=1, seed=case.seed)
-            low = result_of(module, case.treebank(kind, most=_FEW)).scores[score].low or 0
+            low = measured(module, case.treebank(kind, most=_FEW)).scores[score].low or 0
             yield Trial(name, f"{score} above {least}", kind, truth, positive, low > least)
 
 
@@ -391,7 +409,7 @@ def ablation(case: Case) -> Iterator[Trial]:
     for kind, shuffled in (("planted", False), ("even decision", False), ("null", True)):
         checkpoint, data = case.classifier(kind, shuffled=shuffled)
         module = HeadAblation(checkpoint, kinds=["zero"], layers=False, seed=case.seed)
-        table = _rows(result_of(module, data).tables["ablation"], "layer", "head")
+        table = _rows(measured(module, data).tables["ablation"], "layer", "head")
         if not shuffled:
             truth = f"the decision is read from {'an even' if kind == 'even decision' else 'a planted'} head"
             lost = table["3-1"]["difference"] < 0
@@ -412,7 +430,7 @@ def causal(case: Case) -> Iterator[Trial]:
         module = CausalCheck(
             probe, tuple(relations), checkpoint, heads=1, random=3, upper=1, max_epochs=1, batches=1, seed=case.seed
         )
-        table = _rows(result_of(module, case.treebank(kind, most=_FEW)).tables["causal"], "measure", "relation")
+        table = _rows(measured(module, case.treebank(kind, most=_FEW)).tables["causal"], "measure", "relation")
         for row in table.values():
             lost = row["beyond"] < 0
             if shuffled and not np.isnan(row["p"]):
@@ -434,7 +452,7 @@ def quantities(case: Case) -> Iterator[Trial]:
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
             module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
-            tables = result_of(module, case.treebank(kind, quantity, most=20)).tables
+            tables = measured(module, case.treebank(kind, quantity, most=20)).tables
             row = _rows(tables["best_heads"], "relation")["obj"]
             # A map of a layer is that of layer 2.
             found = row["head"] == "2-1" and row["test"] > row["offset"] + MARGIN
@@ -453,7 +471,7 @@ def fidelity(case: Case) -> Iterator[Trial]:
         checkpoint, data = case.attending(target)
         kinds = (Perturbation, Permutation, Adversary, SetErasure, SingleWeight, Correlation, Rationale)
         tests: list[FidelityTest] = [kind() for kind in kinds]
-        scores = result_of(Fidelity([checkpoint], tests, examples=0, seed=case.seed), data).scores
+        scores = measured(Fidelity([checkpoint], tests, examples=0, seed=case.seed), data).scores
         truth = f"the decision is {'' if positive else 'not '}read from the words attended to"
         for name, verdict in VERDICTS.items():
             yield Trial("fidelity", name, f"attends to {target}", truth, positive, verdict(scores))

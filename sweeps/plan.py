@@ -43,7 +43,7 @@ class Run:
     """Run of train.py in a sweep.
 
     Attributes:
-        command: `fit` or `test`.
+        command: `fit`, `test` or `measure`.
         config: The config file.
         digest: SHA-256 of the config file at the time when the sweep was read.
         options: Names and values of options of train.py, sorted by name, so that `a` precedes its part
@@ -192,7 +192,7 @@ class Entry:
     """
 
     config: str = ""
-    command: Literal["fit", "test"] = "fit"
+    command: Literal["fit", "test", "measure"] = "fit"
     set: dict = field(default_factory=dict)  # type: ignore[type-arg]
     scores: dict[str, str | None] = field(default_factory=dict)
     seeds: list[NonNegativeInt] = field(default_factory=list)

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from scipy.stats import binomtest
 
-from analysis import clusters
 from fidelity.correlation import agreements
-from heads.single_heads import ChosenHeads, Names
-from interventions.ablation import random_sets
+from measures import clusters
+from measures.ablation import random_sets
+from measures.single_heads import ChosenHeads
 from metrics.attachment import Arcs
 from metrics.bootstrap import (
     against_random_draws,
@@ -34,6 +34,7 @@ from metrics.bootstrap import (
 from metrics.heads import Predictions
 from metrics.moments import Moments, recorded, subtract
 from results import Floats
+from results.heads import Names
 
 NULLS, DRAWS = 1000, 199
 Draw = np.random.Generator
@@ -209,41 +210,41 @@ class Case(NamedTuple):
 
 CASES: Mapping[str, Case] = {
     "best head, shuffled arcs": Case(
-        "heads/single_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled"), 0.15
+        "measures/single_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled"), 0.15
     ),
     "the same, chosen and scored on dev": Case(
-        "heads/single_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled", True), 0.15
+        "measures/single_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled", True), 0.15
     ),
     "best head against best offset": Case(
-        "heads/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset"), 0.3
+        "measures/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset"), 0.3
     ),
     "the same, chosen and scored on dev ": Case(
-        "heads/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
+        "measures/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
     ),
     "pairs of runs, swaps": Case("sweeps/compare.py: permutation.p, sweeps/table.py: p", permuted, 0.08),
     "pairs of runs, bootstrap": Case("sweeps/compare.py: bootstrap.p", bootstrapped, 0.08),
-    "pairs of decisions": Case("interventions/ablation.py: p, interventions/pruning.py: p", decisions, 0.1),
+    "pairs of decisions": Case("measures/ablation.py: p, measures/pruning.py: p", decisions, 0.1),
     "pairs of variants": Case("fidelity/comparison.py: p, fidelity/judge.py: p", seeds, 0.2),
     "set of heads, 5 random sets": Case(
-        "interventions/causal.py: p, interventions/ablation.py: beyond_random_p", sets, 0.6
+        "measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6
     ),
     "one head, 3 other heads": Case(
-        "interventions/causal.py: p, interventions/ablation.py: beyond_random_p",
+        "measures/causal.py: p, measures/ablation.py: beyond_random_p",
         lambda rng, effect: sets(rng, effect, 1, 3, 4),
         0.6,
     ),
     "set of heads, skewed effects": Case(
-        "interventions/causal.py: p, interventions/ablation.py: beyond_random_p",
+        "measures/causal.py: p, measures/ablation.py: beyond_random_p",
         lambda rng, effect: sets(rng, effect, move="skewed"),
         0.6,
     ),
     "set of heads, each moves 2 % of the texts": Case(
-        "interventions/causal.py: p, interventions/ablation.py: beyond_random_p",
+        "measures/causal.py: p, measures/ablation.py: beyond_random_p",
         lambda rng, effect: sets(rng, effect, move="sparse"),
         5.0,
     ),
-    "heads of a layer": Case("analysis/clusters.py: p", layers, 0.5),
-    "fine-tuning": Case("analysis/attention_analyses.py: p", inputs, 0.02),
+    "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
+    "fine-tuning": Case("measures/attention_analyses.py: p", inputs, 0.02),
     "Kendall's τ in a text": Case("fidelity/correlation.py: .p", ranks, 0.6),
     "Holm, any of four pairs of runs": Case(
         "holm.p and p_holm, beyond_random_p_holm of other families: the least of a family", any_of_four, 0.12

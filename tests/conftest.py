@@ -21,12 +21,12 @@ from rich.console import Console
 
 import train
 from attention import EncoderSpec
+from commands.lightning import ProbingCLI
 from datamodules import DependencyDataModule
 from results import Result, writer
 from tests.glossary import unexplained
 from tests.printed import lost_answers
 from tests.tiny import save_bert, write_splits
-from training.cli import ProbingCLI
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,26 +23,25 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from pytorch_lightning import Trainer
 
-import analysis
 import attention
 import datamodules
 import fidelity
-import heads
-import interventions
+import measures
 import models
 import probes
 import train
-from commands import COMMANDS, RUNS
+from commands import COMMANDS, RUNS, measure
+from commands.lightning import CheckedCLI
 from docs.reference import ROOMS, configs_page, described, exported
 from results.estimates import ENDS, UNITS
 from sweeps.jobs import Slurm
 from sweeps.plan import Options, Run, options_of, read_sweep
-from tests.analysis import test_configs as of_analyses
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
-from tests.interventions import test_pruning as of_pruning
+from tests.measures import test_configs as of_analyses
+from tests.measures import test_pruning as of_pruning
 from tests.sweeps.test_plan import SHIPPED as SWEEPS
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
-from training.cli import CheckedCLI
+from training.parsing import import_trusted, only_known_classes, trusted_modules
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,26 +50,26 @@ SHIPPED, STUDIES = ROOT / "configs", ROOT / "studies"
 
 # What tests run end to end on tiny inputs, where the tests have no list of their own.
 RUN_BY = {
-    "interventions/test_ablation.py": [("test", "kovaleva2019/ablation.yaml"), ("test", "kovaleva2019/layers.yaml")],
-    "interventions/test_causal.py": [("test", "clark2019/causal.yaml")],
+    "measures/test_ablation.py": [("measure", "kovaleva2019/ablation.yaml"), ("measure", "kovaleva2019/layers.yaml")],
+    "measures/test_causal.py": [("measure", "clark2019/causal.yaml")],
     "fidelity/test_experiment.py": [
-        *(("test", f"fidelity/{name}.yaml") for name in ("all", "quick")),
-        *(("test", f"{name}/fidelity.yaml") for name in ("jain2019", "serrano2019", "tutek2020", "wiegreffe2019")),
+        *(("measure", f"fidelity/{name}.yaml") for name in ("all", "quick")),
+        *(("measure", f"{name}/fidelity.yaml") for name in ("jain2019", "serrano2019", "tutek2020", "wiegreffe2019")),
     ],
-    "fidelity/test_judge.py": [("test", "judge.yaml")],
+    "fidelity/test_judge.py": [("measure", "judge.yaml")],
     "probes/test_antecedent.py": [
-        ("fit" if trained else "test", f"clark2019/coreference{trained}{corpus}.yaml")
+        ("fit" if trained else "measure", f"clark2019/coreference{trained}{corpus}.yaml")
         for trained, corpus in product(("", "_attention", "_glove"), ("", "_litbank"))
     ],
-    "probes/test_control.py": [("test", "hewitt2019/control.yaml")],
-    "probes/test_description_length.py": [("test", "voita2020/mdl.yaml")],
-    "studies/test_agreement.py": [("test", "../studies/ablation_tau.yaml")],
-    "studies/test_known_answers.py": [("test", "../studies/known_answers.yaml")],
+    "probes/test_control.py": [("measure", "hewitt2019/control.yaml")],
+    "probes/test_description_length.py": [("measure", "voita2020/mdl.yaml")],
+    "studies/test_agreement.py": [("measure", "../studies/ablation_tau.yaml")],
+    "studies/test_known_answers.py": [("measure", "../studies/known_answers.yaml")],
 }
 RUN: set[tuple[str, Path]] = {
-    *(("fit" if "train.py fit" in YAMLS[path] else "test", path) for path in CONFIGS),
+    *(("fit" if "train.py fit" in YAMLS[path] else "measure", path) for path in CONFIGS),
     *(("fit", path) for path in CLASSIFIERS),
-    *(("test", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_pruning.CONFIGS.glob("*.yaml")]),
+    *(("measure", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_pruning.CONFIGS.glob("*.yaml")]),
     *((command, (SHIPPED / config).resolve()) for of_test in RUN_BY.values() for command, config in of_test),
 }
 
@@ -166,7 +165,12 @@ class ParsedCLI(CheckedCLI):
 
 def parsed(arguments: list[str]) -> None:
     """Give the arguments to the parser of train.py."""
-    train.main(arguments, cli=ParsedCLI)
+    if arguments[0] == "measure":
+        with only_known_classes(trusted_modules(arguments)):
+            import_trusted(arguments)
+            measure.parser().parse_args(arguments[1:])
+    else:
+        train.main(arguments, cli=ParsedCLI)
 
 
 class ReadError(Exception):
@@ -236,7 +240,7 @@ def check(command: str) -> None:
                     read_by(module, arguments, patch)
                 except SystemExit:
                     raise AssertionError(said.getvalue()) from None
-        case ["fit" | "test", *_] as arguments:
+        case ["fit" | "test" | "measure", *_] as arguments:
             check_train(arguments)
         case _:
             raise AssertionError("nothing is known of such a command")
@@ -308,7 +312,7 @@ def parameters(room: Any) -> set[str]:  # noqa: ANN401
 
 def test_options_that_are_named_alone_exist() -> None:
     """`--data.init_args.cache` and the like, wherever they stand."""
-    of_models = set().union(*(parameters(room) for room in (analysis, fidelity, heads, interventions, models, probes)))
+    of_models = set().union(*(parameters(room) for room in (fidelity, measures, models, probes)))
     known = {
         "data.init_args": parameters(datamodules),
         "model.init_args": of_models,
@@ -517,7 +521,7 @@ def test_the_site_is_found_and_searched_from_a_file_without_a_network(open_site:
 
 @pytest.mark.slow
 def test_axe_finds_nothing_serious(open_site: Callable[..., Page]) -> None:
-    names = ("index.html", "papers/clark2019.html", "glossary.html", "reference/heads.html")
+    names = ("index.html", "papers/clark2019.html", "glossary.html", "reference/measures.html")
     for name, scheme in product(names, ("light", "dark")):
         page = open_site(name, color_scheme=scheme)
         found = Axe().run(page, options={"preload": False}).response["violations"]

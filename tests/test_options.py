@@ -9,11 +9,9 @@ import pytest
 from pytorch_lightning import LightningDataModule
 from torch import nn
 
-import analysis
 import datamodules
 import fidelity
-import heads
-import interventions
+import measures
 import models
 import probes
 from attention import Encoder, EncoderSpec
@@ -26,20 +24,20 @@ from corpora.shortcuts import Planting
 from datamodules.text import TextSource
 from datamodules.tokenization import TokenOptions
 from datamodules.vectors import VectorSpec
-from heads.single_heads import AttentionDrawing
+from measures.single_heads import AttentionDrawing
 from models.layers import EmbeddingSpec
 from results import UserError
 
-OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, analysis.Analysis)
+OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, measures.Analysis)
 """What a command line makes: experiments, models and their parts, data, tests."""
-ROOMS = (analysis, datamodules, fidelity, heads, interventions, models, probes)
+ROOMS = (datamodules, fidelity, measures, models, probes)
 REQUIRED: dict[str, Any] = {
     "ablation": "run",
     **{name: models.NoEncoder() for name in ("encoder", "sentence_encoder")},
     **{name: models.DotAttention() for name in ("attention", "sentence_attention")},
     "checkpoints": ["a.ckpt"],
     "tests": [fidelity.Perturbation()],
-    "analyses": [analysis.Surface()],
+    "analyses": [measures.Surface()],
     "probe": probes.AttentionOnlyProbe(),
     "checkpoint": __file__,  # any file: it is not read yet
     "head": "1-1",

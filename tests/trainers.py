@@ -8,9 +8,10 @@ from pytorch_lightning import Callback, LightningDataModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from datamodules import DependencyDataModule
-from probes.nested import best_copy, train_copy
+from measures import Measure, measure
+from measures.nested import best_copy, train_copy
 from results import Result
-from training import Best, Experiment, TrainedModule
+from training import Best, TrainedModule
 
 CONTINUES = pytest.mark.filterwarnings(
     "ignore:The dirpath has changed",
@@ -40,7 +41,13 @@ def trainer(epochs: int = 1, *callbacks: Callback, **options: Any) -> Trainer:  
     )
 
 
-def scored(module: Experiment[Any], data: LightningDataModule, checkpoint: Path | None = None) -> Result:
+def scored(
+    module: TrainedModule[Any, Any] | Measure[Any], data: LightningDataModule, checkpoint: Path | None = None
+) -> Result:
+    if isinstance(module, Measure):
+        found = measure(module, data)
+        assert found is not None
+        return found
     trainer().test(module, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
     assert module.result is not None
     return module.result

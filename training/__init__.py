@@ -1,12 +1,11 @@
-"""The command line, the folder of a run, the bases of experiments and trained modules, and trainings inside a test."""
+"""The base of trained modules, their checkpoints and settings, and trainings inside a measurement."""
 
 from training.checkpoints import TrainingError
-from training.experiment import Experiment
 from training.lifecycle import Average, Mean, Origin, TrainedModule, device_count, gathered, no_loss, over_devices
-from training.lightning_private import alone
 from training.nested import (
     Best,
     Training,
+    kept_tensors,
     nested_trainer,
     quiet,
     recorded_gradients,
@@ -14,4 +13,3 @@ from training.nested import (
     share,
     train_nested,
 )
-from training.run import kept_file, kept_tensors

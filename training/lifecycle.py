@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from attention.encoder import usable_device
+from attention.extraction import return_free_memory
+from datamodules.batches import run_seed
+from datamodules.corpus import Data, data_for
+from results import Result
 from results.errors import check_values
 from training.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
-from training.experiment import Data, Experiment
 from training.lightning_private import attached_trainer
 
 STEPS = 50
@@ -40,16 +43,19 @@ class Origin(Generic[Sizes]):
     source: Mapping[str, object]
 
 
-class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
-    """Experiment with trained parameters, whose sizes depend on the data.
+class TrainedModule(LightningModule, Generic[Data, Sizes]):
+    """LightningModule whose parameters have sizes that depend on the data, and whose test computes one `Result`.
 
     It must be trained before it is tested. Its checkpoint holds the arguments of its constructor, the
     sizes of its parameters and the source of its input (see `Origin`), so that `load_from_checkpoint`
     needs neither a Trainer nor a datamodule.
 
-    Subclasses implement `build`, `sizes_from` and `difference`, and call `bind` in `prepare`.
+    Subclasses implement `build`, `sizes_from`, `difference`, `update` and `outcome`, and call `bind` in `prepare`.
 
     Attributes:
+        experiment: Name of the experiment in `results.json`.
+        takes: Required class of the datamodule.
+        result: Result of the test; None before the test, and on ranks whose `outcome` is None.
         checkpoint_key: Key under which a checkpoint holds the result of `checkpoint_part`.
         checkpoint_entry: Name of an entry that `checkpoint_part` of this class must have; a checkpoint without
             it is rejected as one of another class.
@@ -71,15 +77,19 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             better weights, but count for nothing else.
     """
 
+    experiment: ClassVar[str]
+    takes: ClassVar[type[Any]]
     checkpoint_key: ClassVar[str] = "probe"
     checkpoint_entry: ClassVar[str] = "sizes"
     may_come_trained: ClassVar[bool] = False
     objects: ClassVar[tuple[str, ...]] = ()
+    example_input_array = None
 
     def __init__(self) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=self.objects, logger=False)
         check_values(self, **self.hparams)
+        self.result: Result | None = None
         self.origin: Origin[Sizes] | None = None
         self.trained = False
         self.epochs: int | None = None
@@ -87,6 +97,44 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         self.every, self.warnings = 0, list[str]()
         self.trained_on: dict[str, object] = {}
         self.loaded_from: tuple[Path, Mapping[str, Any]] | None = None
+
+    @property
+    def data(self) -> Data:
+        """Datamodule of the trainer.
+
+        Raises:
+            UserError: The trainer has no datamodule of the class `takes`.
+        """
+        return data_for(type(self).__name__, self.takes, self.trainer.datamodule)  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random draws."""
+        return run_seed(None)
+
+    def prepare(self) -> None:
+        """Check the data, create metrics, and call `bind`; called after `setup` of the datamodule."""
+
+    def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
+        """Score one batch of a test, usually by updating metrics."""
+        raise NotImplementedError(f"{type(self).__name__} must implement update().")
+
+    def outcome(self) -> Result | None:
+        """Return the result of the test; called once on every rank, after all batches. Other ranks may return None."""
+        raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
+
+    def setup(self, stage: str) -> None:
+        """Call `prepare`; Lightning calls this at the beginning of a stage."""
+        self.prepare()
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ANN401
+        """Pass a test batch to `update`."""
+        self.update(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Call `outcome` after all test batches, and store its value in `result`."""
+        return_free_memory()  # of the forward passes, which the statistics do not need
+        self.result = self.outcome()
 
     @abstractmethod
     def build(self, sizes: Sizes) -> None:

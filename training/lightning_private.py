@@ -8,12 +8,10 @@ import csv
 import io
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from jsonargparse import Namespace
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
@@ -167,19 +165,3 @@ def random_states() -> dict[str, Any]:
 def set_random_states(states: dict[str, Any]) -> None:
     """Restore the random number generators of this process from the result of `random_states`."""
     _set_rng_states(states)
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Make a trainer in a `with` block act as the only process, although the run may have several ranks.
-
-    It is for a trainer that runs inside a test, while the other ranks run other trainings. In the block
-    `torch.distributed.is_initialized` returns False. Otherwise, even in a single-process trainer,
-    metrics would gather values from all processes, and Lightning would warn about unreduced values.
-    """
-    initialised = dist.is_initialized
-    dist.is_initialized = lambda: False
-    try:
-        yield
-    finally:
-        dist.is_initialized = initialised

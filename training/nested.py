@@ -1,8 +1,10 @@
-"""Training of a module inside a test, up to its best dev epoch; it leaves the random states of the test unchanged."""
+"""Training of a module inside a measurement, up to its best dev epoch; it leaves all random states unchanged."""
 
+import io
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,16 +20,18 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
+from torchmetrics import Metric
 
 from results import Result
 from results.errors import UserError, counted
+from results.files import keep, kept, remove_leftovers
 from results.locks import share as share_files
 from training.checkpoints import TrainingError
-from training.experiment import Experiment
 from training.lifecycle import TrainedModule
-from training.lightning_private import alone, ignore_signals
-from training.run import kept_tensors
+from training.lightning_private import ignore_signals
 from training.stopping import EarlyStoppingBySteps
+
+_OF_ALL = "It is recommended to use .* when logging on epoch level in distributed"
 
 
 class Best(NamedTuple):
@@ -162,7 +166,8 @@ def train_nested(
         trainer = nested_trainer(
             device, checkpoint, stop, *callbacks, epochs=epochs, every=every, **(optimisation or {})
         )
-        with quiet(), alone():
+        with quiet(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_OF_ALL)  # the values are of this process, as they should be
             trainer.fit(module, **data)
         value = math.nan if checkpoint.best_model_score is None else float(checkpoint.best_model_score)
         if not math.isfinite(value):
@@ -188,7 +193,7 @@ def nested_trainer(
 
     Args:
         device: Device of the trainer; None for the CPU.
-        callbacks: The only callbacks.
+        callbacks: Further callbacks.
         epochs: Maximum number of epochs; None for Lightning's default.
         every: Epochs between validations.
         optimisation: Further options of the trainer, for example `gradient_clip_val`.
@@ -201,9 +206,9 @@ def nested_trainer(
             plugins=[LightningEnvironment()],  # one process, even on a cluster
             max_epochs=epochs,
             check_val_every_n_epoch=every,
-            callbacks=list(callbacks),
+            callbacks=[Alone(), *callbacks],
             logger=False,
-            enable_checkpointing=bool(callbacks),
+            enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
@@ -214,20 +219,68 @@ def nested_trainer(
     return trainer
 
 
-def result_of(
-    module: Experiment[Any] | TrainedModule[Any, Any], data: LightningDataModule, device: torch.device | None = None
-) -> Result:
-    """Test an experiment or a trained module in this process, and return its result; random states are unchanged.
+class Alone(Callback):
+    """Callback that lets the metrics of a module gather from no other process, which may train another model."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Separate the metrics, which the module has made by now."""
+        for metric in pl_module.modules():
+            if isinstance(metric, Metric):
+                metric.distributed_available_fn = _never
+
+    on_test_start = on_fit_start
+
+
+def _never() -> bool:
+    """Return False; a module-level function, because modules are copied and pickled."""
+    return False
+
+
+def result_of(module: TrainedModule[Any, Any], data: LightningDataModule, device: torch.device | None = None) -> Result:
+    """Test a trained module in this process, and return its result; random states are unchanged.
 
     Args:
-        module: The experiment or module.
+        module: The module.
         data: The datamodule.
         device: Device of the test; None for the CPU.
     """
-    with isolate_rng(), quiet(), alone():
+    with isolate_rng(), quiet(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_OF_ALL)
         nested_trainer(device).test(module, datamodule=data, verbose=False)
     assert module.result is not None
     return module.result
+
+
+def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+    """Return the tensors that an interrupted run saved in `file`; if there are none, compute and save them.
+
+    Args:
+        file: File of the tensors; None saves nothing.
+        compute: Function that returns the tensors.
+
+    Returns:
+        The tensors, and True if they were read from `file`; tensors from a file are on the CPU.
+    """
+    if file is not None and (saved := load_tensors(file)) is not None:
+        return saved, True
+    tensors = compute()
+    if file is not None:
+        save_tensors(file, tensors)
+    return tensors, False
+
+
+def load_tensors(file: Path) -> dict[str, Any] | None:
+    """Return the tensors in a file written by `save_tensors`; None if it is missing or damaged."""
+    content = kept(file)
+    return None if content is None else torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def save_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
+    """Save tensors and plain values to a file atomically, with a checksum."""
+    content = io.BytesIO()
+    torch.save(dict(tensors), content)
+    remove_leftovers(file.parent)
+    keep(file, content.getbuffer())
 
 
 @contextmanager

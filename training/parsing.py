@@ -7,15 +7,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import yaml
 from jsonargparse import Namespace, _loaders_dumpers, set_parsing_settings
 from jsonargparse._common import parsing_settings
+from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 
-from results.errors import near
+from results.errors import UserError, near
 from results.settings import leaves, read_yaml
 from training.config import Bounded, BoundedLoader, SettingsError, in_a_line
 from training.faults import wait_for_the_first
@@ -114,8 +116,12 @@ def explained(message: str) -> str:
         fault = f"{fault}. If you trust it, {remedy(module)}"
     elif found := _CLASS.search(message):
         rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
-        known = (name for room in rooms for name, value in room.items() if isinstance(value, type))
+        known = {name: value for room in rooms for name, value in room.items() if isinstance(value, type)}
         fault = f"there is no class {found[1]}{near(found[1], known)}"
+        if found[1] in known:
+            verb = "fit" if issubclass(known[found[1]], LightningModule) else "measure"
+            fault = f"{found[1]} cannot be used here: it is run with `python train.py {verb}`"
+            fault = fault if keys == "model" else f"{found[1]} cannot be used here"
     elif missing := _REQUIRED.search(in_a_line(message)):
         fault = " and ".join(f"--{keys}.init_args.{name}" for name in missing[1].split(", ")) + " must be given"
     else:
@@ -156,8 +162,8 @@ def check_settings(path: str, settings: object, at: str = "") -> None:
 
 
 ROOMS = (
-    *("analysis", "attention", "corpora", "datamodules", "fidelity"),
-    *("heads", "interventions", "models", "probes", "results.writer"),
+    *("attention", "corpora", "datamodules", "fidelity"),
+    *("measures", "models", "probes", "commands.writer"),
 )
 """Packages of this program with classes that settings may name."""
 LIBRARIES = ("pytorch_lightning", "torch.optim", "training.stopping")
@@ -245,6 +251,23 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
             elif len(parts) > 1 and of_class:
                 found.add(parts[0])
     return found - {"jsonargparse"}  # which would let a setting change what settings may name
+
+
+def import_trusted(words: Sequence[str]) -> None:
+    """Import the modules that a command line names with --trust.
+
+    Raises:
+        UserError: A module cannot be imported.
+    """
+    options = (value for name, value in typed_options(words) if name == "trust")
+    for module in (str(leaf) for value in options for _, leaf in leaves(value)):
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise UserError(
+                f"--trust {module}: the module cannot be imported ({error}). Correct the name, install what is "
+                f"missing, or add its folder to PYTHONPATH."
+            ) from error
 
 
 def imported_classes(settings: object) -> set[str]:

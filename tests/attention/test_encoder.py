@@ -48,8 +48,8 @@ from attention.inputs import TextTokenizer
 from results.digests import Digests, digest
 from results.errors import UserError
 from tests import tiny
-from tests.analysis import passes
 from tests.attention.reference import ENCODERS, load
+from tests.measures import passes
 
 SIZES: dict[str, object] = {**tiny.SIZES, "max_position_embeddings": 64}
 WEIGHTS, QUERY = "model.safetensors", "encoder.layer.1.attention.self.query"

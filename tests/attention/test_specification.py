@@ -19,8 +19,8 @@ from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
 from results.errors import UserError
 from tests import tiny
-from tests.analysis import passes
 from tests.attention.extractions import LENGTHS, items_of
+from tests.measures import passes
 
 LIMIT = 14
 

@@ -12,7 +12,7 @@ from attention import Encoder, EncoderSpec, Extraction, Options, cut_sentences, 
 from attention.encoder import LoadedEncoder
 from attention.stream import Stream, make_stream
 from datamodules import CoreferenceDataModule, DependencyDataModule
-from heads import AntecedentHeads, SingleHeads
+from measures import AntecedentHeads, SingleHeads
 from metrics.heads import most_attended
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from results import Result, UserError
@@ -115,7 +115,7 @@ def test_one_process_and_two_read_the_same_from_a_stream_and_a_store(
     save: Callable[[Path], Path], run_config: Callable[..., Any], corpus: str, tmp_path: Path
 ) -> None:
     given = [
-        "test",
+        "measure",
         f"--config={CONFIG}",
         f"--data.init_args.corpus={corpus}",
         f"--data.init_args.encoder.name={save(tmp_path / 'encoder')}",

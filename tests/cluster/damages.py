@@ -25,13 +25,13 @@ from typing import Any
 from unittest.mock import patch
 
 import train
-from interventions import HeadAblation
+from measures import HeadAblation
 from probes import AttentionWordsProbe
 from results import writer
-from tests.interventions.classifiers import data_arguments, fitted
+from tests.measures.classifiers import data_arguments, fitted
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.tiny import save_bert, write_splits
-from training import run
+from training import nested
 
 CONFIGS = ROOT / "configs"
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 2}}]"
@@ -158,13 +158,13 @@ def killed_in_the_second_epoch() -> Iterator[None]:
 @contextmanager
 def killed_after_the_first_copy() -> Iterator[None]:
     """Have nested trainings end when the first is kept."""
-    save = run.save_tensors
+    save = nested.save_tensors
 
     def kill(file: Path, tensors: Mapping[str, Any]) -> None:
         save(file, tensors)
         raise Killed
 
-    with patch.object(run, "save_tensors", kill):
+    with patch.object(nested, "save_tensors", kill):
         yield
 
 
@@ -239,7 +239,12 @@ def scenes(work: Path) -> Iterator[Scene]:
     named = shutil.copy(checkpoint, rows / "named" / "classifier.ckpt")
     texts = str(checkpoint.parents[4] / "{split}.tsv")
     given = [f"--model.init_args.checkpoint={named}", *data_arguments(texts, bert, rows / "stores")]
-    command = ["test", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", *given, "--trainer.enable_progress_bar=false"]
+    command = [
+        "measure",
+        f"--config={CONFIGS}/kovaleva2019/ablation.yaml",
+        *given,
+        "--trainer.enable_progress_bar=false",
+    ]
     kinds = {"outputs of an ablation": "runs/*/*/state-*/outputs-*.pt", "named checkpoint": "named/*.ckpt"}
     yield scene(rows, [*command, "--trainer.accelerator=cpu"], kinds, killed_before_the_sum)
     adversaries = work / "adversaries"
@@ -248,7 +253,7 @@ def scenes(work: Path) -> Iterator[Scene]:
     code, said = give([word for word in train_it if "default_root_dir" not in word], work / "classifier")
     if code != 0:
         raise RuntimeError(said[-3000:])
-    command = ["test", f"--config={CONFIGS}/wiegreffe2019/fidelity.yaml", f"--model.init_args.tests={ADVERSARIES}"]
+    command = ["measure", f"--config={CONFIGS}/wiegreffe2019/fidelity.yaml", f"--model.init_args.tests={ADVERSARIES}"]
     command += [f"--model.init_args.checkpoints={work}/classifier/runs", "--trainer.accelerator=cpu"]
     command += ["--trainer.enable_progress_bar=false", f"--data.init_args.cache={adversaries}/cache"]
     yield scene(adversaries, command, {"adversary": "cache/adversaries/*.ckpt"})

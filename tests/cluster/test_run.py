@@ -88,7 +88,7 @@ def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
     (runs / "hpc_ckpt_1.ckpt").write_bytes(b"of another run")
     config = ROOT / "configs/clark2019/baselines.yaml"
     wrapped = (
-        f"cd {ROOT}; srun {sys.executable} train.py test --config {config} --trainer.accelerator cpu "
+        f"cd {ROOT}; srun {sys.executable} train.py measure --config {config} --trainer.accelerator cpu "
         f"--trainer.default_root_dir {runs} --data.init_args.corpus absent-{{split}}.conllu"
     )
     job = slurm.submit(wrapped, "--ntasks-per-node=2", "--nodes=1")

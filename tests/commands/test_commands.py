@@ -52,7 +52,15 @@ def test_the_help_has_the_commands_and_every_config_that_they_run(
 
 
 def test_a_command_is_a_file_that_says_what_it_does() -> None:
-    files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {"__init__", "fit", "lightning", "threads"}
+    files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {
+        *RUNS,
+        "__init__",
+        "lightning",
+        "state",
+        "tasks",
+        "threads",
+        "writer",
+    }
     assert files == {*OTHERS} > FORMER.keys()
     assert COMMANDS.keys() >= {*RUNS}
     for name in OTHERS:
@@ -77,7 +85,7 @@ def test_the_help_of_a_command_has_80_columns(
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ([], "error: no command is given: write python train.py fit | validate | test | predict | sweep | compare | "),
+        ([], "error: no command is given: write python train.py fit | validate | test | predict | measure | sweep | "),
         (["--config=x", "fit"], "error: the first word is --config=x, which is no command: write python train.py fit"),
         (["run"], "error: the first word is run, which is no command: write python train.py fit | "),
     ],

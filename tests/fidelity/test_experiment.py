@@ -18,7 +18,7 @@ from torch import Tensor
 
 import fidelity
 import train
-from fidelity import Explainer, FidelityTest
+from fidelity import Explainer, Fidelity, FidelityTest
 from fidelity import experiment as experiment_module
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, comparison_table, fidelity_table, result_scores, summary_table
@@ -26,12 +26,11 @@ from fidelity.experiment import Example, example_page, examples_of
 from fidelity.explanations import write_explanations
 from fidelity.saliency import MEASURES, RANKINGS
 from metrics.bootstrap import mean, median, resample, resamples
-from results import Estimate, UserError
+from results import Estimate, Result, UserError
 from results.digests import file_digest
 from tests.fidelity.tiny import KINDS, Kind, classified, saliency_of
 from tests.fidelity.trained import ROOT, fitted
 from tests.glossary import unexplained
-from training.cli import ProbingCLI
 
 SCORES = [
     "perturbation.uniform_drop",
@@ -61,11 +60,11 @@ FEWER = (
 
 def run_over(
     checkpoints: list[Path], config: str, *options: str, folder: Path
-) -> tuple[ProbingCLI, Path, dict[str, Any]]:
+) -> tuple[Result | None, Path, dict[str, Any]]:
     """A run over the checkpoints, its folder and its `results.json`."""
     # One needs no brackets.
     given = f"[{','.join(map(str, checkpoints))}]" if len(checkpoints) > 1 else str(checkpoints[0])
-    command = ["test", config, f"--model.init_args.checkpoints={given}", f"--trainer.default_root_dir={folder}"]
+    command = ["measure", config, f"--model.init_args.checkpoints={given}", f"--trainer.default_root_dir={folder}"]
     quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1"]
     with pytest.MonkeyPatch.context() as patch:  # a checkpoint does not say where the cache is
         patch.setenv("PROBING_CACHE", str(checkpoints[0].parents[1] / "stores"))
@@ -79,9 +78,18 @@ TESTS = "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permu
 SHORT = (QUICK, TESTS)
 
 
-def test_every_test_over_several_checkpoints_leaves_whole_results(runs: Path, tmp_path: Path) -> None:
+def test_every_test_over_several_checkpoints_leaves_whole_results(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome, gradients = Fidelity.outcome, list[object]()
+
+    def watched(self: Fidelity) -> Result:
+        gradients.extend(parameter.grad for parameter in self.parameters())
+        return outcome(self)
+
+    monkeypatch.setattr(Fidelity, "outcome", watched)
     names = [runs / "base-1", runs / "tying", runs / "base-0"]
-    cli, run, found = run_over(names, ALL, FEWER, folder=tmp_path)
+    _, run, found = run_over(names, ALL, FEWER, folder=tmp_path)
     scores = found["scores"]
     for name in SCORES:
         for variant in ("", "tying."):
@@ -106,9 +114,11 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(runs: Path, tm
     assert "adversary" in page
     assert found["audit"]["checkpoints"]["tying, seed 0"]["skipped_texts"] == 0
     # The data are those of the first checkpoint, though no option names them.
-    assert cli.datamodule.corpus == str(runs.parent / "texts" / "{split}.tsv")
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    assert config["data"]["init_args"]["corpus"] == str(runs.parent / "texts" / "{split}.tsv")
     assert found["data"]["test"]["file"] == "test.tsv"
-    assert all(parameter.grad is None for parameter in cli.model.parameters())
+    assert gradients
+    assert set(gradients) == {None}
 
 
 def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: Path) -> None:
@@ -265,13 +275,8 @@ THERE = "--model.init_args.checkpoints=[{folder}/trained.ckpt]"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["test"], r"No checkpoint is given\. Give one or more: --model\.init_args\.check"),
-        (["test", NOWHERE], r"nowhere\.ckpt: there is no such checkpoint"),
-        (
-            ["test", "--data=ClassificationDataModule", THERE, "--ckpt_path={folder}/trained.ckpt"],
-            "Fidelity trains nothing and takes no --ckpt_path: leave it out",
-        ),
-        (["fit", THERE], r"Fidelity trains nothing\. Run it with `python train\.py test`"),
+        (["measure"], r"No checkpoint is given\. Give one or more: --model\.init_args\.check"),
+        (["measure", NOWHERE], r"nowhere\.ckpt: there is no such checkpoint"),
     ],
 )
 def test_bad_input_is_told_in_a_line_and_leaves_no_run(

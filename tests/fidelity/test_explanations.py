@@ -26,6 +26,7 @@ from fidelity.classified import ClassifiedBatch, classify
 from fidelity.explanations import Explanations, _owners, from_inseq, read_explanations, write_explanations
 from fidelity.removal import EveryLength
 from fidelity.saliency import Saliency, check_rankings
+from measures import measure
 from results.errors import UserError
 from tests import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS
@@ -336,11 +337,10 @@ def test_a_file_of_one_test_and_a_class_of_another_need_two_names(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.ckpt").touch()
-    monkeypatch.setattr(Fidelity, "data", data)
     monkeypatch.setattr(experiment_module, "load", lambda *given: [])
     tests = [Rationale(["file:a/own.jsonl"]), SetErasure([Integrated()])]
     with pytest.raises(UserError, match=r"files and classes of rankings\) lists own more than once"):
-        Fidelity(checkpoints=[str(tmp_path / "a.ckpt")], tests=tests).prepare()
+        measure(Fidelity(checkpoints=[str(tmp_path / "a.ckpt")], tests=tests), data)
 
 
 # Written by inseq 0.7.1 with transformers 4.57.3 and torch 2.13.0 from random models: GPT-2 (one layer, `n_embd=8`,

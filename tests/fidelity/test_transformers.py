@@ -87,7 +87,7 @@ QUIET = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--
 
 def command(checkpoints: list[Path | str], *further: str, folder: Path) -> list[str]:
     given = f"--model.init_args.checkpoints=[{','.join(map(str, checkpoints))}]"
-    return ["test", QUICK, given, f"--trainer.default_root_dir={folder}", "--figures.draw=false", *QUIET, *further]
+    return ["measure", QUICK, given, f"--trainer.default_root_dir={folder}", "--figures.draw=false", *QUIET, *further]
 
 
 def run_over(checkpoints: list[Path | str], *further: str, folder: Path) -> tuple[Path, dict[str, Any]]:

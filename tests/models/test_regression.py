@@ -17,7 +17,7 @@ from fidelity import Fidelity, Permutation
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TransformerClassifier
 from results.errors import UserError
 from tests import tiny
-from tests.trainers import trainer
+from tests.trainers import scored, trainer
 from training import TrainingError
 
 
@@ -102,9 +102,7 @@ def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, t
     checkpoint = tmp_path / "some.ckpt"
     checkpoint.touch()
     with pytest.raises(UserError, match=r"the labels of these data are numbers \(--data\.init_args\.regression\)"):
-        trainer().test(
-            Fidelity(checkpoints=[str(checkpoint)], tests=[Permutation()]), datamodule=data(corpus, bare, tmp_path)
-        )
+        scored(Fidelity(checkpoints=[str(checkpoint)], tests=[Permutation()]), data(corpus, bare, tmp_path))
     words = ClassificationDataModule(corpus, cache=str(tmp_path), regression=False)
     with pytest.raises(CorpusError, match="score is pearson, which is not a score of a classification"):
         ClassificationDataModule(corpus, score="pearson")

@@ -17,11 +17,11 @@ from attention import Options
 from attention.encoder import EncoderSpec
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
-from heads import AntecedentHeads
-from heads.antecedent_heads import links_of
+from measures import AntecedentHeads
 from metrics.antecedent_selection import ANTECEDENT_GROUPS
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from probes.antecedent import TrainedAntecedentProbe, antecedent_loss
+from probes.antecedent_evaluation import links_of
 from probes.frozen import Sizes
 from results.errors import UserError
 from tests import documents
@@ -298,7 +298,7 @@ def test_the_configs_run(config: str, corpus: str, files: dict[str, str], glove:
     shared = [f"--config={ROOT}/configs/clark2019/{config}{corpus}.yaml", f"--data.init_args.corpus={given}"]
     shared += [f"--data.init_args.vectors.name={glove}"] if "glove" in config else []
     trained = config != "coreference"
-    _, found, folder = run_config("fit" if trained else "test", *shared, *["--trainer.max_epochs=2"] * trained)
+    _, found, folder = run_config("fit" if trained else "measure", *shared, *["--trainer.max_epochs=2"] * trained)
     experiments = {"attention": "antecedent_attention", "glove": "antecedent_words"}
     assert found["experiment"] == experiments.get(config.removeprefix("coreference_"), "antecedent")
     assert 0 <= found["scores"]["antecedent_trained.all" if trained else "antecedent.all"] <= 1

@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from datamodules import DependencyDataModule
+from measures.control import ControlTask, behaviour, control_arcs, control_tree
 from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
-from probes.control import ControlTask, behaviour, control_arcs, control_tree
 from tests.trainers import scored, trained
 from training import result_of
 
@@ -102,9 +103,10 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
 
 def test_the_shipped_config_builds_its_probe_and_writes_the_result(corpus: str, run_config: RunConfig) -> None:
     options = ("--model.init_args.max_epochs=1", "--model.init_args.batches=1", f"--data.init_args.corpus={corpus}")
-    cli, found, folder = run_config("test", f"--config={CONFIG}", *options)
-    assert isinstance(cli.model, ControlTask)
-    assert isinstance(cli.model.probe, AttentionOnlyProbe)
+    _, found, folder = run_config("measure", f"--config={CONFIG}", *options)
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["model"]
+    assert config["class_path"].endswith(".ControlTask")
+    assert config["init_args"]["probe"]["class_path"].endswith(".AttentionOnlyProbe")
     assert found["experiment"] == "control"
     assert found["scores"]["selectivity"] == found["scores"]["uas"] - found["scores"]["control.uas"]
     assert found["audit"]["cut_off"] == 2

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
+from measures.description_length import PORTIONS, DescriptionLength, borders
 from probes import AttentionOnlyProbe
-from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.frozen import Sizes
 from probes.head_selection import HeadSelectionProbe
 from results.errors import UserError
@@ -151,15 +152,16 @@ def test_the_shipped_config_builds_its_probe_and_writes_the_result(
     corpus: str, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DescriptionLength, "portions", (0.3, 1))
-    cli, found, folder = run_config(
-        "test",
+    _, found, folder = run_config(
+        "measure",
         f"--config={CONFIG}",
         "--model.init_args.max_epochs=1",
         "--model.init_args.batches=1",
         f"--data.init_args.corpus={corpus}",
     )
-    assert isinstance(cli.model, DescriptionLength)
-    assert isinstance(cli.model.probe, AttentionOnlyProbe)
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["model"]
+    assert config["class_path"].endswith(".DescriptionLength")
+    assert config["init_args"]["probe"]["class_path"].endswith(".AttentionOnlyProbe")
     assert {"uas", "data_bits", "model_bits"} < found["scores"].keys()
     scores, table = found["scores"], pd.read_csv(folder / found["tables"]["blocks"])
     assert table["sentences"].tolist() == [12, 29]

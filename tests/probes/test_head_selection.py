@@ -17,7 +17,7 @@ from torch import Tensor
 from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
-from heads import Baselines
+from measures import Baselines
 from metrics.trees import maximum_arborescence
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.frozen import Sizes

@@ -13,8 +13,8 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
+from measures.control import ControlTask
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, StructuralDistanceProbe
-from probes.control import ControlTask
 from results.errors import UserError
 from tests.trainers import trained, trainer
 from training import TrainingError, result_of
@@ -202,9 +202,9 @@ def test_two_processes_share_the_trainings_and_find_what_one_finds(
     logged: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("probes.description_length.DescriptionLength.portions", (0.3, 1))
+    monkeypatch.setattr("measures.description_length.DescriptionLength.portions", (0.3, 1))
     path = Path(__file__).parents[2] / "configs" / f"{config}.yaml"
-    command = ["test", f"--config={path}", f"--data.init_args.corpus={corpus}", "--model.init_args.max_epochs=3"]
+    command = ["measure", f"--config={path}", f"--data.init_args.corpus={corpus}", "--model.init_args.max_epochs=3"]
     _, one, alone = run_config(*command)
     logged.write_text("")
     _, two, together = run_config(*command, processes=2)

@@ -5,18 +5,16 @@ from pathlib import Path
 import yaml
 from pytorch_lightning import LightningModule
 
-import analysis
 import fidelity
-import heads
-import interventions
+import measures
 import models
 import probes
-from analysis import Analysis
 from fidelity import FidelityTest
+from measures import Analysis
 from models.regularizers import Regularizer
 from results.protocol import citations, cited
 
-ROOMS = (analysis, fidelity, heads, interventions, models, probes)
+ROOMS = (fidelity, measures, models, probes)
 
 
 def test_every_experiment_names_its_paper_or_is_our_own() -> None:

@@ -23,10 +23,11 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
+from commands.writer import ResultWriter
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table, writer
 from results.tables import latex_table
 from results.texts import html_page
-from results.writer import ResultWriter, write
+from results.writer import write
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 
@@ -224,7 +225,7 @@ def test_the_folder_stands_last_below_the_progress_bar(tmp_path: Path) -> None:
 def test_a_quiet_run_prints_its_headline_and_its_folder(tmp_path: Path) -> None:
     console = Console(width=60, color_system=None, force_terminal=False)
     trainer = trainer_with(console, tmp_path)
-    trainer.callbacks[0].quiet = True  # type: ignore[attr-defined]
+    trainer.callbacks[0]._how["quiet"] = True  # type: ignore[attr-defined]
     with console.capture() as printed:
         trainer.test(Adding(), SourcedNumbers(), verbose=False)
     assert printed.get().splitlines() == ["uas 30.0 [25.0, 35.0]", f"Written to {tmp_path}"]
@@ -235,7 +236,7 @@ def test_without_drawings_all_else_is_the_same(tmp_path: Path) -> None:
     found = {}
     for draw_figures in (True, False):
         trainer = trainer_with(Console(file=io.StringIO()), folder := tmp_path / str(draw_figures))
-        trainer.callbacks[0].draw = draw_figures  # type: ignore[attr-defined]
+        trainer.callbacks[0]._how["draw"] = draw_figures  # type: ignore[attr-defined]
         trainer.test(Adding(RESULT), SourcedNumbers(), verbose=False)
         found[draw_figures] = {path.name for path in folder.iterdir()}, record_of(folder)
     (files, record), (fewer, without) = found.values()
@@ -280,7 +281,7 @@ def test_beside_the_logs_of_a_run_and_with_data_of_unknown_origin(
             (folder / "config.yaml").touch()  # as the command line does
 
     printed = run(Configured(), Numbers(), tmp_path / "root", CSVLogger(tmp_path, name="demo", version="run"))
-    assert "Warning: Numbers has no `provenance`, so results.json does not record encoder and data" in printed
+    assert "Warning: Numbers has no `provenance`: results.json lacks encoder and data" in printed
     record = record_of(folder)
     assert (record["config"], record["seed"], record["encoder"], record["data"]) == ("config.yaml", None, {}, {})
     assert record["audit"] == RESULT.audit

@@ -14,14 +14,13 @@ import pytest
 from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
 from datamodules import ClassificationDataModule, DependencyDataModule
-from heads import SingleHeads
-from interventions import HeadAblation
+from measures import HeadAblation, SingleHeads
 from results import Floats, UserError
 from results.digests import checksums
 from results.writer import write
 from studies import HeadAgreement
 from studies.agreement import lost_without, pseudo_values
-from tests.interventions.classifiers import fitted
+from tests.measures.classifiers import fitted
 from tests.trainers import scored
 
 
@@ -85,7 +84,7 @@ def test_the_config_says_the_same_on_one_and_two_processes(
 ) -> None:
     run = ablated(tmp_path / "run")
     config = Path(__file__).parents[2] / "studies" / "ablation_tau.yaml"
-    arguments = ["test", f"--config={config}", "--trust=studies", f"--data.init_args.corpus={corpus}"]
+    arguments = ["measure", f"--config={config}", "--trust=studies", f"--data.init_args.corpus={corpus}"]
     arguments += [f"--model.init_args.ablation={run}"]
     found = [run_config(*arguments, processes=processes, figures=processes == 1) for processes in (1, 2)]
     (_, one, at_one), (_, two, at_two) = found

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from analysis import AttentionAnalyses, Surface
 from attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention.ablation import AblatedModel, Ablation
 from attention.capture import NAME, Heads, named_heads
 from attention.quantities import QuantityName
 from corpora.sample import Grammar, Word, sample_vocabulary
 from datamodules import DependencyDataModule, TextDataModule, TextSource
-from heads import SingleHeads
+from measures import AttentionAnalyses, SingleHeads, Surface
 from models.transformer import SequenceClassifier
 from results.errors import UserError
 from studies.blank import SPECIAL, Architecture

@@ -101,7 +101,7 @@ FAULTS = {
     "rows: {a: {set: {x: 1}}}": "row `a` has no `config`",
     "rows: {a: {config: 1}}": "row `a`: `config`: Expected text. Got value: 1",
     "rows: {a: {config: no.yaml}}": r"row `a`: there is no config .*no\.yaml \(paths are relative to the folder of",
-    "rows: {a: {config: a.yaml, command: predict}}": r"`command`: Expected one of 'fit', 'test'. Got value: predict",
+    "rows: {a: {config: a.yaml, command: predict}}": "Expected one of 'fit', 'test', 'measure'. Got value: predict",
     "rows: {a: {config: a.yaml, seeds: 1}}": "row `a`: `seeds`: Expected a list. Got value: 1",
     "rows: {a: {config: a.yaml, scores: {uuas: x}}}": r"row `a`: `scores` has `uuas` \(did you mean `uas`\?\), which",
     "rows: {a: {config: a.yaml, scores: {uas: 1}}}": "row `a`: `scores`: .*Expected text",

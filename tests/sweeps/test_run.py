@@ -352,7 +352,7 @@ def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
 
 def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) -> None:
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
-    row = f"{{config: {config}, command: test, scores: {{uas: left_branching.uas}}}}"
+    row = f"{{config: {config}, command: measure, scores: {{uas: left_branching.uas}}}}"
     spec = write_spec(tmp_path, f"name: t\nscores: [uas]\nrows: {{left branching: {row}}}\n")
     options = [f"--data.init_args.corpus={corpus}", f"--data.init_args.cache={cache}", "--trainer.accelerator=cpu"]
     console = Console(file=io.StringIO(), width=200)

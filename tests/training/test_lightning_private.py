@@ -21,7 +21,6 @@ from training.faults import is_of_another
 from training.lightning_private import (
     CommandLine,
     ContinuedCSVLogger,
-    alone,
     attached_trainer,
     continue_training,
     ignore_signals,
@@ -171,19 +170,6 @@ def test_private_steps_of_the_command_line_are_those_of_lightning() -> None:
     own = {name for name in vars(CommandLine) if name.startswith("_") and not name.startswith("__")}
     assert own == {"_run_subcommand", "_parse_ckpt_path"}
     assert own <= vars(LightningCLI).keys()
-
-
-def test_a_trainer_inside_a_test_asks_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    metric, trainer = Average(), Trainer(**QUIET, max_epochs=1)
-    metric.update(torch.tensor(3.0), 2)
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)  # and no group: whatever gathers would fail
-    with alone():
-        assert metric.compute() == 1.5
-        trainer.fit(Tiny())  # which logs without `sync_dist`
-    assert dist.is_initialized()
-    metric.update(torch.tensor(3.0), 2)
-    with pytest.raises((RuntimeError, ValueError), match=r"[Dd]efault process group"):
-        metric.compute()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from jsonargparse._common import parsing_settings
 
 import train
 from attention import EncoderSpec, Options
+from commands.lightning import check
 from datamodules import ClassificationDataModule
 from models import TextClassifier
 from probes import AttentionOnlyProbe
@@ -30,8 +31,7 @@ from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training import TrainingError
 from training.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
-from training.cli import ProbingCLI, check
-from training.parsing import Parser, explained, only_known_classes, trusted_modules, typed_options
+from training.parsing import explained, only_known_classes, trusted_modules, typed_options
 
 pytestmark = CONTINUES
 
@@ -120,7 +120,7 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
         return data_settings(path, content) if "data" in place else TextClassifier.load_from_checkpoint(path)
 
     runs = f"--trainer.default_root_dir={tmp_path / 'runs'}"
-    assert train.run(["test", QUICK, f"--model.init_args.checkpoints=[{path}]", runs, CPU]) == 1
+    assert train.run(["measure", QUICK, f"--model.init_args.checkpoints=[{path}]", runs, CPU]) == 1
     with pytest.raises(
         TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "settings of its data"
     ) as told:
@@ -234,7 +234,7 @@ def test_aliases_without_end_are_refused_at_once(kind: str, place: str, tmp_path
         with pytest.raises(UserError, match=rf"^{path}: it has more than 100,000 values"):
             read_sweep(path)
     else:
-        told = check(["test", f"--config={path}"])
+        told = check(["measure", f"--config={path}"])
         assert told is not None
         assert str(path) in told
         assert len(told) < 2000
@@ -250,9 +250,9 @@ def test_aliases_that_end_are_read(tmp_path: Path) -> None:
 
 
 ROUTES = {
-    "fidelity": ["test", QUICK, "--model.init_args.checkpoints={path}", "--model.init_args.tests=[Permutation]"],
-    "ablation": ["test", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", "--model.init_args.checkpoint={path}"],
-    "pruning": ["test", f"--config={CONFIGS}/michel2019/pruning.yaml", "--model.init_args.checkpoint={path}"],
+    "fidelity": ["measure", QUICK, "--model.init_args.checkpoints={path}", "--model.init_args.tests=[Permutation]"],
+    "ablation": ["measure", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", "--model.init_args.checkpoint={path}"],
+    "pruning": ["measure", f"--config={CONFIGS}/michel2019/pruning.yaml", "--model.init_args.checkpoint={path}"],
 }
 
 
@@ -426,26 +426,6 @@ def test_a_package_whose_folder_lies_here_is_trusted(tmp_path: Path, monkeypatch
     assert trusted_modules(["test", "--trust", "mine"]) == trusted_modules(["test", "--trust=[mine]"]) == {"mine"}
 
 
-def test_a_line_is_parsed_once_unless_its_data_may_be_those_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[list[str]] = []
-
-    def parse(_: object, parser: object, words: list[str]) -> None:
-        parsed.append(words)
-        Parser().error("a fault")
-
-    def waits() -> bool:
-        assert len(parsed) == times, "the silent pass waits"
-        return True
-
-    monkeypatch.setattr(ProbingCLI, "parse", parse)
-    monkeypatch.setattr("training.parsing.wait_for_the_first", waits)
-    for times, words in ((1, ["fit"]), (2, ["test"]), (1, ["test", "--data=X"])):
-        parsed.clear()
-        with pytest.raises(SystemExit):
-            train.main([*words, "--data.init_args.cache=x"])
-        assert len(parsed) == times
-
-
 def test_python_is_told_of_no_option() -> None:
     denied = "Importing 'my.probe.X' is not allowed"
     assert explained(denied).endswith("If you trust it, import my.probe first")
@@ -474,7 +454,7 @@ def test_what_is_missing_and_what_can_be_chosen_is_named_plainly(
     words: list[str], fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        train.main(["test", *words])
+        train.main(["measure", *words])
     assert re.search(fault, told := capsys.readouterr().err), told
 
 
@@ -509,6 +489,6 @@ def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: 
 def test_the_default_null_may_be_given(option: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = form.format(f"--data.init_args.encoder.{option}").split()
     with suppress(SystemExit):
-        train.main(["test", f"--config={CONFIGS}/clark2019/heads.yaml", *words, "--print_config"])
+        train.main(["measure", f"--config={CONFIGS}/clark2019/heads.yaml", *words, "--print_config"])
     settings = yaml.safe_load(capsys.readouterr().out)
     assert settings["data"]["init_args"]["encoder"][option] is None

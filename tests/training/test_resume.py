@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from pytorch_lightning.utilities import rank_zero_only
 
 import train
+from commands.state import Left, Resume, RunConfig, RunState, run_digest
 from probes import AttentionOnlyProbe
 from results.errors import UserError
 from results.files import keep
@@ -29,8 +30,8 @@ from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training.checkpoints import read_checkpoint
 from training.lightning_private import random_states, set_random_states
+from training.nested import save_tensors
 from training.parsing import Parser
-from training.run import Left, Resume, RunConfig, RunState, run_digest, save_tensors
 
 pytestmark = CONTINUES
 
@@ -152,7 +153,7 @@ def test_what_a_killed_run_had_trained_within_its_test_is_kept(
         if len(ended) == 1:
             raise Killed
 
-    monkeypatch.setattr("training.run.save_tensors", saved)
+    monkeypatch.setattr("training.nested.save_tensors", saved)
     monkeypatch.setattr(Resume, "on_exception", lambda *_: None)
     with pytest.raises(Killed):
         train.run(command)
@@ -399,7 +400,7 @@ def test_a_run_killed_while_it_draws_is_completed(
     command = [*arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path), "--figures.draw=true"]
     with monkeypatch.context() as patched:
         patched.setattr("results.writer._save_figure", Mock(side_effect=Killed))
-        patched.setattr("training.run.Resume.on_exception", lambda *_: None)
+        patched.setattr("commands.state.Resume.on_exception", lambda *_: None)
         with pytest.raises(Killed):
             train.run(command)
     (record,) = tmp_path.rglob("results.json")
@@ -442,7 +443,7 @@ def test_a_lost_connection_is_told_in_a_line(
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
     monkeypatch.setattr(rank_zero_only, "rank", rank)
     monkeypatch.setattr("training.faults.TOGETHER", 0.0)
-    monkeypatch.setattr("training.cli.main", Mock(side_effect=lost))
+    monkeypatch.setattr("commands.lightning.main", Mock(side_effect=lost))
     with pytest.raises(RuntimeError):
         train.run([])  # there are no other processes
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)

@@ -1,0 +1,230 @@
+"""Measure what attention knows, or test it as an explanation: one measurement over the data, on any devices."""
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, Literal, cast
+
+import yaml
+from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined] # named in its documentation
+from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning import seed_everything
+from rich.console import Console
+
+from commands.state import RunState, new_folder, run_digest, save_config
+from commands.tasks import check_tasks, refuse_shell
+from datamodules.corpus import CorpusDataModule
+from measures.contract import Measure, measure
+from results import Result
+from results.digests import source_digest
+from results.errors import UserError, check_numbers
+from results.files import is_full
+from results.writer import publish
+from training.faults import full_disk, trainer_fault
+from training.nested import quiet
+from training.parsing import Parser, import_trusted, refuse_permissions, silent_parser
+
+SWITCHES = {
+    "--figures.titles": "Print titles on figures; results.json has them under `captions` in any case.",
+    "--figures.draw": "Draw figures; results.json and the tables are written in any case.",
+}
+QUIET = "Print only the main scores, the folder and warnings: no progress, no tables."
+TRUST = "Python modules of your own that configs and checkpoints may import."
+PRECISIONS = Literal["16-true", "16-mixed", "bf16-true", "bf16-mixed", "32-true", "64-true"]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where a measurement runs and writes; the names are those of Lightning's Trainer.
+
+    Attributes:
+        accelerator: Kind of device: `cpu`, `gpu`, or `auto` for the best there is.
+        strategy: How several devices run together: `ddp`, or `auto`.
+        devices: Number of devices of a node, their indices, or `auto` for all.
+        num_nodes: Number of nodes.
+        precision: Precision of the model, where it does not say itself; None for `32-true`.
+        limit_test_batches: Number of batches that are read of each dataloader, or a fraction below 1; None for all.
+        fast_dev_run: True to read one batch of each dataloader, and to write nothing.
+        enable_progress_bar: False for lines of progress in place of a bar; without a terminal there is no bar.
+        default_root_dir: Folder of the runs.
+    """
+
+    accelerator: str = "auto"
+    strategy: str = "auto"
+    devices: list[int] | str | int = "auto"
+    num_nodes: int = 1
+    precision: PRECISIONS | None = None
+    limit_test_batches: float | None = None
+    fast_dev_run: bool = False
+    enable_progress_bar: bool = True
+    default_root_dir: str = "runs"
+
+    def __post_init__(self) -> None:
+        check_numbers(Devices, least=1, num_nodes=self.num_nodes)
+
+    @property
+    def limit(self) -> float | None:
+        """Number or fraction of batches to read; None for all."""
+        most = 1 if self.fast_dev_run else self.limit_test_batches
+        return int(most) if most is not None and most == int(most) else most
+
+    def fabric(self) -> Fabric:
+        """Return a Fabric with these devices, not launched.
+
+        Raises:
+            UserError: There are no such devices, or SLURM started a wrong number of tasks.
+        """
+        refuse_shell()
+        try:
+            fabric = Fabric(
+                accelerator=self.accelerator,
+                strategy=self.strategy,
+                devices=self.devices,
+                num_nodes=self.num_nodes,
+                precision=self.precision,
+            )
+        except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
+            raise trainer_fault(error, self.accelerator) from error
+        check_tasks(fabric.world_size // self.num_nodes, self.num_nodes)
+        return fabric
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    made = Parser(prog="python train.py measure", description=__doc__)
+    made.add_argument("-c", "--config", action=ActionConfigFile, help="A config, such as those of configs/.")
+    use = "Seed of all random draws; true for a random one, false for none."
+    made.add_argument("--seed_everything", type=bool | int, default=0, help=use)
+    made.add_subclass_arguments(Measure, "model", required=True, help="The measurement.")
+    made.add_subclass_arguments(CorpusDataModule, "data", help="The data; left out, those of the checkpoint it reads.")
+    made.add_class_arguments(Devices, "trainer")
+    for name, use in SWITCHES.items():
+        made.add_argument(name, type=bool, default=True, help=use)
+    made.add_argument("--quiet", action="store_true", help=QUIET)
+    made.add_argument("--trust", type=list[str] | str | None, default=None, help=TRUST)
+    return made
+
+
+def parsed(words: Sequence[str]) -> tuple[Parser, Namespace]:
+    """Return the parser, and the settings of a command line, with those of the data that a checkpoint implies.
+
+    Raises:
+        UserError: A module of --trust cannot be imported, or a checkpoint cannot be used.
+        SettingsError: A config file grants a permission that only the command line may grant.
+    """
+    import_trusted(words)
+    made = parser()
+    if not any(word.partition("=")[0] == "--data" for word in words):
+        with silent_parser(), suppress(SystemExit):  # the whole line has the same fault, or adds what is missing
+            known = made.parse_args(without_data_options(words))
+            if known.data is None and (implied := _data_of(known)) is not None:
+                made.set_defaults({"data": implied.as_dict()})
+    settings = made.parse_args(list(words))
+    settings.data = _data_of(settings)
+    refuse_permissions(settings, words)
+    return made, settings
+
+
+def check(words: Sequence[str]) -> None:
+    """Check options, classes and the existence of the data files; run nothing.
+
+    Raises:
+        UserError: One of them is wrong.
+    """
+    made, settings = parsed(words)
+    objects = made.instantiate(settings)
+    _require_data(objects)
+    for absent in objects.data.absent(("test",)):
+        raise absent
+    Devices(**vars(settings.trainer)).fabric()
+
+
+def run(words: Sequence[str]) -> Result | None:
+    """Run the command, and return the result; None on several devices, and of a measurement without one.
+
+    Raises:
+        UserError: An option, the data or a model cannot be used, or the disk is full.
+    """
+    made, settings = parsed(words)
+    devices = Devices(**vars(settings.trainer))
+    if settings.seed_everything is not False:
+        seed = None if settings.seed_everything is True else settings.seed_everything
+        settings.seed_everything = seed_everything(seed, workers=True, verbose=False)
+    objects = made.instantiate(settings)
+    measurement, data = objects.model, objects.data
+    _require_data(objects)
+    fabric = devices.fabric()
+    parent = Path(devices.default_root_dir) / type(measurement).__name__
+    _require_writable(parent)  # before hours of work
+    plain = yaml.safe_load(made.dump(settings, skip_none=False))
+    sizes = [[name, path.stat().st_size] for name, path in sorted(data.files().items()) if path.is_file()]
+    digest = run_digest("measure", {**plain, "sources": [source_digest(), sizes]}, 1)  # on any number of devices
+    measurement.kept = data.cache / "trained" / digest
+    bar = devices.enable_progress_bar and not settings.quiet and Console().is_terminal
+
+    def work(fabric: Fabric) -> Result | None:
+        result = measure(measurement, data, fabric, limit=devices.limit, bar=bar)
+        if fabric.global_rank == 0 and result is not None and not devices.fast_dev_run:
+            how = {**vars(settings.figures), "quiet": settings.quiet}
+            left = RunState.find(parent, digest)  # of the same command, killed while it wrote
+            folder = left.run if left else new_folder(parent)
+            unfinished = folder / f"state-{digest}"  # until all is written
+            unfinished.mkdir(exist_ok=True)
+            save_config(made, settings, folder / "config.yaml")
+            publish(folder, result, data.provenance, limit=devices.limit, **how)
+            unfinished.rmdir()
+        fabric.barrier()  # the first process prints, and deletes what the others may still read
+        if fabric.global_rank == 0:
+            rmtree(measurement.kept, ignore_errors=True)
+        return result if fabric.world_size == 1 else None
+
+    try:
+        with quiet("pytorch_lightning") if settings.quiet else nullcontext():
+            found: Result | None = fabric.launch(work)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise full_disk(parent, error) from error
+    return found
+
+
+def without_data_options(words: Sequence[str]) -> list[str]:
+    """Return a command line without the options below --data, such as --data.init_args.cache.
+
+    A command line that has --data itself is returned unchanged.
+    """
+    if any(word.partition("=")[0] == "--data" for word in words):
+        return list(words)
+    kept, left_out = list[str](), False
+    for word in words:
+        left_out = word.startswith("--data.") if word.startswith("--") else left_out
+        if not left_out:
+            kept.append(word)
+    return kept
+
+
+def _data_of(settings: Namespace) -> Namespace | None:
+    module, _, name = settings.model.class_path.rpartition(".")
+    kind = cast("type[Measure[Any]]", getattr(import_module(module), name))
+    return kind.data_of(settings.model.init_args, settings.data)
+
+
+def _require_data(objects: Namespace) -> None:
+    if objects.data is None:
+        kind = type(objects.model)
+        needed = f"needs {kind.takes.holds}, but no data are given. Give --data {kind.takes.__name__}."
+        raise UserError(f"{kind.__name__} {needed}")
+
+
+def _require_writable(folder: Path) -> None:
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{folder}: no folder can be made there for the run. Give --trainer.default_root_dir a folder that can be "
+            "written."
+        )

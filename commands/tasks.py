@@ -1,0 +1,52 @@
+"""Tasks that SLURM starts: one for each device of the trainer."""
+
+import os
+
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
+from results.errors import UserError, counted
+
+
+def refuse_shell() -> None:
+    """Raise UserError in the interactive shell of a SLURM allocation, where no task runs."""
+    if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
+        raise UserError(
+            "The command runs in the shell of a SLURM allocation, not in a task. Start it with srun: srun python "
+            "train.py …"
+        )
+
+
+def check_tasks(devices: int, nodes: int) -> None:
+    """Check that SLURM started one task for each device; otherwise each task would be a whole run, or wait forever.
+
+    Outside SLURM and under torchrun, there is nothing to check.
+
+    Args:
+        devices: Number of devices of a node.
+        nodes: Number of nodes.
+
+    Raises:
+        UserError: The number of tasks differs from the number of devices on all nodes, or SLURM
+            started several tasks in a job in which Lightning ignores SLURM.
+    """
+    if TorchElasticEnvironment.detect():  # takes precedence in Lightning too
+        return
+    if not SLURMEnvironment.detect():
+        # Lightning ignores SLURM in a job with the name that `salloc` gives; only srun sets this variable.
+        if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
+            raise UserError(
+                f"SLURM started {tasks} tasks, but Lightning ignores SLURM in a job named "
+                f"'{SLURMEnvironment.job_name()}', so each task would do the whole run. Use srun --ntasks 1, or "
+                f"another salloc --job-name."
+            )
+        return
+    tasks, given = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
+    if tasks != devices * nodes:
+        options = f"Give --trainer.devices {tasks // given} --trainer.num_nodes {given}, or start"
+        raise UserError(
+            f"SLURM has {counted(tasks, 'task')}, but the trainer needs {devices * nodes} "
+            f"({counted(devices, 'device')} × {counted(nodes, 'node')}). "
+            f"{'Start' if tasks % given else options} the command with srun --nodes {nodes} "
+            f"--ntasks-per-node {devices}."
+        )

@@ -1,0 +1,76 @@
+"""Callback of the Trainer that writes the result of a test, and predictions, into the run folder."""
+
+from pathlib import Path
+
+import pandas as pd
+from pytorch_lightning import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.text import Text
+
+from results import Provenance
+from results.writer import publish, save_parquet
+
+
+class ResultWriter(Callback):
+    """Callback that publishes the `result` of a module after a test, and writes predictions after `predict`.
+
+    Only the first process writes. The `provenance` of the datamodule describes encoder and data. Predictions become
+    `predictions.parquet`.
+
+    Args:
+        console: Console that prints the tables; None creates one for the terminal.
+        folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
+        titles: True to draw titles on figures; `results.json` has them as captions in any case.
+        draw: True to draw figures.
+        quiet: True to print only the headline scores and the folder.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        folder: Path | None = None,
+        titles: bool = True,
+        draw: bool = True,
+        quiet: bool = False,
+    ) -> None:
+        # The default console is made later: it has locks, and spawned processes receive the callback pickled.
+        self._console, self.folder = console, folder
+        self._how = {"titles": titles, "draw": draw, "quiet": quiet}
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the predictions of the module to `predictions.parquet`, if it kept any."""
+        folder = self._folder(trainer)
+        predictions = getattr(pl_module, "predictions", None)
+        if trainer.is_global_zero and isinstance(predictions, pd.DataFrame):
+            folder.mkdir(parents=True, exist_ok=True)
+            save_parquet(folder / "predictions.parquet", predictions)
+            (self._console or Console()).print(Text(f"Written to {folder / 'predictions.parquet'}"), soft_wrap=True)
+
+    def _folder(self, trainer: Trainer) -> Path:
+        # Called on every process, because Lightning broadcasts the answer.
+        return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write and print the result of the module, then draw its figures.
+
+        If the module has no result, a warning is printed and nothing is written.
+        """
+        folder = self._folder(trainer)
+        if not trainer.is_global_zero:
+            return
+        console = self._console or Console()
+        result, datamodule = getattr(pl_module, "result", None), getattr(trainer, "datamodule", None)
+        if result is None:
+            unwritten = f"Warning: {type(pl_module).__name__} has no result after its test, so nothing is written"
+            console.print(Text(unwritten, "yellow"), soft_wrap=True)
+            return
+        if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
+            trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
+        most = trainer.limit_test_batches
+        limit = None if isinstance(most, float) and most == 1.0 else most  # the integer 1 is a single batch
+        described: Provenance | None = getattr(datamodule, "provenance", None)
+        publish(folder, result, described or Provenance({}, {}, {}), limit=limit, console=console, **self._how)
+        if described is None:  # a datamodule of the user's own
+            unknown = f"Warning: {type(datamodule).__name__} has no `provenance`: results.json lacks encoder and data"
+            console.print(Text(unknown, "yellow"), soft_wrap=True)

@@ -1,0 +1,423 @@
+"""One table with all numbers of each attention head: attention, predictions, and a comparison with random weights."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_warn
+from torch import nn
+
+from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
+from datamodules.atlas import TREEBANK
+from datamodules.batches import EncoderOf
+from datamodules.corpus import CorpusDataModule, data_for, part_of
+from measures.antecedent_heads import AntecedentHeads
+from measures.attention_analyses import Analysis, AttentionAnalyses
+from measures.by_head import HeadNumbers, class_map, head_rows, without_interval
+from measures.contract import Measure
+from measures.single_heads import MARGIN, SingleHeads
+from measures.surface_statistics import BEHAVIOURS
+from metrics.moments import Means
+from results import Estimate, Figure, Floats, Result, Table, Unit, merged
+from results.errors import check_numbers
+from results.heads import head_name
+
+ANNOTATED = ("linguistic", "relations")
+"""Analyses that read the treebank."""
+REPEATS = 0.4
+"""Share of the second copy's attention above which a head is an induction or a duplicate-token head; from no paper."""
+
+Row = Mapping[str, Any]
+
+
+def _above(column: str, threshold: float) -> Callable[[Row], bool]:
+    return lambda row: bool(row.get(column, np.nan) > threshold)
+
+
+ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
+    # 10 points above the best fixed offset on dev (Voita et al. 2019, §5), and its interval on test above the offset.
+    "syntactic": ("S", lambda row: bool(row.get("syntactic")) and row["relation_accuracy.low"] > row["fixed_offset"]),
+    # The same margin above the nearest mention, and its interval above it.
+    "coreference": (
+        "C",
+        lambda row: (
+            row.get("antecedent", np.nan) >= row.get("nearest_mention", np.nan) + MARGIN
+            and row["antecedent.low"] > row["nearest_mention"]
+        ),
+    ),
+    "induction": ("I", _above("induction", REPEATS)),
+    "duplicate": ("D", _above("duplicate", REPEATS)),
+    "previous": ("←", _above(*BEHAVIOURS["previous token"])),
+    "next": ("→", _above(*BEHAVIOURS["next token"])),
+    # The first token stands for the start delimiter where there is none.
+    "start": ("[", lambda row: any(_above(*BEHAVIOURS[name])(row) for name in ("start delimiter", "first token"))),
+    "end": ("]", _above(*BEHAVIOURS["end delimiters"])),
+    "punctuation": (".", _above(*BEHAVIOURS["punctuation"])),
+    "broad": ("b", lambda row: bool(row.get("entropy", np.nan) > row.get("broad_from", np.nan))),
+}
+"""The roles with their letters in the figure and their conditions; the first that fits is the head's main role."""
+NO_ROLE = "–"
+
+_ANSWER = ("layer", "head", "role", "roles")
+
+_ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": ", before fine-tuning", "random_init": ", random weights"}
+"""Ends of the titles of figures."""
+
+
+def roles_of(row: Row) -> list[str]:
+    """Return the names of all roles that an attention head has, in the order of `ROLES`; empty if none.
+
+    Args:
+        row: Numbers and classes of the head by name, such as a row of the table `atlas`.
+    """
+    return [role for role, (_, fits) in ROLES.items() if fits(row)]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadSummary:
+    """Statistics of all attention heads of one encoder, from which the table `atlas` is made.
+
+    Attributes:
+        numbers: Numerical statistics by name, such as the entropy; each is `[layers, heads]` with
+            intervals.
+        classes: Categorical statistics by name, such as the pattern; each is a list with one entry for
+            each head, layer by layer.
+    """
+
+    numbers: Mapping[str, HeadNumbers]
+    classes: Mapping[str, Sequence[Any]]
+
+    def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
+        """Return the numbers of the heads with their intervals, `[layers, heads]` by name.
+
+        The option `half` has no effect on numbers that come from arcs of the treebank or from documents.
+
+        Args:
+            half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
+                for all inputs.
+        """
+        groups = slice(None) if half is None else slice(half, None, 2)
+        return {name: one.over(groups) if isinstance(one, Means) else one for name, one in self.numbers.items()}
+
+    def rows(self, half: int | None = None) -> pd.DataFrame:
+        """Return a table with a row for each attention head, layer by layer.
+
+        The columns are:
+
+        - `layer` and `head`, from 1;
+        - `role`, the main role, which is the first of `ROLES` that the head has; `–` if it has none;
+        - `roles`, all roles of the head, joined by spaces;
+        - one column for each entry of `classes`;
+        - one column for each entry of `numbers`, followed by the ends of its interval, `<name>.low` and
+            `<name>.high`.
+
+        Args:
+            half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
+                for all inputs.
+        """
+        frame = head_rows(self.estimates(half))
+        for name, column in self.classes.items():
+            frame.insert(2, name, list(column))
+        found = [roles_of(row) for row in frame.to_dict("records")]  # type: ignore[arg-type]
+        frame.insert(2, "role", [roles[0] if roles else NO_ROLE for roles in found])
+        frame.insert(3, "roles", [" ".join(roles) for roles in found])
+        return frame
+
+    @property
+    def units(self) -> dict[str, Unit]:
+        """Unit of each number, by name."""
+        return {name: one.unit for name, one in self.estimates().items()}
+
+
+def outside(
+    given: Mapping[str, Estimate[Floats]], random: Mapping[str, Estimate[Floats]]
+) -> dict[str, NDArray[np.bool_]]:
+    """Find the heads whose interval lies outside the range of all heads with random weights.
+
+    The range goes from the lowest lower end to the highest upper end of the intervals of the random heads.
+
+    Args:
+        given: Numbers of the given encoder, `[layers, heads]` by name.
+        random: Numbers of the encoder with random weights, `[layers, heads]` by name.
+
+    Returns:
+        For each number a mask of such heads, bool `[layers, heads]`; numbers without intervals are left
+        out.
+    """
+    found = {}
+    for name in (name for name in given if name in random):
+        (low, high), (least, most) = given[name].interval, _range(random[name])
+        if not (np.isnan(low).all() or np.isnan(least)):
+            found[name] = (low > most) | (high < least)
+    return found
+
+
+def _range(random: Estimate[Floats]) -> tuple[float, float]:
+    """Return the lowest and the highest end of the intervals of all heads."""
+    low, high = random.interval
+    return float(np.fmin.reduce(low, axis=None)), float(np.fmax.reduce(high, axis=None))
+
+
+def control_table(given: HeadSummary, random: HeadSummary) -> Table:
+    """Compare each number of the heads with that of the heads of an encoder with random weights.
+
+    Args:
+        given: Heads of the given encoder.
+        random: Heads of the encoder with random weights.
+
+    Returns:
+        Table with a row for each number that has intervals in both encoders, and these columns:
+
+        - `statistic`: name of the number;
+        - `mean`, `random_mean`: its mean over all heads of the given and of the random encoder;
+        - `random_low`, `random_high`: lowest and highest end of the intervals of all random heads;
+        - `heads`, `share`: number and share of the given heads with an interval outside this range;
+        - `outside`: names of these heads, separated by spaces.
+    """
+    own, others, rows = given.estimates(), random.estimates(), []
+    apart = outside(own, others)
+    for name, flags in apart.items():
+        low, high = _range(others[name])
+        rows.append(
+            {
+                "statistic": name,
+                "mean": pd.Series(own[name].value.ravel()).mean(),
+                "random_mean": pd.Series(others[name].value.ravel()).mean(),
+                "random_low": low,
+                "random_high": high,
+                "heads": int(flags.sum()),
+                "share": float(flags.mean()),
+                "outside": " ".join(head_name(*place) for place in np.argwhere(flags).tolist()),
+            }
+        )
+    units = [own[name].unit for name in apart]
+    columns = ("mean", "random_mean", "random_low", "random_high")
+    return Table(pd.DataFrame(rows), {**dict.fromkeys(columns, units), "share": "fraction"})
+
+
+def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
+    """Compare each statistic of the heads between two halves of the inputs.
+
+    One half is the inputs with even index, the other the inputs with odd index.
+
+    Args:
+        known: Statistics and roles of the heads of one encoder.
+
+    Returns:
+        The table `stability`, and the score `stability.role`. The table has a row for each statistic
+        that is computed for halves, and three columns:
+
+        - `statistic`: name of the statistic;
+        - `correlation`: Pearson's correlation of the two halves over heads; nan if a half has one value
+            for all heads;
+        - `difference`: mean over heads of the absolute difference of the halves.
+
+        The score is the share of heads with the same main role in both halves. The roles `syntactic` and
+        `coreference` are always the same in both, because arcs and documents are not halved.
+    """
+    rows, units = [], list[Unit]()
+    for name, one in known.numbers.items():
+        if not isinstance(one, Means):
+            continue
+        both = [one.over(slice(half, None, 2)) for half in (0, 1)]
+        halves = pd.DataFrame({place: half.value.ravel() for place, half in enumerate(both)}).dropna()
+        varies = (halves.nunique() > 1).all()
+        correlation = float(np.corrcoef(halves[0], halves[1])[0, 1]) if varies else np.nan
+        rows.append({"statistic": name, "correlation": correlation, "difference": (halves[0] - halves[1]).abs().mean()})
+        units.append(both[0].unit)
+    frame = pd.DataFrame(rows, columns=["statistic", "correlation", "difference"])
+    same = Estimate(float((known.rows(0)["role"] == known.rows(1)["role"]).mean()), unit="fraction")
+    return Table(frame, {"correlation": "fraction", "difference": units}), {"stability.role": same}
+
+
+def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
+    """Read what the experiment `SingleHeads` found for each head, from its table `roles`.
+
+    Args:
+        result: Result of `SingleHeads`.
+        prefix: Beginning of the names of the encoder's tables in the result: empty for the given
+            encoder, or for instance `random_init.`.
+        shape: Number of layers, and number of heads of each layer.
+
+    Returns:
+        Numbers and classes of each head. The relation of a head is the one for which its accuracy on dev
+        is furthest above the accuracy of the best fixed offset.
+
+        - `relation`, `direction`: this relation, and the direction of attention that finds it.
+        - `syntactic`: True if the accuracy on dev is at least 10 points above the offset's.
+        - `relation_accuracy`: accuracy of the head on this relation, with its interval.
+        - `fixed_offset`: accuracy of the best fixed offset on this relation.
+        - `confidence`: mean over words of the largest attention weight in a word's row.
+        - `offset`: the offset to which the head attends most often.
+        - `offset_share`: share of the words from which the head attends to this offset.
+
+        Both accuracies are those in the split that `SingleHeads` scores.
+    """
+    table = result.tables[f"{prefix}roles"].frame
+
+    def number(column: str) -> Floats:
+        return table[column].to_numpy(np.float64).reshape(shape)
+
+    accuracy = Estimate(number("accuracy"), number("low"), number("high"), unit="fraction")
+    others = ("fixed_offset", "confidence", "offset_share")
+    numbers: dict[str, HeadNumbers] = {"relation_accuracy": accuracy}
+    numbers |= {name: without_interval(number(name), "fraction") for name in others}
+    names = ("relation", "direction", "syntactic", "offset")
+    return HeadSummary(numbers, {name: table[name].tolist() for name in names})
+
+
+def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
+    """Read the antecedent selection accuracy of each head from a result of `AntecedentHeads`.
+
+    Args:
+        result: Result of `AntecedentHeads`.
+        prefix: Beginning of the names of the encoder's tables in the result: empty for the given
+            encoder, or for instance `random_init.`.
+        shape: Number of layers, and number of heads of each layer.
+
+    Returns:
+        Two numbers for each head, both over all mentions: its accuracy (`antecedent`), on test, or on
+        dev if there is no test; and the accuracy of the baseline that predicts the nearest mention
+        (`nearest_mention`). A head is scored in the direction, to or from the antecedent, that is better
+        on dev.
+    """
+    table = result.tables[f"{prefix}heads"].frame
+    table = table[table["mentions"] == "all"]
+    own = "test" if table["test"].notna().any() else "dev"
+    best = table.loc[table.groupby("head", sort=False)["dev"].idxmax()]
+    value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (own, "low", "high"))
+    nearest = without_interval(np.full(shape, result.numbers["nearest.all"]), "fraction")
+    return HeadSummary({"antecedent": Estimate(value, low, high, unit="fraction"), "nearest_mention": nearest}, {})
+
+
+class Atlas(Measure[CorpusDataModule[Any]]):
+    """Description of each attention head in one row of a table, `atlas`.
+
+    The row has surface statistics, pattern, cluster, roles, the relation that the head finds best, and
+    its accuracy on antecedents. It runs the given analyses, `SingleHeads` on the treebank,
+    and `AntecedentHeads` on the documents; without a treebank or documents it leaves these out. Further
+    tables describe the heads of an encoder with random weights, compare the two encoders, and give the
+    stability of each number over two halves of the texts.
+
+    Args:
+        analyses: Analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out
+            without one; the others read the texts.
+        minimum: Least number of words on dev that a relation needs to count for the role of a head.
+        seed: Seed of the bootstrap intervals of `SingleHeads` and `AntecedentHeads`.
+    """
+
+    experiment = "atlas"
+    takes = CorpusDataModule
+
+    def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
+        super().__init__(seed)
+        check_numbers(self, least=1, minimum=minimum)
+        self.minimum = minimum
+        self.attention = AttentionAnalyses(analyses)
+        self.parts = nn.ModuleList()
+
+    def prepare(self) -> None:
+        """Prepare the analyses, and the experiments on treebank and documents if the data have them."""
+        if self.parts:
+            return
+        self.texts = data_for(type(self).__name__, TextDataModule, self.data)
+        names = self.texts.names
+        texts = [name for name in names if name != TREEBANK]
+        corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self.attention.names}
+        for name in [name for name in corpora if name in ANNOTATED and TREEBANK not in names]:
+            del corpora[name]
+            remedy = "To include it, give one with --data.init_args.treebank."
+            rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
+        self.attention.restrict(corpora)
+        self.parts.append(self.attention)
+        if part_of(self.data, DependencyDataModule) is not None:
+            # Tables with p-values and ensembles are left out; see `_of_each_head`.
+            self.parts.append(SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed))
+        if part_of(self.data, CoreferenceDataModule) is not None:
+            self.parts.append(AntecedentHeads(seed=self.seed))
+        for part in self._experiments():
+            part.data, part.device, part.ranks = part_of(self.data, part.takes), self.device, self.ranks
+            part.prepare()
+
+    def reads_batch(self, batch: object) -> bool:
+        return True
+
+    def update(self, batch: object) -> None:
+        for part in self._experiments():
+            if part.reads_batch(batch):
+                part.update(batch)
+
+    def outcome(self) -> Result:
+        results = {part.experiment: part.outcome() for part in self._experiments()}  # every rank asks all of them
+        found = {name: result for name, result in results.items() if result is not None}
+        attention = found.pop(self.attention.experiment)
+        known = {encoder: self._known(encoder, found) for encoder in self.texts.encoders}
+        plain = {name: _of_each_head(result) for name, result in found.items()}
+        whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
+        others = {name: replace(table, answer=()) for name, table in whole.tables.items() if name not in own.tables}
+        return replace(whole, tables={**whole.tables, **others}, headline=own.headline)
+
+    def _experiments(self) -> Iterator[Measure[Any]]:
+        yield from self.parts  # type: ignore[misc]
+
+    def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:
+        numbers, classes = self.attention.of_heads(encoder)
+        shape = self.texts.encoders[encoder].layers, self.texts.encoders[encoder].heads
+        prefix = "" if encoder == "given" else f"{encoder}."
+        for name, read in (("heads", of_dependencies), ("antecedent", of_antecedents)):
+            if name in results:
+                found = read(results[name], prefix, shape)
+                numbers |= found.numbers
+                classes |= found.classes
+        return HeadSummary(numbers, classes)
+
+
+def _of_each_head(result: Result) -> Result:
+    """Keep the scores of an experiment, and its tables of single heads."""
+    tables = {name: table for name, table in result.tables.items() if name.split(".")[-1] in ("heads", "roles")}
+    return replace(result, figures={}, tables=tables)
+
+
+def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
+    """Return tables, maps of the roles, and scores: the share of heads with each main role.
+
+    The tables are:
+
+    - `atlas` for the given encoder, and `<encoder>.atlas` for each other one, with a row for each
+        head;
+    - `stability`, which compares two halves of the inputs; see `stability_table`, whose score is
+        added;
+    - `control`, only with an encoder with random weights; see `control_table`.
+
+    With an encoder with random weights, `atlas` also has the column `outside_random`: the names of the
+    numbers in which a head lies outside the range of the random heads, by the function `outside`.
+
+    Args:
+        known: Numbers and classes of the attention heads, by encoder; `given` must be among them.
+    """
+    scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
+    given, random = known["given"], known.get("random_init")
+    for encoder, one in known.items():
+        prefix = "" if encoder == "given" else f"{encoder}."
+        frame = one.rows()
+        if encoder == "given" and random is not None:
+            flags = outside(given.estimates(), random.estimates())
+            of_heads = zip(*(of.ravel() for of in flags.values()), strict=True)
+            frame["outside_random"] = [" ".join(compress(flags, of_head)) for of_head in of_heads]
+        tables[f"{prefix}atlas"] = Table(frame, one.units, answer=_ANSWER if encoder == "given" else ())
+        grid = frame.pivot(index="layer", columns="head", values="role").to_numpy().tolist()
+        cells = [[None if role == NO_ROLE else role for role in row] for row in grid]
+        glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}
+        figures[f"{prefix}roles"] = class_map(f"Roles of heads{_ENCODERS[encoder]}", cells, glyphs)
+        for role in (*ROLES, NO_ROLE):
+            share = float((frame["role"] == role).mean())
+            scores[f"{prefix}role.{'none' if role == NO_ROLE else role}"] = Estimate(share, unit="fraction")
+    tables["stability"], same = stability_table(given)
+    if random is not None:
+        tables["control"] = control_table(given, random)
+    headline = [name for name in scores if name.startswith("role.")]
+    return Result("atlas", scores | same, tables, figures, headline=headline)

@@ -1,0 +1,109 @@
+"""Heads that average the whole input: their outputs beside the mean of their values (Clark et al. 2019, §3)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, normalize
+
+from attention import Encoder
+from attention.ablation import uniform_outputs
+from attention.capture import Mixture, replacing
+from datamodules import SegmentBatch, TextDataModule
+from measures.attention_analyses import Analysis
+from measures.by_head import HeadMeans, head_rows
+from metrics.bootstrap import resample, spearman
+from metrics.distributions import divided_by_sums, entropy
+from metrics.moments import Means
+from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
+
+UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
+
+
+class Bags(Analysis):
+    """Cosine of each head's output with the mean of its values, which is the output under uniform attention.
+
+    A head with broad attention outputs a bag of vectors: nearly the mean of the values of all tokens, at
+    every position (Clark et al. 2019, §3). For each head and input:
+
+    - `cosine`: mean over positions of the cosine of the head's output with the mean of the values that
+      the position may attend to;
+    - `single`: the same for a head that attends to one token, averaged over the tokens. All values of a
+      head have a part in common, so this baseline is above 0;
+    - `entropy`: mean entropy of the rows, in nats; those of a model with attention sinks are divided by their sums.
+
+    The inputs are read in a forward pass of their own, because other analyses receive no values.
+    """
+
+    name = "bags"
+    quantities = ("attention",)  # computed in passes of its own
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        encoder.require_interface(type(self).__name__)
+        self._encoder = encoder
+        self._numbers = HeadMeans(encoder, UNITS, ([-1, -1, 0], [1, 1, np.inf]))
+
+    def end(self, batch: SegmentBatch) -> None:
+        def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
+            self._numbers.add(bag_statistics(mixture, batch.mask))
+            return mixture.outputs
+
+        with torch.inference_mode(), replacing(read):
+            self._encoder.model(**self._encoder.inputs(batch.tokens, batch.mask, batch.segments))
+        self._numbers.close(batch.index % 2)
+
+    def by_head(self) -> Mapping[str, Means]:
+        return self._numbers.by_head("bags_")
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Return the statistics by head and by layer.
+
+        The tables are `bags`, with a row for each head, and `bags_layers`, with means over the heads of a
+        layer. The scores are the means over all heads, and `bags.rank_correlation`, Spearman's ρ of
+        cosine and entropy over the heads, with an interval over the heads. The figure `bags` shows the
+        cosine of every head over its entropy.
+        """
+        heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
+        pairs = np.stack([heads[name].value.ravel() for name in ("entropy", "cosine")], 1)
+        scores = {f"bags.{name}": one for name, one in model.items()}
+        scores["bags.rank_correlation"] = resample(spearman, pairs, "fraction")
+        return Result(
+            experiment=self.name,
+            scores=scores,
+            headline=list(scores),
+            tables={
+                "bags": Table(head_rows(heads), UNITS),
+                "bags_layers": Table(head_rows(layers), UNITS, answer=("layer", *UNITS)),
+            },
+            figures={"bags": _figure(heads)},
+            audit={"inputs": int(model["cosine"].inputs)},
+        )
+
+
+def bag_statistics(mixture: Mixture, real: Tensor) -> Tensor:
+    """Return the numbers `UNITS` of one layer, `[batch, heads, numbers]`; see `Bags`.
+
+    Args:
+        mixture: Weights and values of the layer.
+        real: Bool `[batch, positions]`, False in the padding.
+    """
+    bags = uniform_outputs(mixture, real)
+    rows = real[:, None, :].to(bags.dtype)
+    allowed = mixture.allowed(real)
+    # cos(v_j, bag_i) for all pairs, averaged over the values j that position i may attend to.
+    pairs = normalize(bags, dim=-1) @ normalize(mixture.values, dim=-1).transpose(2, 3)
+    single = pairs.masked_fill(~allowed, 0).sum(-1) / allowed.sum(-1).clamp_min(1)
+    weights = mixture.weights if mixture.sink is None else divided_by_sums(mixture.weights)
+    of_rows = (cosine_similarity(mixture.outputs, bags, dim=-1), single, entropy(weights))
+    return torch.stack([(one * rows).sum(-1) / rows.sum(-1) for one in of_rows], -1)
+
+
+def _figure(heads: Mapping[str, Estimate[Floats]]) -> Figure:
+    """Return the cosine of every head over its entropy, with one kind of point for each layer."""
+    points = {
+        f"layer {layer + 1}": (heads["entropy"].value[layer].tolist(), heads["cosine"].value[layer].tolist())
+        for layer in range(len(heads["entropy"].value))
+    }
+    axes = "entropy of attention (nats)", "cosine of output and mean of the values"
+    return Curves("Outputs of heads as bags of vectors", *axes, points=points)

@@ -1,0 +1,228 @@
+"""Numbers of attention heads: means over inputs, and the tables, maps and scores that are made of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from attention import Encoder
+from metrics.moments import Means, Moments
+from results import Estimate, Floats, HeatMap, Unit
+from results.heads import head_name
+
+HeadNumbers: TypeAlias = Means | Estimate[Floats]
+"""Number of every attention head, `[layers, heads]`: means over two groups of inputs (halves), or an estimate."""
+
+
+def without_interval(values: Floats, unit: Unit) -> Estimate[Floats]:
+    """Return an `Estimate` of numbers whose interval is unknown: both ends of the interval are nan.
+
+    Args:
+        values: The numbers, of any shape.
+        unit: Unit of the numbers.
+    """
+    missing = np.full(values.shape, np.nan)
+    return Estimate(values, missing, missing, unit=unit)
+
+
+class HeadMeans(nn.Module):
+    """Metric that averages numbers over inputs, at three levels: heads, layers and the model.
+
+    The number of a layer on an input is the mean over its heads; the number of the model is the mean
+    over all heads. For every batch call `add` once for each layer, and then `close`.
+
+    Args:
+        encoder: Encoder with the attention heads.
+        units: Unit of each number, by name.
+        bounds: Lowest and highest possible value; see `Moments`.
+        groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
+            with an even and with an odd index.
+        uniform: Number of rows of uniform attention whose numbers are averaged too, for instance one for each layer.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        units: Mapping[str, Unit],
+        bounds: tuple[ArrayLike, ArrayLike] = (0, 1),
+        groups: int = 2,
+        uniform: int = 0,
+    ) -> None:
+        super().__init__()
+        self.units = units
+        unit = tuple(units.values()) if len({*units.values()}) > 1 else next(iter(units.values()))
+        shapes = {"heads": (encoder.layers, encoder.heads), "layers": (encoder.layers,), "model": ()}
+        shapes |= {"uniform": (uniform,)} if uniform else {}
+        self._moments = nn.ModuleDict(
+            {level: Moments(groups, (*shape, len(units)), unit, bounds) for level, shape in shapes.items()}
+        )
+        self._layers: list[Tensor] = []
+
+    def add(self, numbers: Tensor) -> None:
+        """Add the numbers of one layer of a batch; the first call after `close` is for the lowest layer.
+
+        They are part of the means only after `close`.
+
+        Args:
+            numbers: `[batch, heads, numbers]`; nan for a number that an input does not have.
+        """
+        self._layers.append(numbers)
+
+    def close(self, group: Tensor, uniform: Tensor | None = None, possible: Tensor | None = None) -> None:
+        """End a batch: include the numbers of its layers, collected by `add`, in the means.
+
+        Args:
+            group: Index of the group that each input counts in, int64 `[batch]`.
+            uniform: The numbers of uniform attention, `[batch, rows, numbers]`, the first rows those of the layers.
+            possible: Numbers of the same shape, 0 where those of all heads can only be 0, and are left out of the
+                means; by default `uniform`.
+        """
+        found = torch.stack(self._layers, 1).double()
+        possible = uniform if possible is None else possible
+        if possible is not None:
+            found = found.where(possible[:, : found.size(1), None] != 0, torch.nan)
+        self._layers.clear()
+        levels = {"heads": found, "layers": found.nanmean(2), "model": found.nanmean((1, 2))}
+        if uniform is not None and possible is not None:
+            levels["uniform"] = uniform.where(possible != 0, torch.nan)
+        for level, numbers in levels.items():
+            self._moments[level].update(group, numbers)  # type: ignore[operator]
+
+    def means(self, level: Literal["heads", "layers", "model", "uniform"] = "heads") -> Means:
+        """Return the sums of all numbers over inputs; `Means.over` divides them into means.
+
+        Every process must call this method, because it gathers from all processes.
+
+        Args:
+            level: `heads` for sums `[groups, layers, heads, numbers]`, `layers` for
+                `[groups, layers, numbers]`, `model` for `[groups, numbers]`, `uniform` for those of uniform attention,
+                `[groups, rows, numbers]`.
+        """
+        found: Means = self._moments[level].compute()  # type: ignore[operator]
+        return found
+
+    def over(
+        self, level: Literal["heads", "layers", "model"] = "heads", groups: Sequence[int] | slice = slice(None)
+    ) -> dict[str, Estimate[Any]]:
+        """Return the mean of each number with its interval, over the inputs of some groups.
+
+        Every process must call this method, because it gathers from all processes.
+
+        Args:
+            level: `heads` for means `[layers, heads]`, `layers` for `[layers]`, `model` for one number.
+            groups: Indices of the groups; by default all.
+
+        Returns:
+            Estimates by name of the number.
+        """
+        return by_name(self.means(level), list(self.units), groups)
+
+    def by_head(self, prefix: str = "") -> dict[str, Means]:
+        """Return the sums of each number over inputs, as `Means` of `[groups, layers, heads]`, by name.
+
+        `Means.over` divides them into means. Every process must call this method, because it gathers
+        from all processes.
+
+        Args:
+            prefix: Beginning of the names in the result.
+        """
+        means = self.means()
+        return {prefix + name: means.at(place) for place, name in enumerate(self.units)}
+
+
+def by_name(
+    means: Means, names: Sequence[str], groups: Sequence[int] | slice = slice(None)
+) -> dict[str, Estimate[Any]]:
+    """Return the mean of each of several numbers over the inputs of some groups, with its interval.
+
+    Args:
+        means: The numbers, summed over the inputs of each group, `[groups, …, numbers]`.
+        names: Names of the numbers along the last axis.
+        groups: Indices of the groups; by default all.
+
+    Returns:
+        Estimate of each mean, by name of the number. Its shape `[…]` is the shape of `means` without the
+        first and the last axis, for instance `[layers, heads]`.
+    """
+    return {name: means.at(place).over(groups)[()] for place, name in enumerate(names)}
+
+
+def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
+    """Return a frame with a row for each attention head, layer by layer.
+
+    Its columns are `layer` and `head`, both from 1, then the constant columns, then `columns`.
+
+    Args:
+        columns: Columns by name, arrays or estimates `[layers, heads]`. An estimate becomes `<name>`,
+            and `<name>.low`, `.high`, `.sd` and `.p` as far as they were computed. If all columns are
+            `[layers]` instead, there is a row for each layer, and no column `head`.
+        **constant: Columns with the same value in all rows.
+    """
+    first = next(iter(columns.values()))
+    places = np.indices((first.value if isinstance(first, Estimate) else first).shape)
+    frame: dict[str, object] = {name: place.ravel() + 1 for name, place in zip(("layer", "head"), places, strict=False)}
+    frame |= constant
+    for name, column in columns.items():
+        numbers = column.named(name) if isinstance(column, Estimate) else {name: column}
+        frame |= {end: number.ravel() for end, number in numbers.items()}
+    return pd.DataFrame(frame)
+
+
+def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "class") -> pd.DataFrame:
+    """Stack estimates for several classes into one frame, with a row for each class and head.
+
+    Args:
+        found: Estimates `[layers, heads]` by class. If they are `[layers]` instead, there is a row for each
+            class and layer.
+        value: Name of the column of values.
+        label: Name of the column of classes.
+
+    Returns:
+        Frame with columns `layer`, `head`, the class, its value, `low`, `high`, and `inputs`, the number of
+        inputs in the mean. It is empty if there is no class.
+    """
+    frames = [head_rows({value: each, "inputs": each.inputs}, **{label: name}) for name, each in found.items()]
+    if not frames:
+        return pd.DataFrame(columns=["layer", "head", label, value, "low", "high", "inputs"])
+    ends = {f"{value}.low": "low", f"{value}.high": "high"}
+    return pd.concat(frames, ignore_index=True).rename(columns=ends)
+
+
+def class_map(title: str, cells: Sequence[Sequence[str | None]], glyphs: Mapping[str, str]) -> HeatMap:
+    """Return a map of one class for each attention head, for instance its role.
+
+    Args:
+        title: Title of the figure.
+        cells: Class of each head, `[layers][heads]`; None leaves a cell empty.
+        glyphs: One or two letters for each class.
+    """
+    rows, columns = ([str(number + 1) for number in range(size)] for size in (len(cells), len(cells[0])))
+    return HeatMap.from_categories(title, cells, glyphs, rows, columns, "layer", "head")
+
+
+def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
+    """Find the head with the highest mean; on a tie, the first such head.
+
+    Args:
+        values: Estimates `[layers, heads]`; heads with nan are never chosen unless all are nan.
+
+    Returns:
+        Layer and number of the head, both from 0, and its estimate. The interval ignores that the head
+        was chosen on the same inputs.
+    """
+    layer, head = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
+    place = int(layer), int(head)
+    return place, values[place]
+
+
+def best_audit(best: Mapping[str, tuple[tuple[int, int], Estimate]]) -> dict[str, str]:
+    """Return audit entries `best_<name>` that name the best heads as `layer-head`, both from 1.
+
+    Args:
+        best: Result of `best_head` for each name.
+    """
+    return {f"best_{name}": head_name(*place) for name, (place, _) in best.items()}

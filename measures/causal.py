@@ -1,0 +1,571 @@
+"""Causal check of the attention heads that find a relation: ablation, beside random heads of the same layers."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+
+from attention import Encoder, EncoderSpec, resolve
+from attention.ablation import PIECES, Ablation, Kind
+from attention.alignment import FromPieces, reduce, reduction
+from attention.capture import Head, Heads
+from attention.extraction import pad
+from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
+from datamodules.batches import LengthBatches, Ranks, Split
+from datamodules.corpus import corpus_of
+from datamodules.dependency import DependencySplit
+from measures.ablation import DRAWS, check_random, random_sets
+from measures.nested import ProbeMeasure
+from measures.task import (
+    IGNORED,
+    REFERENCES,
+    Classification,
+    LanguageModelling,
+    Task,
+    TaskOutputs,
+    first_output_per_gold,
+    lacks_language_modelling,
+    make_ablation,
+)
+from metrics.bootstrap import Statistic, against_random_draws, difference, holm, p_units
+from metrics.heads import Predictions, most_attended
+from metrics.rows import ArcRows, ItemRows
+from probes.arc_evaluation import check_relations
+from probes.frozen import DependencyProbe
+from probes.head_selection import HeadSelectionProbe
+from results import Bars, Estimate, Result, Table, Unit, numbers
+from results.errors import UserError, check_names, check_numbers, check_values, counted
+from results.heads import Names, head_name
+from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
+
+_PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
+_CHANGES = ("intact", "best", "random", "beyond")
+_GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vectors")
+
+
+@dataclass(frozen=True)
+class RelationHeads:
+    """Attention heads that `CausalCheck` ablates for one relation.
+
+    Attributes:
+        relation: Name of the relation.
+        number: Id of the relation in the datamodule.
+        sets: Sets of attention heads to ablate, in this order: the empty set; the heads that find the
+            relation best on dev, from the layers below those that the probe reads; and random sets of
+            as many heads.
+        heads: Names of these best heads, best first, separated by spaces.
+        best_of_all: Name of the head that finds the relation best in any layer.
+    """
+
+    relation: str
+    number: int
+    sets: tuple[Heads, ...]
+    heads: str
+    best_of_all: str
+
+    @property
+    def random_among_best(self) -> int:
+        """Number of heads in the random sets that are also among the best heads."""
+        _, best, *random = self.sets
+        return sum(len(heads & best) for heads in random)
+
+
+WordsOf = tuple[int, NDArray[np.int64]]
+"""Number of a sentence or text, and positions of some of its words, from 1."""
+
+
+class Sentences:
+    """Sentences of a split, tokenized by an encoder.
+
+    Sentences that are too long for one window of the encoder are not used.
+
+    Args:
+        data: The treebank.
+        split: The split.
+        encoder: Encoder with the tokenizer.
+
+    Attributes:
+        pieces: Subword pieces of each sentence (of its first window, if it has several).
+        whole: Bool `[sentences]`, True for sentences that fit into one window.
+    """
+
+    def __init__(self, data: DependencyDataModule, split: Split, encoder: Encoder) -> None:
+        path = data.files()[split]
+        cut = data.items(data.extraction(path, encoder.source), data.read(path), encoder).inputs
+        self.pieces = [parts[0] for parts in cut]
+        self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
+
+    def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
+        """Return the words of one relation (the label of their arc), for each sentence that has any.
+
+        Sentences that do not fit into one window of the encoder are left out.
+
+        Args:
+            gold: Gold arcs of the split.
+            relation: Id of the relation in the datamodule.
+
+        Returns:
+            For each sentence with such a word, its index in the split and the positions of these
+            words, from 1.
+        """
+        found = []
+        for item in np.flatnonzero(self.whole).tolist():
+            words = np.flatnonzero(gold.relations(item) == relation) + 1
+            if len(words):
+                found.append((item, words))
+        return found
+
+
+def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> Iterator[list[int]]:
+    """Divide inputs into batches of similar length, and yield the batches that this process reads.
+
+    Each batch is a list of indices of inputs. The batches do not depend on the number of processes.
+
+    Args:
+        lengths: Number of pieces of each input.
+        device: Device of the model, which limits the size of a batch.
+        ranks: Number of this process, and of all processes.
+    """
+    most = PIECES.get(device.type, PIECES["cuda"]) // _PARTS
+    sizes = np.asarray(lengths, np.int64)
+    whole = {"max_cells": most, "max_sentences": max(len(sizes), 1), "shuffle": False, "cells": "tokens"}
+    return (some for some in LengthBatches(sizes, rank=ranks.rank, world=ranks.world, **whole) if some)  # type: ignore[arg-type]
+
+
+class ProbeAccuracy(Task):
+    """Task of predicting the governors of selected words by a probe of an encoder's upper layers.
+
+    A batch for `inputs` gives the selected words: pairs of the index of a sentence and the positions of
+    its selected words, from 1. The gold number of a sentence is its number of selected words. The output
+    is the number of those words whose governor is predicted correctly.
+
+    Args:
+        probe: Probe that reads attention.
+        encoder: Encoder whose attention heads are ablated, below the layers that the probe reads.
+        sentences: The tokenized sentences.
+        arcs: Gold governors, hidden states and word vectors of the same sentences.
+        layers: Number of upper layers that the probe reads.
+        from_pieces: Conversion of attention between pieces to attention between words.
+    """
+
+    name, score, unit, width = "heads of words", "accuracy", "fraction", 1
+
+    def __init__(
+        self,
+        probe: HeadSelectionProbe,
+        encoder: Encoder,
+        sentences: Sentences,
+        arcs: DependencySplit,
+        layers: int,
+        from_pieces: FromPieces,
+    ) -> None:
+        self._probe, self._encoder, self._sentences, self._arcs = probe, encoder, sentences, arcs
+        self._upper, self._from_pieces = layers, from_pieces
+        encoder.require_interface("CausalCheck")
+        self.model, self.layers, self.heads = encoder.model, encoder.layers, encoder.heads
+
+    def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:
+        items = [item for item, _ in batch]
+        parts = [self._sentences.pieces[item] for item in items]
+        rows, columns = reduction(parts, self._from_pieces, self._encoder.device)
+        arcs = self._arcs[items].to(self._encoder.device)
+        asked = torch.zeros_like(arcs.heads, dtype=torch.bool)
+        for row, (_, words) in enumerate(batch):
+            asked[row, torch.from_numpy(words - 1)] = True
+        known = {name: getattr(arcs, name) for name in _GOLD}
+        return {**pad(parts, self._encoder), "rows": rows, "columns": columns, **known, "asked": asked}
+
+    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return inputs["asked"].sum(1)
+
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        # A pass that starts from a layer counts from there; the layers that are read are always the last.
+        upper: deque[Tensor] = deque(maxlen=self._upper)
+
+        def receive(_: int, weights: Tensor) -> None:
+            upper.append(reduce(weights, inputs["rows"], inputs["columns"]))
+
+        given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        self._encoder.capture(given, receive, frozenset(range(self.layers)))
+        known = {name: inputs[name] for name in _GOLD}
+        batch = AttentionBatch(attention=torch.stack(list(upper), 1), split=self._arcs.split, **known)  # type: ignore[arg-type]
+        right = (self._probe.predict(batch, tree=False).heads == inputs["heads"]) & inputs["asked"]
+        return right.sum(1, keepdim=True)
+
+    def statistic(self) -> Statistic:
+        return first_output_per_gold
+
+
+class WordLoss(LanguageModelling):
+    """Task of language modelling in which only the pieces of selected words are predicted.
+
+    A masked language model sees all these pieces masked at once. A causal model predicts each as the next
+    piece.
+
+    Args:
+        encoder: Encoder whose files hold a head for language modelling.
+        seed: Seed for `LanguageModelling`; it has no effect, as no mask is random.
+        sentences: The tokenized sentences.
+    """
+
+    def __init__(self, encoder: Encoder, seed: int, sentences: Sentences) -> None:
+        super().__init__(encoder, seed)
+        self._sentences = sentences
+
+    def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:  # type: ignore[override]
+        parts = [self._sentences.pieces[item] for item, _ in batch]
+        inputs = pad(parts, self.encoder)
+        asked = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
+        for row, (part, (_, words)) in enumerate(zip(parts, batch, strict=True)):
+            asked[row, : len(part)] = torch.from_numpy(np.isin(part.positions, words)).to(asked.device)
+        targets = inputs["input_ids"].masked_fill(~asked, IGNORED)
+        if self.encoder.causal:
+            targets = targets.roll(-1, 1)
+            targets[:, -1] = IGNORED  # nothing comes before a first piece
+        else:
+            mask = self.encoder.tokenizer.mask_token_id
+            inputs["input_ids"] = inputs["input_ids"].masked_fill(asked, mask)
+        index = torch.tensor([item for item, _ in batch], device=targets.device)
+        return {**inputs, "index": index, "targets": targets}
+
+
+@dataclass(frozen=True, eq=False)
+class AblatedScore:
+    """Score that is measured for each relation with the relation's attention heads ablated.
+
+    Attributes:
+        task: The model and its score.
+        ablation: Replacement of the outputs of attention heads.
+        words: Function that returns the words to score, given the id of a relation: pairs of the index
+            of a sentence or text and the positions of some of its words, from 1.
+        lengths: Number of pieces of each sentence or text.
+        read: Function that returns the inputs of the task for some of these pairs.
+        label: Name of the score in figures.
+        on: End of the title of the figure.
+    """
+
+    task: Task
+    ablation: Ablation
+    words: Callable[[int], Sequence[WordsOf]]
+    lengths: Sequence[int]
+    read: Callable[[Sequence[WordsOf]], dict[str, Tensor]]
+    label: str
+    on: str = ""
+
+    def row(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
+        """Compute the score for one relation with each of its sets of heads ablated.
+
+        Every process must call it, because the work is divided among them.
+
+        Args:
+            chosen: The relation and its sets of heads.
+            device: Device of the model.
+            ranks: Number of this process, and of all processes.
+
+        Returns:
+            The numbers of a table row, by name, and the last of them, `beyond`, as an estimate:
+
+            - `n`: number of words or texts;
+            - `intact`: score of the intact model;
+            - `best`: change of the score if the best heads are ablated;
+            - `random`: mean change over the random sets; nan if there are no other sets of as many heads;
+            - `beyond`: `best` minus `random`.
+
+            Intervals have names such as `best.low`. The p-value `beyond.p` is over random sets and units.
+        """
+        words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
+        gathered = ItemRows(self.task.columns(sets)).to(device)
+        for some in batches_of([self.lengths[unit] for unit, _ in words], device, ranks):
+            inputs = self.read([words[place] for place in some])
+            gathered.update(index=torch.tensor(some, device=device), **self.task.rows(inputs, sets))
+        rows = gathered.compute()
+        # Words of a sentence are not independent: the bootstrap draws sentences.
+        units, of = np.unique([words[place][0] for place in rows.pop("index").tolist()], return_inverse=True)
+        sums = {name: np.zeros((len(units), *column.shape[1:])) for name, column in rows.items()}
+        for name, column in rows.items():
+            np.add.at(sums[name], of, column)
+        outputs = TaskOutputs.from_rows(self.task, sums, sets)
+        whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
+        drawn, apart = against_random_draws(best, random)
+        columns = {
+            "intact": whole,
+            "best": replace(difference(best, whole), p=None),
+            "random": replace(difference(drawn, whole), sd=drawn.sd, p=None),
+            "beyond": apart,
+        }
+        return {"n": sum(len(own) for _, own in words), **numbers(columns)}, apart
+
+
+class CausalCheck(ProbeMeasure):
+    """Ablation of a relation's best attention heads, and random heads of the same layers.
+
+    The best heads are chosen on dev, as in `SingleHeads`, from the layers below the last `upper`. They
+    matter for the relation if ablating them changes a score more than ablating random sets of as many
+    heads of the same layers. The scores are:
+
+    - probe: accuracy on the test words of the relation, by a probe that reads the last `upper` layers.
+      It is trained on the intact encoder, and then reads the encoder with ablated heads.
+    - task: score on dev of a fine-tuned transformer, in which the heads with the same layer and number
+      are ablated.
+    - loss: loss of the language model on the test words of the relation. All pieces of one word are
+      masked at a time, or predicted as next pieces if the encoder is causal. It is left out if the
+      encoder's files hold no head for language modelling.
+
+    Intervals come from a paired bootstrap over sentences or texts; they hold for the random sets of this
+    run. A small p-value means that the set of the best heads is unlike one more random set, and that other sentences
+    would show it too (`metrics.bootstrap.against_random_draws`). P-values are adjusted over the relations of each score
+    (Holm 1979).
+
+    The other options are those of `ProbeMeasure`; `seed` is also the seed of the random sets.
+
+    Args:
+        probe: Probe that predicts governors from attention.
+        relations: Relations whose attention heads are ablated.
+        checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
+            the dev split of its training data; None leaves out the score `task`.
+        heads: Number of best attention heads that are ablated together.
+        random: Number of random sets, at least 2, which may share heads with the best; fewer if there are no more. The
+            audit counts random heads among the best. A layer has few other sets of a single head: more sets, or
+            more heads, make the test stronger.
+        upper: Number of last layers that the probe reads; heads are ablated below them.
+        kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what
+            depends on the sentence; `zero` also shifts the inputs of all later layers.
+
+    Raises:
+        UserError: During setup: there are no such relations, layers or heads, or the probe reads no
+            attention.
+    """
+
+    experiment = "causal"
+    reads: Collection[str] = ("attention",)
+
+    def __init__(
+        self,
+        probe: DependencyProbe,
+        relations: tuple[str, ...] = ("det", "obj", "nsubj", "amod"),
+        checkpoint: str | None = None,
+        heads: int = 3,
+        random: int = 5,
+        upper: int = 2,
+        kind: Kind = "mean",
+        **training: Any,  # noqa: ANN401 # those of ProbeMeasure
+    ) -> None:
+        super().__init__(probe, **training)
+        check_values(self, kind=kind)
+        check_numbers(self, least=1, heads=heads, random=random, upper=upper)
+        check_random(random)
+        check_names("--model.init_args.relations", relations)
+        self.relations = tuple(relations)
+        self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
+        self.heads, self.random, self.upper, self.kind = heads, random, upper, kind
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
+            raise UserError(
+                f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
+                f"--model.init_args.probe AttentionOnlyProbe."
+            )
+        data = self.data
+        if data.options.layers is not None or data.options.heads is not None:
+            raise UserError(
+                "CausalCheck needs the attention of all heads: leave out --data.init_args.options.layers and "
+                "--data.init_args.options.heads."
+            )
+        if data.options.quantity != "attention":
+            raise UserError(
+                "CausalCheck changes attention weights, so its probe must read them, not "
+                f"{data.options.quantity}. Leave out --data.init_args.options.quantity."
+            )
+        check_relations(self.relations, data.relations)
+        layers = len(data.layers)
+        if not 1 <= self.upper < layers:
+            raise UserError(
+                f"--model.init_args.upper is {self.upper}, but must be from 1 to {layers - 1}, as the encoder "
+                f"has {layers} layers."
+            )
+        if self.heads > (below := (layers - self.upper) * len(data.heads)):
+            raise UserError(
+                f"--model.init_args.heads is {self.heads}, but only {below} heads are in layers below "
+                f"the {counted(self.upper, 'layer')} that the probe reads (--model.init_args.upper). Lower either."
+            )
+        self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
+        self._dev = ArcRows(heads=2 * layers * len(data.heads))
+
+    def update(self, batch: AttentionBatch) -> None:
+        """Collect the governors that every attention head predicts on a batch of dev."""
+        if batch.split == "dev":
+            predicted = most_attended(batch.attention, batch.lengths).flatten(2)
+            self._dev.add(batch, heads=predicted)
+
+    def outcome(self) -> Result:
+        """Select attention heads, train the probe, ablate the heads, and return the result."""
+        chosen = self._chosen()
+        upper = self.data.variant(lowest=len(self.data.layers) - self.upper)
+        [(probe, best)] = self.trained_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
+        assert isinstance(probe, HeadSelectionProbe)
+        assert isinstance(self.data.encoder, EncoderSpec)
+        encoder = Encoder(resolve(self.data.encoder), self.device)
+        sentences = Sentences(self.data, "test", encoder)
+        upper.read_only(frozenset(self.probe.reads) - {"attention"})
+        upper.setup("test")
+        off = self._ablation(encoder)
+        measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
+        table, scores = self._table(chosen, measures)
+        blank = {} if self._task else {"task": "no --model.init_args.checkpoint is given"}
+        if reason := lacks_language_modelling(encoder):
+            blank["loss"] = reason
+        lone = {one.relation for one in chosen if len(one.sets) == 2}
+        blank |= {f"random and beyond, {name}": "its layers have no other set of as many heads" for name in lone}
+        audit: dict[str, object] = {
+            "kind": self.kind,
+            "probe_reads_layers": f"{len(self.data.layers) - self.upper + 1}-{len(self.data.layers)}",
+            "probe_dev": best.value,
+            "probe_epochs": best.epoch,
+            "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
+            "random_heads_among_best": {
+                one.relation: one.random_among_best for one in chosen if one.relation not in lone
+            },
+            "left_blank": blank,
+        }
+        if off.reference is not None:
+            audit["reference"] = f"{off.reference.texts} sentences of dev"
+        figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
+        return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores))
+
+    def _measures(
+        self, probe: HeadSelectionProbe, encoder: Encoder, off: Ablation, sentences: Sentences, arcs: DependencySplit
+    ) -> dict[str, AblatedScore]:
+        """Return the scores that this encoder and this checkpoint have."""
+
+        def words(relation: int) -> Sequence[WordsOf]:
+            return sentences.words(arcs, relation)
+
+        def single_words(relation: int) -> Sequence[WordsOf]:
+            return [(item, word) for item, own in words(relation) for word in own[:, None]]
+
+        lengths = [len(pieces) for pieces in sentences.pieces]
+        accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self.upper, self.data.options.from_pieces)
+        measures = {"probe": AblatedScore(accuracy, off, words, lengths, accuracy.inputs, "accuracy of the probe")}
+        if self._task is not None:
+            measures["task"] = self._task
+        if lacks_language_modelling(encoder) is None:
+            loss, read = WordLoss(encoder, self.seed, sentences), words if encoder.causal else single_words
+            measures["loss"] = AblatedScore(loss, off, read, lengths, loss.inputs, "loss on the words of the relation")
+        return measures
+
+    def _table(
+        self, chosen: Sequence[RelationHeads], measures: Mapping[str, AblatedScore]
+    ) -> tuple[Table, dict[str, Estimate]]:
+        """Return a table with a row for each score and relation (blank without one), and the scores of the result."""
+        rows: list[dict[str, object]] = []
+        units: list[Unit] = []
+        scores: dict[str, Estimate] = {}
+        for name, one in product(("probe", "task", "loss"), chosen):
+            own = {"measure": name, "relation": one.relation, "heads": one.heads, "best_of_all": one.best_of_all}
+            rows.append(dict(own))
+            units.append(measures[name].task.unit if name in measures else "fraction")
+            if name in measures:
+                found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
+                rows[-1] |= found
+                rank_zero_info(f"{one.relation}: scored the {name} with {len(one.sets) - 1} sets of ablated heads.")
+        frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
+        frame["n"] = frame["n"].astype("Int64")
+        frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
+        columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
+        answer = ("measure", "relation", "heads", "beyond", "p_holm")
+        columns |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
+        return Table(frame, columns, answer=answer), scores
+
+    def _chosen(self) -> list[RelationHeads]:
+        """Rank heads on dev in the better of both directions; return the best of each relation, and random sets."""
+        arcs, predicted = self._dev.arcs()
+        data, found = self.data, []
+        dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
+        for place, relation in enumerate(self.relations):
+            if relation not in dev.groups:
+                raise UserError(
+                    f"--model.init_args.relations: no dev word has the relation {relation}, so no attention heads can "
+                    f"be selected for it. Leave it out."
+                )
+            order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()
+            ranked = [divmod(head, len(data.heads)) for head in order]
+            best = [head for head in ranked if head[0] < len(data.layers) - self.upper][: self.heads]
+            drawn = np.random.default_rng([self.seed, place])
+            random = random_sets(frozenset(best), len(data.heads), self.random, drawn)
+            heads = " ".join(head_name(*head) for head in best)
+            sets = (frozenset[Head](), frozenset(best), *random)
+            found.append(RelationHeads(relation, data.relations.index(relation), sets, heads, names.head(order[0])))
+        return found
+
+    def _ablation(self, encoder: Encoder) -> Ablation:
+        """Return an ablation whose references are sentences of dev."""
+
+        def texts() -> list[dict[str, Tensor]]:
+            sentences = Sentences(self.data, "dev", encoder)
+            whole = np.flatnonzero(sentences.whole)
+            drawn = np.sort(np.random.default_rng(self.seed).permutation(whole)[:REFERENCES])
+            pieces = [sentences.pieces[item] for item in drawn.tolist()]
+            batches = batches_of([len(one) for one in pieces], self.device, Ranks())
+            return [pad([pieces[place] for place in some], encoder) for some in batches]
+
+        return make_ablation(self.kind, encoder.last_hidden, texts, self.seed)
+
+    def _classification(self, path: Path) -> AblatedScore:
+        """Load the fine-tuned classifier and its training data."""
+        settings = data_settings(path, read_checkpoint(path))
+        settings.init_args.cache = str(self.data.cache)
+        settings.init_args.root = str(self.data.root)
+        data = datamodule_from(settings)
+        assert isinstance(data, ClassificationDataModule)
+        device = self.device
+        data.place(self.ranks, device)
+        data.setup("test")
+        task = Classification.from_data(path, data, device)
+        layers, heads = len(self.data.layers), len(self.data.heads)
+        if (task.layers, task.heads) != (layers, heads):
+            raise UserError(
+                f"{path}: the classifier has {task.layers} layers of {task.heads} heads, but the encoder has {layers} "
+                f"of {heads}. Set --data.init_args.encoder.name to the encoder that the classifier was fine-tuned from."
+            )
+        made_of, read = data.tokenizer, self.data.encoder
+        if made_of is not None and read is not None and made_of.name != read.name:
+            rank_zero_warn(
+                f"{path} was fine-tuned from {made_of.name}, but the heads are selected in {read.name}. If these are "
+                "different encoders, the task score says nothing about the selected heads: set "
+                f"--data.init_args.encoder.name {made_of.name}."
+            )
+        dev = data.splits["dev"]
+        texts = [(number, np.zeros(1, np.int64)) for number in range(len(dev))]
+
+        def inputs(some: Sequence[WordsOf]) -> dict[str, Tensor]:
+            return task.inputs(dev[[number for number, _ in some]].to(device))
+
+        off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, "dev", REFERENCES, self.seed), self.seed)
+        on = f": {task.score} on {corpus_of(data.files()['dev'])['corpus']}, dev"
+        return AblatedScore(task, off, lambda _: texts, dev.lengths.tolist(), inputs, f"{task.score} of the task", on)
+
+
+def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:
+    """Return a bar chart of the change of a score by ablation, with two bars for each relation.
+
+    One bar is for ablating the best heads of the relation, the other for ablating random heads.
+
+    Args:
+        table: Frame of the table `causal`.
+        name: Name of the score in the table.
+        measure: The score.
+    """
+    units: dict[str, Unit] = {**dict.fromkeys(_CHANGES, measure.task.unit), "p": "p", "p_holm": "p"}
+    rows, label = Table(table[table["measure"] == name], units), f"change of the {measure.label}"
+    series = {"best heads off": "best", "random heads of the same layers off": "random"}
+    return Bars.from_table(f"Heads of a relation off{measure.on}", rows, "relation", series, label, "relation")

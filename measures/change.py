@@ -1,0 +1,124 @@
+"""Change of attention maps by fine-tuning (Kovaleva et al. 2019, §4.3)."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from measures.attention_analyses import Analysis
+from measures.by_head import HeadMeans, head_rows
+from metrics.distributions import map_cosines, map_divergences
+from metrics.moments import Means
+from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
+from results.errors import UserError
+from results.heads import head_map, head_name
+
+MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
+_FORMULAS = map_cosines, map_divergences
+
+
+class Change(Analysis):
+    """Difference between each head's attention before and after fine-tuning.
+
+    The datamodule's option `before` names the encoder before fine-tuning. For each input and head two
+    measures compare the two attention maps, without the padding: the cosine of the flattened maps, and
+    the Jensen–Shannon divergence averaged over rows. The value of a layer is the mean over its heads;
+    intervals are over inputs.
+
+    The attention maps of a batch from the fine-tuned encoder stay in memory until the other encoder has
+    read the same batch. They take at most 4 · layers · heads · `max_cells` bytes.
+
+    Raises:
+        UserError: The data have no encoder `before`.
+    """
+
+    name = "change"
+    compares = True
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        if "before" not in data.encoders:
+            raise UserError(
+                f"{type(self).__name__} compares {encoder.source.spec.name} with the encoder before its fine-tuning. "
+                "Name that encoder: --data.init_args.before.name NAME_OR_FOLDER."
+            )
+        self._numbers = HeadMeans(encoder, MEASURES, (0, [1.0, math.log(2)]))
+        self._after: list[Tensor] = []
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        if batch.encoder == "given":
+            self._after.append(weights.clone())
+            return
+        after, self._after[layer] = self._after[layer], weights.new_empty(0)
+        self._numbers.add(torch.stack([measure(after, weights, batch.mask) for measure in _FORMULAS], -1))
+
+    def end(self, batch: SegmentBatch) -> None:
+        self._after.clear()
+        self._numbers.close(batch.index % 2)
+
+    def by_head(self) -> Mapping[str, Means]:
+        return self._numbers.by_head("change_")
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Return the change of attention by fine-tuning: tables, scores and figures.
+
+        The tables are `change`, with a row for each head, and `change_layers`, with a row for each
+        layer. Their columns are `cosine` with its interval `low` and `high`, and `divergence` (in nats)
+        with `divergence.low` and `divergence.high`. There are scores for the model and for each layer.
+        The figures are maps of all heads, and curves over layers.
+        """
+        heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
+        scores = {f"change.{name}": one for name, one in model.items()}
+        headline = list(scores)
+        for name, one in layers.items():
+            scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}
+        order, farthest = np.argsort(layers["cosine"].value), int(layers["divergence"].value.argmax())
+        cosine, divergence = _text(layers["cosine"], order[0], 100), _text(layers["divergence"], farthest, 1)
+        most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
+        return Result(
+            experiment=self.name,
+            scores=scores,
+            headline=headline,
+            tables={"change": _table(heads), "change_layers": _table(layers, ("layer", *MEASURES))},
+            figures=_figures(heads, layers),
+            audit={
+                "inputs": int(model["cosine"].inputs),
+                "sentence": f"Layer {order[0] + 1} has the lowest cosine with what it was ({cosine} %), layer "
+                f"{farthest + 1} the largest divergence ({divergence} nats).",
+                "layers, the most changed first": " ".join(str(layer + 1) for layer in order),
+                "most changed head": head_name(*map(int, most)),
+            },
+        )
+
+
+def _text(found: Estimate[Floats], place: int, scale: float) -> str:
+    value, low, high = (scale * float(number) for number in found[place].named("").values())
+    return f"{value:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def _table(found: Mapping[str, Estimate[Floats]], answer: tuple[str, ...] = ()) -> Table:
+    """Make a table with the ends of the cosine as plain `low` and `high`."""
+    frame = head_rows(found).rename(columns={"cosine.low": "low", "cosine.high": "high"})
+    return Table(frame, dict(MEASURES), interval="cosine", answer=answer)
+
+
+def _figures(heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimate[Floats]]) -> dict[str, Figure]:
+    """Draw maps of all heads; and every head as a point over its layer, with the mean of the layer as a line.
+
+    The curves are high where attention changed: they show 1 − cosine.
+    """
+    figures: dict[str, Figure] = {}
+    title = "Change of attention by fine-tuning"
+    for name, label, scale in (("cosine", "1 − cosine (%)", 100), ("divergence", "divergence (nats)", 1)):
+        of_heads, of_layers = heads[name].value, layers[name].value
+        if name == "cosine":
+            of_heads, of_layers = 1 - of_heads, 1 - of_layers
+        figures[f"change_{name}"] = head_map(title, of_heads, value_label=label, unit=MEASURES[name])
+        numbers = np.arange(1, len(of_layers) + 1)
+        points = (numbers.repeat(of_heads.shape[1]).tolist(), (scale * of_heads).ravel().tolist())
+        line = (numbers.tolist(), (scale * of_layers).tolist())
+        figures[f"change_{name}_layers"] = Curves(title, "layer", label, {"mean": line}, {"heads": points})
+    return figures

@@ -1,0 +1,216 @@
+"""Distances between attention heads, a map of them on a plane, and clusters (Clark et al. 2019, §6)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info
+from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+from scipy.spatial.distance import squareform
+from sklearn.manifold import MDS
+from torch import Tensor
+
+from attention import Encoder
+from attention.extraction import in_order
+from datamodules import SegmentBatch, TextDataModule
+from datamodules.batches import run_seed
+from measures.attention_analyses import Analysis
+from metrics.bootstrap import p_units
+from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
+from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
+from results.errors import UserError
+
+CLUSTERS = 8
+"""Number of clusters that the tree of heads is cut into; the paper draws no borders."""
+PERMUTATIONS = 1000
+
+
+class Clusters(Analysis):
+    """Distances between attention heads, and clusters of heads that are close to each other (Clark et al. 2019, §6).
+
+    The distance of two heads is the Jensen–Shannon divergence of their attention rows, averaged over
+    tokens. A permutation test compares distances within a layer with distances between layers, and
+    figures show all heads on a plane. The analysis `Surface` must come earlier in the list. Memory grows
+    with the square of the number of heads, and not with the texts; the required memory is logged at the
+    start.
+
+    Raises:
+        UserError: The encoder has fewer than three heads.
+    """
+
+    name = "clusters"
+    needs = ("surface",)
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        encoder.require_every_layer(type(self).__name__)
+        self._shape = encoder.layers, encoder.heads
+        self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
+        if (count := encoder.layers * encoder.heads) < 3:
+            raise UserError(
+                f"{type(self).__name__} needs at least 3 heads, but {encoder.source.spec.name} has {count}. Leave "
+                f"{type(self).__name__} out of --model.init_args.analyses, or choose an encoder with more heads."
+            )
+        self._sums = HeadDistances(count)
+        cells = max(data.max_cells, min(data.max_length, encoder.max_length) ** 2)
+        rank_zero_info(
+            f"Distances of {count:,} heads: {count * (count - 1) // 2:,} pairs, {8e-6 * count**2:,.1f} MB for their "
+            f"sums, and up to {4e-6 * count * cells:,.0f} MB for the weights of a batch (less with a lower "
+            f"--data.init_args.max_cells)."
+        )
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        heads, lengths = weights.size(1), batch.lengths.tolist()
+        if layer == 0:
+            self._rows = [weights.new_empty(self._shape[0] * heads, n * n) for n in lengths]
+        for item, (rows, n) in enumerate(zip(self._rows, lengths, strict=True)):
+            scaled_rows(weights[item, :, :n, :n], rows[layer * heads : (layer + 1) * heads])
+
+    def end(self, batch: SegmentBatch) -> None:
+        inputs = list(zip(self._rows, batch.lengths.tolist(), strict=True))
+        # One input on each core: the threads of a single one would wait for each other at every small block.
+        workers = min(len(inputs), torch.get_num_threads()) if batch.lengths.device.type == "cpu" else 1
+        for (_, n), sums in in_order(lambda each: summed_divergences(*each), inputs, workers):
+            self._sums.update(sums, n)
+        self._rows = []
+
+    def distances(self) -> Floats:
+        """Return the distance between every two heads, in nats, `[layers · heads, layers · heads]`.
+
+        The distance is the Jensen–Shannon divergence of their attention rows, averaged over tokens.
+
+        Every process must call this method, because it gathers from all processes.
+        """
+        return self._sums.compute()
+
+    def classes(self) -> Mapping[str, list[str]]:
+        """Return the cluster of each attention head, layer by layer, under the key `cluster`.
+
+        A cluster is a number from 1, as text.
+        """
+        return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Return the tables `head_distances` and `clusters`, three scores, and figures.
+
+        `head_distances` has a row for each pair of heads, with their distance in nats. `clusters` has a
+        row for each head: its coordinates `x` and `y` on the plane, its cluster, and its behaviour by
+        the analysis `Surface`. The scores are the results of `layer_test`: `within_layer`,
+        `between_layer` and `p`.
+
+        Args:
+            others: Analyses that come earlier in the list, by name; `surface` must be among them.
+        """
+        distances = self.distances()
+        layers, heads = (index.ravel() for index in np.indices(self._shape))
+        tree, points = tree_of(distances), places(distances)
+        frame = pd.DataFrame({"layer": layers + 1, "head": heads + 1, "x": points[:, 0], "y": points[:, 1]})
+        frame["cluster"], frame["behaviour"] = cut(tree), list(others["surface"].classes()["behaviour"])
+        one, other = np.triu_indices(len(distances), 1)
+        ends = {"layer": layers[one] + 1, "head": heads[one] + 1}
+        ends |= {"other_layer": layers[other] + 1, "other_head": heads[other] + 1}
+        pairs = pd.DataFrame({**ends, "distance": distances[one, other]})
+        within, between, p = layer_test(distances, layers, run_seed(None))
+        scores = {"within_layer": Estimate(within, unit="nats"), "between_layer": Estimate(between, unit="nats")}
+        scores["p"] = Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0])
+        tables = {
+            "head_distances": Table(pairs, {"distance": "nats"}),
+            "clusters": Table(frame, {"x": "nats", "y": "nats"}, answer=("layer", "head", "cluster", "behaviour")),
+        }
+        figures = _figures(frame, distances, leaves_list(tree))
+        return Result("clusters", scores, tables, figures, headline=tuple(scores))
+
+
+def tree_of(distances: Floats) -> Floats:
+    """Cluster heads hierarchically by average linkage, and return the tree in scipy's linkage format.
+
+    Args:
+        distances: Distances between the heads, `[heads, heads]`.
+    """
+    tree: Floats = linkage(squareform(distances, checks=False), "average")
+    return tree
+
+
+def cut(tree: Floats) -> NDArray[np.int64]:
+    """Cut a tree of heads into clusters, and return the cluster of each head, int64 `[heads]`, from 1.
+
+    There are at most `CLUSTERS` clusters, and at most one for every three heads. There are fewer if the
+    tree cannot be cut into as many, because several of its merges are at the same distance.
+
+    Args:
+        tree: Tree from `tree_of`.
+    """
+    numbers: NDArray[np.int64] = fcluster(tree, min(CLUSTERS, (len(tree) + 1) // 3), "maxclust").astype(np.int64)
+    return numbers
+
+
+def places(distances: Floats) -> Floats:
+    """Place heads on a plane by multidimensional scaling; return their coordinates, `[heads, 2]`.
+
+    Args:
+        distances: Distances between the heads, `[heads, heads]`.
+    """
+    if not distances.any():
+        return np.zeros((len(distances), 2))  # the scaling divides by their sum
+    scaling = MDS(2, metric="precomputed", init="classical_mds", n_init=1, random_state=0)
+    points: Floats = scaling.fit_transform(distances)
+    return points
+
+
+def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple[float, float, float]:
+    """Test by permutation whether heads of one layer are closer than heads of different layers.
+
+    The layers are assigned to the heads anew, in random order, `PERMUTATIONS` times. The p-value is the
+    share of assignments, the observed one included, in which the mean distance of heads of one layer is
+    at most the observed mean.
+
+    Args:
+        distances: Distances between the heads, `[heads, heads]`.
+        layers: Layer of each head, `[heads]`.
+        seed: Seed of the permutations.
+
+    Returns:
+        The mean distance of pairs of heads in one layer, the mean distance of pairs in different layers,
+        and the p-value. If there are no pairs of one kind, their mean and the p-value are nan.
+    """
+    one, other = np.triu_indices(len(layers), 1)
+    found = distances[one, other]
+
+    def within(order: NDArray[np.int64]) -> float:
+        return float(found[order[one] == order[other]].mean())
+
+    same = layers[one] == layers[other]
+    if same.all() or not same.any():
+        mean = float(found.mean())
+        return (mean, np.nan, np.nan) if same.all() else (np.nan, mean, np.nan)
+    observed = within(layers)
+    random = np.random.default_rng(seed)
+    # The number of pairs within a layer is the same in any order: a mean that is no greater is a difference no smaller.
+    least = observed * (1 + 1e-12)  # the same pairs summed in another order are as good
+    hits = sum(within(random.permutation(layers)) <= least for _ in range(PERMUTATIONS))
+    return observed, float(found[~same].mean()), (1 + hits) / (1 + PERMUTATIONS)
+
+
+def _figures(heads: pd.DataFrame, distances: Floats, order: NDArray[np.int64]) -> dict[str, Figure]:
+    names = (heads["layer"].astype(str) + "-" + heads["head"].astype(str)).iloc[order].tolist()
+    return {
+        "clusters_by_layer": _plane("Heads by distance and layer", heads, "layer", bar_label="layer"),
+        "clusters_by_behaviour": _plane("Heads by distance and behaviour", heads, "behaviour"),
+        "head_distances": HeatMap(
+            "Distances between heads, in the order of the tree",
+            distances[np.ix_(order, order)],
+            names,
+            names,
+            "layer-head",
+            "layer-head",
+            "distance (nats)",
+            unit="nats",
+        ),
+    }
+
+
+def _plane(title: str, heads: pd.DataFrame, groups: str, bar_label: str = "") -> Curves:
+    """Return the heads as points on a plane, with a colour for each value of a column."""
+    points = {str(name): (own["x"].tolist(), own["y"].tolist()) for name, own in heads.groupby(groups, sort=False)}
+    return Curves(title, "", "", points=points, plane=True, bar_label=bar_label)

@@ -1,0 +1,215 @@
+"""Gradient of the loss by attention to delimiters, punctuation and other tokens (Clark et al. 2019, §3.3)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attention import Encoder
+from attention.capture import intervening
+from corpora.sentence import CorpusError
+from datamodules import SegmentBatch, TextDataModule
+from datamodules.batches import run_seed
+from measures.attention_analyses import Analysis
+from measures.by_head import HeadMeans, by_class, by_name
+from measures.task import Classification, LanguageModelling, MeanStateClassification, Task
+from metrics.moments import Means, Moments
+from results import Curves, Result, Table, Unit, UserError, on_one_scale
+from results.heads import head_map
+from training import recorded_gradients
+from training.checkpoints import checkpoint_file
+
+CLASSES = ("start", "end", "punctuation", "first", "rest")
+"""Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, a first token that is none of
+them, and all others."""
+
+MEASURED: Mapping[str, Unit] = {"loss": "nats", "accuracy": "fraction"}
+
+FITTED = 2000
+"""Random texts of the train split for the logistic regression."""
+
+_CELLS = 1 << 25  # weights of all layers, or logits, in memory during one pass: 128 MB
+
+
+def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return the loss and accuracy of each text, and the gradient of the loss by each attention weight.
+
+    Each weight is a free variable that the softmax does not constrain. Later layers depend on it as in
+    the model.
+
+    Args:
+        task: The model and its loss.
+        inputs: Inputs of a batch, from `Task.inputs`.
+
+    Returns:
+        Loss of each text `[batch]`; accuracy of each text `[batch]`; and for each layer the gradient
+        of the loss with respect to its weights, `[batch, heads, from, to]`.
+    """
+    weights: list[Tensor] = []
+
+    def keep(layer: int, found: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        weights.append(found if layer else found.detach().requires_grad_())
+        return weights[-1], None
+
+    with intervening(keep):
+        outputs, gold = task.outputs(inputs), task.gold(inputs)
+        losses = task.losses(outputs, gold)
+    accuracies = task.accuracies(outputs, gold)
+    return losses.detach(), accuracies.detach(), list(torch.autograd.grad(losses.nansum(), weights))
+
+
+def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor) -> Tensor:
+    """Return the mean absolute gradient over the attention weights from all real tokens to the tokens of each class.
+
+    Args:
+        gradient: Gradient of the loss, `[batch, heads, from, to]`.
+        real: Bool `[batch, tokens]`, True for tokens other than padding.
+        classes: Bool `[batch, classes, tokens]`, tokens of each class.
+        allowed: Bool `[batch, 1, from, to]`, True for weights that no attention mask hides; others are left
+            out.
+
+    Returns:
+        Float64 `[batch, heads, classes]`, nan where an input has no token of the class.
+    """
+    cells = (real[:, :, None] & allowed[:, 0]).double()
+    columns = classes.double().transpose(1, 2)
+    sums = (gradient.double().abs() * cells[:, None]).sum(2) @ columns
+    return sums / (cells.sum(1, keepdim=True) @ columns)
+
+
+def class_masks(batch: SegmentBatch) -> Tensor:
+    """Return bool `[batch, classes, time]`, True for the tokens of each of the `CLASSES`.
+
+    The classes are start delimiters, end delimiters, punctuation (`.` and `,`), the first token if it is none of
+    these, and all other real tokens.
+    """
+    named = [batch.start, batch.end, batch.punctuation]
+    rest = batch.mask & ~torch.stack(named).any(0)
+    first = rest.clone()
+    first[:, 1:] = False
+    return torch.stack([*named, first, rest & ~first], 1)
+
+
+class Importance(Analysis):
+    """Mean absolute gradient |∂L/∂α| of every attention head, by class of the token attended to.
+
+    α is an attention weight, and L the loss of one input. There are three kinds of loss:
+
+    - With the option `classifier`, L is the loss of that classifier, and α is a weight of its own
+      attention.
+    - Otherwise, if the encoder's files hold a head for language modelling, L is the mean loss over
+      masked tokens (15 %) or, in a causal encoder, over the next tokens.
+    - Otherwise the texts must have labels. L is then the cross-entropy of a logistic regression on the
+      mean of the last hidden states, fitted to the train split of the same corpus.
+
+    The mean is taken over the weights from real tokens to tokens of the class, and then over inputs
+    with such tokens.
+
+    Args:
+        classifier: Checkpoint of a `TransformerClassifier` fine-tuned from this encoder; the texts
+            must have its labels. It is not used for an encoder with random weights.
+
+    Raises:
+        UserError: `classifier` was fine-tuned from another encoder, or lacks a label of the texts; or,
+            where `classifier` is not used, the encoder's files hold no head for language modelling, and
+            the texts are not one labelled corpus with a train split.
+    """
+
+    name = "importance"
+    quantities = ("attention",)  # computed in passes of its own
+
+    def __init__(self, classifier: str | None = None) -> None:
+        super().__init__()
+        self.classifier = None if classifier is None else checkpoint_file(classifier)
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._task = self._task_of(data, encoder)
+        self._numbers = HeadMeans(encoder, dict.fromkeys(CLASSES, "nats"), (0, np.inf))
+        self._losses = Moments(2, (len(MEASURED),), tuple(MEASURED.values()), bounds=(0, [np.inf, 1.0]))
+
+    def _task_of(self, data: TextDataModule, encoder: Encoder) -> Task:
+        seed, name = run_seed(None), encoder.source.spec.name
+        if self.classifier is not None and encoder.source.spec.weights == "pretrained":
+            return Classification.from_encoder(self.classifier, encoder)
+        if encoder.language_model is not None:
+            return LanguageModelling(encoder, seed)
+        if len(data.names) > 1:
+            raise UserError(
+                f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained instead, "
+                f"and that needs exactly one corpus (given: {', '.join(data.names)}). Give one in "
+                f"--data.init_args.corpora."
+            )
+        try:
+            return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))
+        except CorpusError as error:
+            reason = str(error).partition(". ")[0]
+            raise UserError(
+                f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained on labelled "
+                f"texts instead; {reason}. Give labelled texts with a train split (--data.init_args.corpora sst2), or "
+                f"an encoder with a language-modelling head (bert-base-uncased)."
+            ) from error
+
+    def end(self, batch: SegmentBatch) -> None:
+        time = batch.tokens.size(1)
+        cells = time * max(self._encoder.layers * self._encoder.heads * time, self._task.vocabulary)
+        columns = {**self._task.inputs(batch), "real": batch.mask, "classes": class_masks(batch)}
+        with recorded_gradients():
+            # Tensors of inference mode have no gradient; their copies do.
+            parts = {name: torch.split(one.clone(), max(1, _CELLS // cells)) for name, one in columns.items()}
+            for place in range(len(parts["index"])):
+                self._measure({name: part[place] for name, part in parts.items()})
+
+    def _measure(self, inputs: Mapping[str, Tensor]) -> None:
+        real, group = inputs["real"], inputs["index"] % 2
+        losses, accuracies, found = attention_gradients(self._task, inputs)
+        allowed = self._encoder.allowed(real)
+        for layer, one in enumerate(found):
+            means = class_means(one, real, inputs["classes"], allowed.at(layer))
+            means[losses.isnan()] = torch.nan
+            self._numbers.add(means)
+        self._numbers.close(group)
+        self._losses.update(group, torch.stack([losses, accuracies], 1))
+
+    def by_head(self) -> Mapping[str, Means]:
+        """Return the mean |∂L/∂α| of each attention head, for each class of tokens attended to.
+
+        The keys are `importance_<class>`, with the names in `CLASSES`.
+        """
+        return self._numbers.by_head("importance_")
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        heads, layers = self._numbers.over(), self._numbers.over("layers")
+        measured = by_name(self._losses.compute(), list(MEASURED))
+        present = [name for name in CLASSES if heads[name].inputs.any()]
+        label = "mean |∂L/∂α| (nats)"
+        maps = {
+            f"importance_{name}": head_map(
+                f"Importance of attention to {name}", heads[name].value, value_label=label, unit="nats"
+            )
+            for name in present
+        }
+        curves = Curves(
+            title="Importance of attention, by what it goes to",
+            x_label="layer",
+            y_label=label,
+            lines={name: (list(range(1, self._encoder.layers + 1)), layers[name].value.tolist()) for name in present},
+        )
+        task = self._task
+        fitted = {"classifier_texts": task.texts} if isinstance(task, MeanStateClassification) else {}
+        scores = {f"{self.name}.{name}": one for name, one in measured.items()}
+        heads, layers = ({name: found[name] for name in present} for found in (heads, layers))
+        by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
+        units: Mapping[str, Unit] = {"importance": "nats"}
+        return Result(
+            experiment=self.name,
+            scores=scores,
+            headline=list(scores),
+            tables={
+                "importance": Table(by_class(heads, "importance"), units, interval="importance"),
+                "importance_layers": Table(by_layer, units, "importance", ("layer", "class", "importance")),
+            },
+            figures={"importance": curves, **on_one_scale(maps)},
+            audit={"loss": task.name, "inputs": int(measured["loss"].inputs), **fitted},
+        )

@@ -1,0 +1,241 @@
+"""Shares of five patterns among attention maps, by rules (Kovaleva et al. 2019, §4.1), and the maps of one input."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import shorten
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from measures.attention_analyses import Analysis
+from measures.by_head import HeadMeans, class_map, head_rows
+from metrics.moments import Means
+from metrics.patterns import PATTERNS, by_rules, structure
+from results import Bars, Figure, Maps, Result, Table, Unit, numbers
+from results.errors import UserError, check_numbers
+from results.heads import head_name
+from training import gathered
+
+GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
+"""Names of the patterns in figures, each with its letters."""
+NAMES = tuple(GLYPHS)
+EXAMPLES = 6  # most maps of each pattern in the gallery
+BRIGHTEST = 0.25  # weight at the end of the gallery's colour scale: broad attention would be invisible on a wider one
+_WIDTH = 160  # letters of the text in the title of raw maps
+_UNITS: Mapping[str, Unit] = dict.fromkeys(PATTERNS, "fraction")
+
+
+class GalleryMap(NamedTuple):
+    """Attention map of one head on one input, shown in the gallery of examples.
+
+    Attributes:
+        order: Sort key: minus the distance to the nearest threshold of the rules, then input, layer and
+            head. The clearest map comes first.
+        pattern: Index of the pattern in `NAMES`.
+        corpus: Name of the corpus of the input.
+        weights: Attention `[tokens, tokens]`, from × to.
+    """
+
+    order: tuple[float, int, int, int]
+    pattern: int
+    corpus: str
+    weights: NDArray[np.float32]
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """Layer and attention head of the map, from 0."""
+        return self.order[2:]
+
+
+def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
+    """Return the `EXAMPLES` clearest maps, the clearest first, at most one of each attention head.
+
+    The clearest map is the farthest from the nearest threshold of the rules that assign patterns, see
+    `GalleryMap.order`. Fewer maps are returned if they belong to fewer than `EXAMPLES` heads.
+    """
+    by_head: dict[tuple[int, int], GalleryMap] = {}
+    for one in sorted(maps, key=lambda one: one.order):
+        by_head.setdefault(one.head, one)
+    return list(by_head.values())[:EXAMPLES]
+
+
+class Patterns(Analysis):
+    """Shares of five patterns among the attention maps (Kovaleva et al. 2019, §4.1).
+
+    The shares are given by layer, by head and by corpus. Each head has one attention map on each input,
+    and rules assign it a pattern; see `metrics.patterns`. Intervals are over inputs. A gallery shows the
+    maps that the rules assign most clearly.
+
+    Args:
+        boundary: If True, a map counts as a block only if more attention stays within the two passages
+            of the input than attention to near tokens can explain; see `metrics.patterns.by_rules`.
+    """
+
+    name = "patterns"
+
+    def __init__(self, boundary: bool = True) -> None:
+        super().__init__()
+        self.boundary = boundary
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        encoder.require_every_layer(type(self).__name__)
+        self._corpora, self._encoder = data.names, encoder
+        self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._corpora))  # a group is a half of a corpus
+        self._gallery: list[list[GalleryMap]] = [[] for _ in PATTERNS]
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        delimiters = (batch.start | batch.end).sum(1)
+        allowed = self._encoder.allowed(batch.mask).at(layer)
+        found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
+        patterns, margins = by_rules(found, batch.segments.any(1), self.boundary)
+        self._numbers.add(torch.nn.functional.one_hot(patterns, len(PATTERNS)))
+        self._offer(batch, layer, weights, patterns, margins)
+
+    def _offer(self, batch: SegmentBatch, layer: int, weights: Tensor, patterns: Tensor, margins: Tensor) -> None:
+        """Offer maps of a layer `[batch, heads, from, to]` to the gallery; patterns and margins are `[batch, heads]`.
+
+        Of each pattern and head only the clearest map of the batch is offered.
+        """
+        numbers, of, margin = (part.cpu().numpy() for part in (batch.index, patterns, margins))
+        by_number = numbers.argsort()  # of equals argmax takes the first
+        for pattern, kept in enumerate(self._gallery):
+            own = np.where(of == pattern, margin, -np.inf)[by_number]
+            for head, place in enumerate(by_number[own.argmax(0)].tolist()):
+                order = (-float(margin[place, head]), int(numbers[place]), layer, head)
+                if of[place, head] == pattern and (len(kept) < EXAMPLES or order < kept[-1].order):
+                    length = int(batch.lengths[place])
+                    shown = weights[place, head, :length, :length].float().cpu().numpy().copy()
+                    kept[:] = clearest([*kept, GalleryMap(order, pattern, batch.corpus, shown)])
+
+    def end(self, batch: SegmentBatch) -> None:
+        self._numbers.close(2 * self._corpora.index(batch.corpus) + batch.index % 2)
+
+    def by_head(self) -> Mapping[str, Means]:
+        """Return the share of inputs on which each attention head shows each pattern, by pattern name."""
+        return self._numbers.by_head()
+
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """Return the most frequent pattern of each attention head, layer by layer.
+
+        On a tie it is the first in the order of `PATTERNS`. The only key of the mapping is `pattern`.
+        """
+        shares = self._numbers.means().over().value
+        return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Return the shares of the patterns as scores, tables and figures, with the gallery of examples.
+
+        The tables have a column for each pattern, with its share of the attention maps:
+
+        - `patterns`: a row for each corpus and layer.
+        - `patterns_total`: a row for each corpus.
+        - `head_patterns`: a row for each head, which also names the head's most frequent pattern.
+
+        Args:
+            others: Analyses that come earlier in the list, by name; not used.
+        """
+        groups = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}
+        model, layers = self._numbers.over("model"), self._numbers.over("layers")
+        heads = head_rows(self._numbers.over())
+        heads.insert(2, "pattern", self.classes()["pattern"])
+        by_layer = {name: head_rows(self._numbers.over("layers", own)) for name, own in groups.items()}
+        each = [{"corpus": name, **numbers(self._numbers.over("model", own))} for name, own in groups.items()]
+        joined = pd.concat(by_layer, names=["corpus"]).reset_index("corpus").reset_index(drop=True)
+        tables = {
+            "patterns": Table(joined, _UNITS),
+            "patterns_total": Table(pd.DataFrame(each), _UNITS, answer=("corpus", *PATTERNS)),
+            "head_patterns": Table(heads, _UNITS),
+        }
+        cells = [[NAMES[place] for place in row] for row in self._numbers.means().over().value.argmax(-1)]
+        figures: dict[str, Figure] = {"pattern_heads": class_map("Most frequent pattern of each head", cells, GLYPHS)}
+        shown = {"layer": Table(head_rows(layers), _UNITS), "corpus": tables["patterns_total"]}
+        series = dict(zip(NAMES, PATTERNS, strict=True))
+        for name in ("layer", *(["corpus"] if len(groups) > 1 else [])):
+            bars = Bars.from_table(f"Patterns by {name}", shown[name], name, series, "share of maps", name)
+            figures[f"patterns_by_{name}"] = bars
+        if gallery := _gallery_figure(gathered([one for kept in self._gallery for one in kept])):
+            figures["pattern_gallery"] = gallery
+        scores = {f"pattern.{name}": model[name] for name in PATTERNS}
+        audit = {"inputs": int(model["block"].inputs)}
+        return Result(self.name, scores, tables, figures, audit=audit, headline=list(scores))
+
+
+def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:
+    """Draw a row for each pattern that occurs, the clearest map first; None without maps."""
+    rows = {name: clearest(one for one in found if one.pattern == place) for place, name in enumerate(NAMES)}
+    rows = {name: maps for name, maps in rows.items() if maps}
+    if not rows:
+        return None
+    columns = range(max(map(len, rows.values())))
+    return Maps(
+        "The clearest maps of each pattern",
+        [[maps[place].weights if place < len(maps) else None for place in columns] for maps in rows.values()],
+        list(rows),
+        [str(place + 1) for place in columns],
+        "",
+        "",
+        "attention",
+        [
+            [f"{head_name(*maps[place].head)} {maps[place].corpus}" if place < len(maps) else "" for place in columns]
+            for maps in rows.values()
+        ],
+        top=BRIGHTEST,
+        unit="fraction",
+    )
+
+
+class RawMaps(Analysis):
+    """Attention maps of all layers and heads on one input, without padding.
+
+    Unlike other analyses it keeps the weights themselves, and no sums.
+
+    Args:
+        input: Index of the input among all inputs of the run, from 0.
+    """
+
+    name = "maps"
+
+    def __init__(self, input: int = 0) -> None:
+        super().__init__()
+        check_numbers(self, least=0, input=input)
+        self.input = input
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._layers = encoder.layers
+        self._found: list[tuple[int, str, NDArray[np.float32]]] = []  # layer, text, [heads, from, to]
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        for place in (batch.index == self.input).nonzero().flatten().tolist():
+            length = int(batch.lengths[place])
+            text = " | ".join(" ".join(passage.words) for passage in batch.passages[place])
+            self._found.append((layer, text, weights[place, :, :length, :length].float().cpu().numpy().copy()))
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Return the figure `maps`, with the attention map of every layer and head on the chosen input.
+
+        Raises:
+            UserError: The texts have no input with this index.
+        """
+        found = sorted(gathered(self._found), key=lambda one: one[0])
+        if len(found) != self._layers:
+            raise UserError(
+                f"--model.init_args.analyses: RawMaps is to show input {self.input}, counted from 0, but the test has "
+                "read fewer inputs. Give a smaller number as `input`."
+            )
+        rows = [list(weights) for _, _, weights in found]
+        figure = Maps(
+            f"Attention of every head in: {shorten(found[0][1], _WIDTH, placeholder=' …')}",
+            rows,
+            [str(row) for row in range(1, len(rows) + 1)],
+            [str(column) for column in range(1, len(rows[0]) + 1)],
+            "layer",
+            "head",
+            "attention",
+            unit="fraction",
+        )
+        return Result(self.name, {}, figures={"maps": figure}, audit={"input": self.input, "tokens": len(rows[0][0])})

@@ -1,0 +1,182 @@
+"""Previous-token, duplicate-token and induction heads, on random tokens that are repeated once.
+
+The scores are defined as in TransformerLens's `detect_head`. Induction heads: Elhage et al. (2021), Olsson et al.
+(2022).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attention import Encoder
+from datamodules import TextDataModule
+from datamodules.batches import run_seed
+from measures.attention_analyses import Analysis
+from measures.by_head import HeadMeans, best_audit, best_head, head_rows
+from metrics.distributions import divided_by_sums
+from metrics.moments import Means
+from results import Result, Table, Unit
+from results.errors import UserError, check_numbers
+from results.heads import head_map, head_name
+
+ROLES = ("previous", "duplicate", "induction")
+SCORES = (*ROLES, *(f"{role}_abs" for role in ROLES))
+
+_BATCH = 10  # sequences of one pass
+
+
+def role_patterns(tokens: Tensor) -> Tensor:
+    """Return the ideal attention of a head of each of `ROLES` on some token sequences.
+
+    A previous-token head attends to the token before. A duplicate-token head attends to all earlier
+    occurrences of the same token. An induction head attends to the token after each of these occurrences.
+
+    Args:
+        tokens: Token ids, int64 `[batch, tokens]`.
+
+    Returns:
+        Float32 `[batch, roles, from, to]`, 1 where the head attends, else 0.
+    """
+    length = tokens.size(1)
+    previous = torch.ones(length, length, device=tokens.device).tril(-1).triu(-1).expand(len(tokens), -1, -1)
+    duplicate = (tokens[:, :, None] == tokens[:, None, :]).float().tril(-1)
+    induction = torch.nn.functional.pad(duplicate[:, :, :-1], (1, 0))
+    return torch.stack([previous, duplicate, induction], 1)
+
+
+def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
+    """Return two scores of how well each attention head fits the pattern of each role.
+
+    Args:
+        weights: Attention weights `[batch, heads, from, to]`.
+        patterns: Patterns from `role_patterns`, `[batch, roles, from, to]`.
+
+    Returns:
+        Float64 `[batch, heads, scores]`, in the order of `SCORES`. The score `<role>` is the share of the
+        attention that falls on the pattern, 0 to 1. The score `<role>_abs` is 1 − Σ |weights − pattern|
+        with the sum over a row, averaged over rows, −1 to 1.
+    """
+    weights, patterns = weights.double()[:, :, None], patterns.double()[:, None]
+    on_pattern = (weights * patterns).sum((-2, -1)) / weights.sum((-2, -1))
+    apart = (weights - patterns).abs().sum(-1).mean(-1)
+    return torch.cat([on_pattern, 1 - apart], -1)
+
+
+class RepeatedSequences(Analysis):
+    """Scores of every attention head as a previous-token, a duplicate-token and an induction head.
+
+    The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the
+    same sequence. Inputs begin with a start delimiter if the tokenizer writes one. The rows of the second copy alone
+    are scored, each of which has a token to attend to in every role, so that a perfect head has a score of 1.
+    TransformerLens's `detect_head` averages over all rows, and a perfect induction head has about .5 there. A score
+    that can only be 0, as behind a window that is shorter than the sequence, is left out.
+
+    Args:
+        sequences: Number of sequences, at least 2.
+        length: Number of tokens of each sequence before it is repeated, at least 2.
+
+    Raises:
+        UserError: An option is out of range, or the input is longer than the encoder allows.
+    """
+
+    name = "repeated"
+    quantities = ("attention",)  # computed in passes of its own
+
+    def __init__(self, sequences: int = 50, length: int = 25) -> None:
+        super().__init__()
+        check_numbers(self, least=2, sequences=sequences, length=length)
+        self.sequences, self.length = sequences, length
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        """Run the encoder on the sequences and collect the scores.
+
+        The processes of a distributed run divide the batches among them. The batches are the same for
+        any number of processes, and so are the sums.
+        """
+        bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
+        self._numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
+        every, copy = self.tokens(encoder), slice(-self.length, None)
+        # One row stands for all: no input has padding.
+        masks, of_layers = encoder.allowed(torch.ones_like(every[:1], dtype=torch.bool))
+        alike = masks.double() / masks.sum(-1, keepdim=True)
+        alike = alike[..., copy, :]
+        of_masks = [role_scores(alike, role_patterns(tokens)[..., copy, :])[0] for tokens in torch.split(every, 1)]
+        uniform = torch.stack(of_masks)[:, of_layers, : len(ROLES)].cpu()  # [sequences, layers, roles]
+        self._uniform = uniform.where(uniform != 0, torch.nan).nanmean(0)
+        batches = list(zip(torch.split(every, _BATCH), torch.split(uniform, _BATCH), strict=True))
+        for tokens, possible in batches[data.ranks.rank :: data.ranks.world]:
+            patterns = role_patterns(tokens)[..., copy, :]
+
+            def receive(_: int, weights: Tensor, patterns: Tensor = patterns) -> None:
+                weights = divided_by_sums(weights) if encoder.has_sinks else weights
+                self._numbers.add(role_scores(weights[..., copy, :], patterns).cpu())
+
+            inputs = encoder.inputs(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
+            encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
+            self._numbers.close(torch.arange(len(tokens)) % 2, possible=possible.repeat(1, 1, 2))
+
+    def tokens(self, encoder: Encoder) -> Tensor:
+        """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder.
+
+        `tokens` is twice the length of a sequence, plus one if there is a start delimiter.
+
+        Raises:
+            UserError: The sequences are longer than the encoder allows.
+        """
+        drawn = np.random.default_rng(run_seed(None)).choice(encoder.ordinary, (self.sequences, self.length))
+        first = encoder.tokenizer("a")["input_ids"][0]
+        starts = [np.full((self.sequences, 1), first)] if first in encoder.tokenizer.all_special_ids else []
+        tokens = np.concatenate([*starts, drawn, drawn], axis=1).astype(np.int64)
+        if tokens.shape[1] > encoder.max_length:
+            raise UserError(
+                f"{type(self).__name__}: {self.length} tokens and their repetition make an input of {tokens.shape[1]} "
+                f"tokens, but {encoder.source.spec.name} reads at most {encoder.max_length}. Give a `length` of at "
+                f"most {(encoder.max_length - len(starts)) // 2}."
+            )
+        return torch.from_numpy(tokens).to(encoder.device)
+
+    def by_head(self) -> Mapping[str, Means]:
+        """Return the share of each head's attention that falls on the pattern of each role.
+
+        The roles, which are the keys, are `repeated_previous` (previous token), `duplicate` and
+        `induction`. The value is `Means` over the sequences, `[2, layers, heads]`: group 0 has the
+        sequences with an even index, group 1 those with an odd index.
+        """
+        found = self._numbers.by_head()
+        return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Return the scores of all heads, and the best head of each role beside uniform attention.
+
+        The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which
+        ignores that the head was chosen on the same sequences, and `uniform`: the score of a head of the same layer
+        that attends alike to all tokens that it may attend to. A role that no head can have is left out. The table
+        `repeated` has a row for each head.
+        """
+        found = self._numbers.over()
+        best = {role: best_head(found[role]) for role in ROLES if found[role].inputs.any()}
+        rows = [
+            (role, head_name(*place), one.value, one.low, one.high, float(self._uniform[place[0], ROLES.index(role)]))
+            for role, (place, one) in best.items()
+        ]
+        frame = pd.DataFrame(rows, columns=["role", "head", "score", "low", "high", "uniform"])
+        units: dict[str, Unit] = {"score": "fraction", "uniform": "fraction"}
+        titles = {role: f"{role.capitalize()} heads on repeated tokens" for role in best}
+        figures = {
+            f"repeated_{role}": head_map(titles[role], found[role].value, marked=place, value_label="mass on it")
+            for role, (place, _) in best.items()
+        }
+        return Result(
+            experiment=self.name,
+            scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
+            headline=[f"{self.name}.{role}" for role in best],
+            tables={
+                "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
+                "repeated": Table(head_rows(found), self._numbers.units),
+            },
+            figures=figures,
+            audit={"sequences": self.sequences, "tokens": self.length, **best_audit(best)},
+        )

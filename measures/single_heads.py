@@ -1,0 +1,844 @@
+"""Every attention head as a predictor of dependencies (Clark et al. 2019, §4.2), with intervals, controls and tests."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from attention.store import Store
+from attention.words import drawable
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.batches import EncoderOf, Split
+from datamodules.corpus import STAGES
+from datamodules.dependency import DependencySplit
+from measures.contract import Measure
+from metrics.attachment import (
+    ALL,
+    ATTACHMENT_RATIOS,
+    PLAIN,
+    Arcs,
+    attachment_scores,
+    count,
+    ratio_scores,
+    sentence_scores,
+)
+from metrics.bootstrap import bootstrap_ratio, max_sign_flip_p, p_units, ratio
+from metrics.heads import (
+    ARC_LENGTHS,
+    DIRECTIONS,
+    OFFSETS_BY_DISTANCE,
+    Direction,
+    MostAttended,
+    Predictions,
+    RowPeaks,
+    delimiter_shares,
+    offset_shares,
+    permutation_p,
+)
+from metrics.rows import ArcRows
+from metrics.trees import gold_in_trees, tree_counts
+from probes.arc_evaluation import (
+    SHOWN,
+    baseline_scores,
+    check_relations,
+    read_fields,
+    rows_of,
+    split_key,
+)
+from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
+from results.errors import UserError, check_numbers, check_values, near
+from results.heads import Names, head_map, heads_table
+
+POSITIONAL, MARGIN = 0.9, 0.1
+"""Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
+
+_SHARE = 30_000  # shares of attention are gathered as int16, in parts of this
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenHeads:
+    """Single attention heads that are chosen on dev and scored on test, or scored on dev too.
+
+    Clark et al. (2019) score on the data that they choose on.
+
+    Attributes:
+        dev: Predictions on dev.
+        scored: Predictions on the split that is scored; the same object as `dev` if dev is scored.
+        names: Names of the attention heads.
+        seed: Seed of bootstrap and permutations.
+    """
+
+    dev: Predictions
+    scored: Predictions
+    names: Names
+    seed: int = 0
+
+    @property
+    def split(self) -> Split:
+        """Name of the scored split. If it is dev (mode `paper`), the column `test` of all tables is nan."""
+        return "dev" if self.scored is self.dev else "test"
+
+    def intervals(self, groups: Collection[Flags], predictors: Iterable[int]) -> tuple[Floats, Floats]:
+        """Return 95 % intervals of accuracies on the scored split, by bootstrap over sentences.
+
+        Args:
+            groups: Groups of words, each bool `[words]`.
+            predictors: For each group, the predictor whose accuracy on this group gets an interval: its column
+                in `self.scored.predicted`, which is a head in one direction.
+
+        Returns:
+            Lower ends and upper ends, each `[groups]`.
+        """
+        arcs, predicted = self.scored.arcs, self.scored.predicted
+        hits = [words & (predicted[:, k] == arcs.head) for words, k in zip(groups, predictors, strict=True)]
+        right, total = (np.stack([count(arcs, words) for words in flags], axis=1) for flags in (hits, groups))
+        return bootstrap_ratio(right, total, seed=self.seed).interval
+
+    def best_heads(self, control: "ChosenHeads | None", permutations: int) -> Table:
+        """Return a table of the best attention head for each relation and for all words, chosen on dev.
+
+        Args:
+            control: Heads of an encoder with random weights on the same splits; None for no control.
+            permutations: Number of permutations of the test that gives `p_shuffled`, and of swaps for `p_offset`.
+
+        Returns:
+            Table with a row for each group of words (see `Predictions.groups`) and these columns:
+
+            - `relation`, `n`: the group, and its number of words in the scored split;
+            - `head`, `direction`: the head and direction that are best on dev;
+            - `dev`, `test`: their accuracy on each split; `test` is nan if dev is scored;
+            - `low`, `high`: 95 % interval of their accuracy on the scored split;
+            - `offset`, `best_offset`: accuracy, on the scored split, of the fixed offset that is best on
+                dev, and this offset;
+            - `random_init`: accuracy, on the scored split, of the head with random weights that is best
+                on dev; nan without a control;
+            - `over_offset`, with its interval: accuracy of the head minus that of the offset, on the scored split;
+            - `p_offset`: one-sided p-value of this difference, by random swaps of head and offset in each sentence. As
+                head and offset are chosen on dev, the choice favours neither on test; if dev is scored, every draw
+                chooses anew among all heads (`max_sign_flip_p`);
+            - `p_shuffled`: p-value of `permutation_p` on the scored split.
+
+            A relation that no word of dev has is left blank but for `n`: no head can be chosen.
+        """
+        dev, scored, groups = self.dev, self.scored, self.scored.groups
+        chosen = {group: dev.best(group) for group in groups}
+        offsets = {group: dev.by_offset.best(group) for group in groups}
+        low, high = self.intervals(groups.values(), chosen.values())
+        accuracy = [scored.accuracy(*one) for one in chosen.items()]
+        random = [control.scored.accuracy(group, control.dev.best(group)) for group in groups] if control else np.nan
+        frame = pd.DataFrame(
+            {
+                "relation": list(groups),
+                "n": [int(np.count_nonzero(words)) for words in groups.values()],
+                "head": [self.names.head(self.names.split(k)[1]) for k in chosen.values()],
+                "direction": [DIRECTIONS[self.names.split(k)[0]] for k in chosen.values()],
+                "dev": [dev.accuracy(*one) for one in chosen.items()],
+                "test": np.nan if self.split == "dev" else accuracy,
+                "low": low,
+                "high": high,
+                "offset": [scored.by_offset.accuracy(*one) for one in offsets.items()],
+                "best_offset": [OFFSETS_BY_DISTANCE[k] for k in offsets.values()],
+                "random_init": random,
+                **self._over_offsets(chosen, offsets, permutations),
+                "p_shuffled": permutation_p(
+                    dev, scored, list(chosen.values()), permutations=permutations, seed=self.seed
+                ),
+            }
+        )
+        if (unseen := frame["dev"].isna()).any():  # without a word in dev, nothing is chosen
+            frame["best_offset"] = frame["best_offset"].astype("Int64")
+            frame.loc[unseen, frame.columns.difference(["relation", "n"])] = pd.NA
+        shares = ("dev", "test", "offset", "random_init", "over_offset")
+        units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
+        units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
+        of_random = ["random_init"] if control else []
+        answer = ["relation", "head", "direction", self.split, "offset", *of_random, "p_offset"]
+        return Table(frame, units, interval=self.split, answer=answer)
+
+    def _over_offsets(self, heads: Mapping[str, int], offsets: Mapping[str, int], draws: int) -> dict[str, Any]:
+        """Compare the chosen head and the chosen offset of each group: the columns `over_offset` and `p_offset`."""
+        scored, arcs, p = self.scored, self.scored.arcs, list[float]()
+        differences, totals = np.zeros((2, np.count_nonzero(arcs.word == 1), len(heads)))
+        for place, (group, words) in enumerate(scored.groups.items()):
+            fixed = scored.by_offset.predicted[:, offsets[group]]
+            every = range(scored.predicted.shape[1]) if self.split == "dev" else [heads[group]]
+            found = [
+                count(arcs, words * (1.0 * (scored.predicted[:, k] == arcs.head) - (fixed == arcs.head))) for k in every
+            ]
+            differences[:, place], totals[:, place] = found[list(every).index(heads[group])], count(arcs, words)
+            own = np.stack(found, axis=1)[totals[:, place] > 0]
+            p.append(max_sign_flip_p(own, draws=draws, seed=self.seed))
+        apart = bootstrap_ratio(differences, totals, share=False, seed=self.seed)
+        return {**apart.named("over_offset"), "p_offset": p}
+
+    def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+        """Return the number of words of each group whose governor the best head of the group finds.
+
+        Args:
+            groups: Names of groups of words; see `Predictions.groups`.
+
+        Returns:
+            A frame with a row for each sentence of the scored split and the columns `<group>.found` and
+            `<group>.words`, and the names of these two columns by name of the group.
+        """
+        scored, arcs, nothing = self.scored, self.scored.arcs, np.zeros(len(self.scored.arcs), np.bool_)
+        columns, pairs = dict[str, Floats](), dict[str, tuple[str, str]]()
+        for group in groups:
+            words = scored.groups.get(group, nothing)
+            pairs[group] = f"{group}.found", f"{group}.words"
+            found = words & (scored.predicted[:, self.dev.best(group)] == arcs.head)
+            columns |= {name: count(arcs, flags) for name, flags in zip(pairs[group], (found, words), strict=True)}
+        return pd.DataFrame(columns), pairs
+
+    def by_length(self) -> Table:
+        """Return the accuracy of each relation's best head and best fixed offset, by length of the arc.
+
+        Head and offset are chosen on dev over all lengths. Words under ROOT have no arc length and are
+        left out.
+
+        Returns:
+            Table with a row for each group of words and class of lengths, and these columns:
+
+            - `relation`: the group of words; see `Predictions.groups`;
+            - `length`: the class of lengths, a key of `ARC_LENGTHS`;
+            - `n`: number of words of this group and class in the scored split;
+            - `head`, `direction`: the best head, and the direction of attention in which it is best;
+            - `accuracy`, `offset`: accuracy of the head and of the fixed offset in the scored split.
+        """
+        dev, scored, arcs = self.dev, self.scored, self.scored.arcs
+        distance = np.where(arcs.head > 0, np.abs(arcs.head - arcs.word), 0)
+        rows = []
+        for group, words in scored.groups.items():
+            k, offset = dev.best(group), dev.by_offset.best(group)
+            direction, head = self.names.split(k)
+            right = scored.predicted[:, k] == arcs.head
+            fixed = scored.by_offset.predicted[:, offset] == arcs.head
+            for name, (shortest, longest) in ARC_LENGTHS.items():
+                inside = words & (distance >= shortest) & (distance <= longest)
+                if n := int(np.count_nonzero(inside)):
+                    shares = (np.count_nonzero(inside & hits) / n for hits in (right, fixed))
+                    rows.append((group, name, n, self.names.head(head), DIRECTIONS[direction], *shares))
+        frame = pd.DataFrame(rows, columns=["relation", "length", "n", "head", "direction", "accuracy", "offset"])
+        return Table(frame, dict.fromkeys(("accuracy", "offset"), "fraction"))
+
+    def all_heads(self) -> Table:
+        """Return the accuracy of every attention head, in both directions, on every group of words.
+
+        The groups are all words, all words but punctuation, and the words of each relation.
+
+        Returns:
+            Table with columns `relation, n, direction, head, layer, number, dev, test`. `relation` is
+            the group, and `n` its number of words in the scored split. `head` is the name
+            `layer-number`, both from 1. `dev` and `test` are the accuracies on these splits; `test` is
+            nan if dev is scored.
+        """
+        groups = {
+            group: (
+                int(np.count_nonzero(words)),
+                self.dev.accuracies(group),
+                np.nan if self.split == "dev" else self.scored.accuracies(group),
+            )
+            for group, words in self.scored.groups.items()
+        }
+        table = heads_table("relation", groups, DIRECTIONS, self.names)
+        for place, part in enumerate(("layer", "number")):
+            table.frame.insert(4 + place, part, table.frame["head"].str.split("-").str[place].astype(int))
+        return table
+
+    def roles(self, confidence: Floats, minimum: int, unit: Unit = "fraction") -> tuple[Table, dict[str, Estimate]]:
+        """Classify every head as positional, syntactic, both or neither, on dev (Voita et al. 2019, §5).
+
+        A head is positional if it attends to the same offset from at least 90 % of the words. It is
+        syntactic if its accuracy on some relation, in either direction, is at least 10 points above
+        the best fixed offset's. Relations with fewer than `minimum` words do not count, nor do
+        relations of punctuation, nor relations to ROOT, which no head can find.
+
+        Args:
+            confidence: Mean of each head's largest weights, `[layers, heads]`, from the metric
+                `RowPeaks`.
+            minimum: Least number of words of a relation.
+            unit: Unit of the confidence.
+
+        Returns:
+            A table with a row for each head, and the scores `positional_heads` and `syntactic_heads`,
+            shares of all heads. The columns are:
+
+            - `head` and `confidence`;
+            - `offset`, `offset_share`, `positional`: the most frequent offset, the share of words with
+                it, and True if the head is positional;
+            - `relation`, `direction`, `margin`, `syntactic`: the relation and direction in which the
+                head's accuracy exceeds the best fixed offset's most, the difference of the two
+                accuracies on dev, and True if the head is syntactic;
+            - `accuracy`, `low`, `high`, `fixed_offset`: on this relation in the scored split, the
+                accuracy of the head with its interval, and the accuracy of the offset.
+        """
+        dev, scored, size = self.dev, self.scored, len(self.names)
+        margins = {
+            name: dev.accuracies(name) - dev.by_offset.accuracy(name, dev.by_offset.best(name))
+            for name, words in dev.groups.items()
+            if name not in (ALL, PLAIN)
+            and np.count_nonzero(words & ~dev.arcs.punctuation) >= minimum
+            and dev.arcs.head[words].any()
+        }
+        best = [
+            max(
+                (
+                    (float(above[head + way * size]), name, direction)
+                    for name, above in margins.items()
+                    for way, direction in enumerate(DIRECTIONS)
+                ),
+                default=(np.nan, "", ""),
+            )
+            for head in range(size)
+        ]
+        relations = [relation for _, relation, _ in best]
+        predictors = [head + (direction == DIRECTIONS[1]) * size for head, (*_, direction) in enumerate(best)]
+        offset, share = offset_shares(dev.arcs, dev.predicted[:, :size])
+        nothing = np.zeros(len(scored.arcs), np.bool_)
+        low, high = self.intervals([scored.groups.get(name, nothing) for name in relations], predictors)
+        margin = np.array([margin for margin, _, _ in best])
+        table = pd.DataFrame(
+            {
+                "head": [self.names.head(head) for head in range(size)],
+                "confidence": confidence.flatten(),
+                "offset": offset,
+                "offset_share": share,
+                "positional": share >= POSITIONAL,
+                "relation": relations,
+                "direction": [direction for *_, direction in best],
+                "margin": margin,
+                "syntactic": margin >= MARGIN,
+                "accuracy": [scored.accuracy(*one) for one in zip(relations, predictors, strict=True)],
+                "low": low,
+                "high": high,
+                "fixed_offset": [scored.by_offset.accuracy(name, dev.by_offset.best(name)) for name in relations],
+            }
+        )
+        kinds = ("positional", "syntactic")
+        shares = {f"{kind}_heads": Estimate(float(table[kind].mean()), unit="fraction") for kind in kinds}
+        columns = ("offset_share", "margin", "accuracy", "fixed_offset")
+        units: dict[str, Unit] = {**dict.fromkeys(columns, "fraction"), "confidence": unit}
+        return Table(table, units, interval="accuracy"), shares
+
+    def no_op(self, roles: pd.DataFrame, shares: Floats) -> tuple[Table, dict[str, Estimate]]:
+        """Compare attention to delimiters where the function of a head applies and where it does not.
+
+        Clark et al. (2019, §3.2) suggest that attention to delimiters is a no-op of heads whose function does not apply
+        to a word. The function of a syntactic head is its relation in the table `roles`. It applies to the words that
+        attend along such an arc: dependents or, in the direction `head→dependent`, governors. Words are compared
+        with those of the same sentence, without punctuation; sentences with words of one kind alone are left out.
+
+        Args:
+            roles: Frame of the table of `roles`.
+            shares: Attention of each word to the delimiters together, `[words, heads]`.
+
+        Returns:
+            The table `no_op` with a row for each syntactic head and the columns `head`, `relation`, `direction`,
+            `sentences`, `with` and `without` (mean share where the function applies, and elsewhere), and `difference`
+            with its interval over sentences. And the score `no_op`, the mean difference over these heads and their
+            sentences; nothing without such heads.
+        """
+        arcs, rows, found = self.scored.arcs, [], []
+        functions = roles[roles["syntactic"]][["head", "relation", "direction"]].itertuples()
+        for place, *function in functions:
+            own = applies = self.scored.groups.get(function[1], np.zeros(len(arcs), np.bool_)) & (arcs.head > 0)
+            if function[2] == DIRECTIONS[1]:
+                applies = np.zeros_like(own)
+                applies[np.flatnonzero(own) - arcs.word[own] + arcs.head[own]] = True
+            kinds = np.stack([applies, ~applies]) & ~arcs.punctuation
+            totals, sums = (np.stack([count(arcs, one) for one in of]) for of in (kinds, kinds * shares[:, place]))
+            both = totals.all(0)
+            means = sums / np.maximum(totals, 1) * both
+            found.append((means[1] - means[0], both))
+            one = bootstrap_ratio(*found[-1], share=False, seed=self.seed)
+            compared = ratio(means.sum(1), both.sum())
+            rows.append((*function, int(both.sum()), *compared, one.value, one.low, one.high))
+        columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
+        table = Table(pd.DataFrame(rows, columns=columns), dict.fromkeys(columns[4:7], "fraction"), "difference")
+        over_heads = [sum(parts) for parts in zip(*found, strict=True)]
+        return table, {"no_op": bootstrap_ratio(*over_heads, share=False, seed=self.seed)} if rows else {}
+
+    def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
+        """Return heat maps of the accuracy of every attention head, one for each group of words.
+
+        The groups are those in the first rows of the table: all words, all words without punctuation,
+        and then relations, the most frequent first. A group is skipped if no attention head (on dev) and
+        no fixed offset finds any of its governors. A map shows the direction of the group's best
+        head, and frames this head. All maps share one colour scale.
+
+        Args:
+            best: Frame of the table that `best_heads` returns.
+            most: Largest number of maps.
+
+        Returns:
+            The maps by name, `heads_<group>`; other characters than letters and digits become `_`.
+        """
+        figures: dict[str, HeatMap] = {}
+        for relation, head, way in _found(best).head(most)[["relation", "head", "direction"]].itertuples(index=False):
+            shape = 2, len(self.names.layers), len(self.names.heads)
+            accuracy = self.scored.accuracies(relation).reshape(shape)[DIRECTIONS.index(way)]
+            stem = "heads_" + re.sub("[^A-Za-z0-9]+", "_", relation).strip("_")
+            if stem in figures:  # labels that differ in other letters alone
+                stem += f"_{len(figures) + 1}"
+            title = f"Accuracy of each head: {relation}, {way}"
+            figures[stem] = head_map(title, accuracy, self.names, self.names.place(head))
+        return on_one_scale(figures)
+
+    def examples(self, best: pd.DataFrame, sentences: DependencySplit, minimum: int) -> tuple["AttentionDrawing", ...]:
+        """Choose up to three sentences to draw, each as an example of one relation and its best head.
+
+        The relations are those whose best head gains most over the best fixed offset. For each, the
+        sentence of 8 to 18 words is chosen in which the head finds most arcs of the relation.
+
+        Args:
+            best: Frame of the table that `best_heads` returns.
+            sentences: The scored split.
+            minimum: Least number of words of a relation.
+        """
+        scored, arcs = self.scored, self.scored.arcs
+        relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= minimum)]
+        gain = relations["test"].fillna(relations["dev"]) - relations["offset"]
+        found: list[AttentionDrawing] = []
+        for _, row in relations.loc[gain.sort_values(ascending=False, kind="stable").index].iterrows():
+            right = scored.groups[row["relation"]] & (scored.predicted[:, self.dev.best(row["relation"])] == arcs.head)
+            right &= np.isin(arcs.length, _WORDS)
+            if len(found) < _EXAMPLES and right.any():
+                sentence = sentences.ids[int(np.bincount(arcs.sentence[right]).argmax())]
+                found.append(AttentionDrawing(row["head"], sentence, row["relation"], row["direction"]))
+        return tuple(found)
+
+
+Group = tuple[Flags, int]
+"""Words of a relation, bool `[words]`, and a direction: 0 reads the attention from a word to its governor, 1 from
+the head to the word."""
+
+
+def choose_ensembles(store: Store, arcs: Arcs, groups: Sequence[Group], most: int) -> list[tuple[tuple[int, ...], int]]:
+    """Choose heads whose averaged attention finds more governors than each alone (Limisiewicz et al. 2020, §4.2).
+
+    Attention heads are added one at a time, each time the one that helps most, until none helps or there are `most`.
+    The attention is read once for each head that is added, for all groups together.
+
+    Args:
+        store: Stored attention of the sentences.
+        arcs: Gold arcs of the sentences.
+        groups: Words for which heads are chosen.
+        most: Largest number of attention heads.
+
+    Returns:
+        For each group, indices of the chosen attention heads, counted layer by layer, in the order of the choice; and
+        the number of its words whose governor they find.
+    """
+    chosen: list[tuple[int, ...]] = [()] * len(groups)
+    reached = [-1] * len(groups)
+    open_groups: Sequence[int] = range(len(groups))
+    for _ in range(most):
+        counts: dict[int, Tensor | int] = dict.fromkeys(open_groups, 0)
+        for group, some, weights in _between(store, arcs, {group: groups[group] for group in open_groups}):
+            together = weights + sum(weights[:, head, None] for head in chosen[group])
+            counts[group] = counts[group] + _right(together, torch.from_numpy(arcs.head[some])[:, None]).sum(0)
+        still = []
+        for group, found in counts.items():
+            assert isinstance(found, Tensor)
+            found[list(chosen[group])] = -1
+            best = int(found.argmax())
+            if int(found[best]) > reached[group]:
+                chosen[group], reached[group] = (*chosen[group], best), int(found[best])
+                still.append(group)
+        if not (open_groups := still):
+            break
+    return list(zip(chosen, reached, strict=True))
+
+
+def ensemble_hits(store: Store, arcs: Arcs, groups: Sequence[Group], heads: Sequence[Sequence[int]]) -> list[Floats]:
+    """Return, for each word of each group, 1.0 if the averaged attention of its heads finds its governor.
+
+    Args:
+        store: Stored attention of the sentences.
+        arcs: Gold arcs of the sentences.
+        groups: The words.
+        heads: Indices of the attention heads of each group, counted layer by layer.
+
+    Returns:
+        For each group float64, one number for each True in its words, in the order of the arcs.
+    """
+    right = np.zeros((len(groups), len(arcs)))
+    for group, some, weights in _between(store, arcs, dict(enumerate(groups))):
+        together = weights[:, list(heads[group])].sum(1)
+        right[group, some] = _right(together, torch.from_numpy(arcs.head[some])).numpy()
+    return [right[group, words] for group, (words, _) in enumerate(groups)]
+
+
+def _right(weights: Tensor, gold: Tensor) -> Tensor:
+    """Return True where the gold governor `[...]` has the greatest weight of `[..., n]`; zeros predict nothing."""
+    most, place = weights.max(-1)
+    return (place + 1 == gold) & (most > 0)
+
+
+def _between(store: Store, arcs: Arcs, groups: Mapping[int, Group]) -> Iterator[tuple[int, NDArray[np.int64], Tensor]]:
+    """Yield, by sentence and group, rows of arcs, and weights between their words and all n words, `[rows, heads, n]`.
+
+    The word itself is minus infinity. A word without another one is its own prediction, and wrong.
+    """
+    starts = np.flatnonzero(arcs.word == 1)
+    first = dict(zip(arcs.sentence[starts].tolist(), starts.tolist(), strict=True))
+    wanted = np.unique(arcs.sentence[np.logical_or.reduce([words for words, _ in groups.values()])])
+    for sentence, found in store.each(store.manifest.maps_name, wanted.tolist()):
+        weights, start = found.flatten(0, 1)[..., 1:-1, 1:-1], first[sentence]
+        weights.diagonal(dim1=1, dim2=2).fill_(-torch.inf)
+        for group, (words, direction) in groups.items():
+            some = start + np.flatnonzero(words[start : start + weights.size(-1)])
+            if len(some):
+                word = torch.from_numpy(arcs.word[some]) - 1
+                rows = weights[:, word] if direction == 0 else weights[..., word].mT
+                yield group, some, rows.transpose(0, 1)
+
+
+_EXAMPLES = 3
+_WORDS = range(8, 19)
+"""Words of an example sentence: enough to see something, few enough to read it."""
+
+
+@dataclass(frozen=True)
+class AttentionDrawing:
+    """Request to draw the attention of one head in one sentence of the scored split (Clark et al. 2019, Fig. 5).
+
+    Attributes:
+        head: Name of the attention head, `layer-head`, both from 1.
+        sentence: Id of the sentence in the corpus.
+        relation: Relation of the coloured arcs; None colours all arcs.
+        direction: Direction of the coloured lines: `dependent→head` colours the attention from a dependent
+            to its governor.
+    """
+
+    head: str
+    sentence: str
+    relation: str | None = None
+    direction: Direction = "dependent→head"
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+
+
+def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit, relations: Sequence[str]) -> None:
+    """Raise a UserError if a drawing names an attention head, a sentence or a relation that does not exist.
+
+    Args:
+        wanted: The drawing.
+        names: Names of the attention heads.
+        split: The scored split.
+        relations: Relations of the corpus.
+    """
+    if wanted.head not in [names.head(index) for index in range(len(names))]:
+        raise UserError(
+            f"--model.init_args.drawings: attention head {wanted.head!r} does not exist; heads are named layer-head, "
+            f"from {names.head(0)} to {names.head(len(names) - 1)}."
+        )
+    if wanted.sentence not in split.ids:
+        raise UserError(
+            f"--model.init_args.drawings: the scored split has no sentence {wanted.sentence!r}"
+            f"{near(wanted.sentence, split.ids)}. Give the id of one of its sentences, such as {split.ids[0]!r}; "
+            "items.parquet of an earlier run lists all."
+        )
+    if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
+        raise UserError(
+            f"--model.init_args.drawings: relation {wanted.relation!r} is not in the corpus; the relations are "
+            f"{', '.join(relations)}."
+        )
+
+
+def draw_sentence(
+    wanted: AttentionDrawing, scored: Predictions, names: Names, split: DependencySplit
+) -> AttentionLines:
+    """Return a drawing of the attention of one head in one sentence, delimiters included if the tokenizer writes them.
+
+    Args:
+        wanted: The attention head, the sentence and the arcs to colour.
+        scored: Gold arcs of the split.
+        names: Names of the attention heads.
+        split: The split with its stored attention.
+    """
+    item, arcs = split.ids.index(wanted.sentence), scored.arcs
+    here = (arcs.sentence == item) & (arcs.head > 0)
+    if wanted.relation is not None:
+        here &= scored.groups.get(wanted.relation, np.zeros(len(arcs), dtype=np.bool_))
+    ends = (arcs.word, arcs.head) if wanted.direction == DIRECTIONS[0] else (arcs.head, arcs.word)
+    words = split.store.labels["words"][item].as_py()
+    delimiters = split.store.manifest.delimiters
+    first, last = 1 - delimiters["start"], len(words) + 1 + delimiters["end"]
+    manifest = split.store.manifest
+    weights, what = drawable(
+        split.store.read(manifest.maps_name, item)[names.place(wanted.head)].numpy(), manifest.quantity
+    )
+    return AttentionLines(
+        title=f"Head {wanted.head} (layer-head){what}, {wanted.relation or 'all arcs'}, {wanted.direction}",
+        words=tuple(["[start]", *words, "[end]"][first:last]),
+        weights=weights[first:last, first:last].astype(np.float64),
+        arcs=frozenset(zip(*((end[here] - first).tolist() for end in ends), strict=True)),
+        from_label="attends",
+        to_label="is attended to",
+    )
+
+
+def best_bars(best: Table) -> Bars:
+    """Return a bar chart of the accuracy of the best attention head of each of the most frequent relations.
+
+    Two more bars per relation show the accuracy of its best fixed offset and, if it was computed, of the
+    best head of an encoder with random weights.
+
+    Args:
+        best: Table that `ChosenHeads.best_heads` returns.
+    """
+    best = best.rows(_found(best.frame).index[:SHOWN].tolist())
+    shown = best.frame
+    series = {"best head": str(best.interval), "best fixed offset": "offset"}
+    if shown["random_init"].notna().any():
+        series["best head, random weights"] = "random_init"
+    how = "chosen on dev, scored on test" if best.interval == "test" else "chosen and scored on one split"
+    named = replace(best, frame=shown.assign(name=shown["relation"] + " " + shown["head"]))
+    title, label = f"Best single head per relation, {how}", "relation and its best head (layer-head)"
+    return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
+
+
+def _found(best: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of relations that some head or offset finds; relations to ROOT have none."""
+    return best[(best["dev"].fillna(0.0) > 0) | (best["offset"] > 0)]
+
+
+class SingleHeads(Measure[DependencyDataModule]):
+    """How well each attention head finds governors.
+
+    It follows Clark et al. (2019, §4.2). Each attention head is read in two directions. In the
+    first, the predicted governor of a word w is the word to which w attends most; in the
+    second, it is the word that attends most to w.
+
+    The best attention head of each relation, and of all words, is chosen on dev and scored on test,
+    with a 95 % interval over sentences. A paired test compares it with the best fixed offset, and a
+    permutation test with heads that are chosen on permuted arcs. Tables also have the best head of an
+    encoder with random weights if the datamodule's `random_init` is set.
+
+    Args:
+        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
+            original does.
+        permutations: Number of draws of the permutation test, and of the test against the offset.
+        ensemble: Largest number of attention heads in an ensemble (Limisiewicz et al. 2020); 1 makes
+            no ensembles.
+        minimum: Least number of words on dev that a relation needs to count for ensembles and for
+            the roles of heads.
+        maps: Largest number of maps of the accuracy of every head: of all words, of all words
+            without punctuation, and of relations, the most frequent first.
+        drawings: Sentences whose attention is drawn; by default one for the best head of each of
+            three relations.
+        seed: Seed of bootstrap and permutations.
+        trees: True to score the spanning trees of every head too. Without trees and ensembles, `store: stream` keeps
+            the most attended words alone, so that the length of a text and the number of heads are not
+            bounded by the memory that their attention would take.
+        relations: Relations shown in tables and figures, in this order, after the rows for all
+            words; by default all relations. The roles of heads always count all relations. Each relation
+            given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared.
+    """
+
+    experiment = "heads"
+    takes = DependencyDataModule
+
+    def __init__(
+        self,
+        mode: Literal["held_out", "paper"] = "held_out",
+        permutations: int = 1000,
+        ensemble: int = 4,
+        minimum: int = 50,
+        maps: int = 12,
+        drawings: tuple[AttentionDrawing, ...] = (),
+        seed: int = 0,
+        trees: bool = True,
+        relations: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(seed)
+        check_values(self, mode=mode)
+        self.mode = mode
+        self._scored: Split = "dev" if mode == "paper" else "test"
+        check_numbers(self, least=1, permutations=permutations, ensemble=ensemble, minimum=minimum)
+        check_numbers(self, least=0, maps=maps)
+        self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
+        self.drawings, self.relations, self.trees = drawings, relations, trees
+        self.reads: Collection[str] = ("attention" if trees or ensemble > 1 else "most_attended",)
+        self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleDict()
+
+    def prepare(self) -> None:
+        data = self.data
+        read_fields(data, self.reads, type(self).__name__, random_init=True)
+        names = Names(data.layers, data.heads)
+        # Both directions of every head; for the given encoder also spanning trees.
+        columns: dict[EncoderOf, dict[str, int | None]] = {
+            "given": {"heads": 2 * len(names), **({"in_trees": len(names)} if self.trees else {})},
+            "random_init": {"heads": 2 * len(names)},
+        }
+        for encoder, widths in columns.items():
+            self._peaks[encoder] = RowPeaks(len(data.layers), len(data.heads))
+            for split in STAGES["test"]:
+                self._gathered[split_key(split, encoder)] = ArcRows(**widths)
+        delimiters = any(data.splits[self._scored].store.manifest.delimiters.values())
+        self._shares = delimiters and "attention" in self.reads and data.options.measured.sums_to_one
+        if self._shares:
+            self._gathered[self._scored] = ArcRows(**columns["given"], delimiters=len(names))
+        check_relations(self.relations, data.relations)
+        for split in dict.fromkeys(("dev", self._scored)):
+            if not data.splits[split].arcs:
+                raise UserError(
+                    f"{data.files()[split]}: no word depends on another word, so no arc can be scored. "
+                    "Give --data.init_args.corpus a treebank with arcs."
+                )
+        for wanted in self.drawings:
+            check_drawing(wanted, names, data.splits[self._scored], data.relations)
+
+    def update(self, batch: AttentionBatch) -> None:
+        positions, peaks = batch.most_attended, batch.peaks
+        if positions.dim() == 1:  # they are to be computed from the attention
+            most = MostAttended(batch.lengths)
+            most.add(batch.attention)
+            positions, peaks = most.positions, most.peaks
+        predicted = {"heads": positions.flatten(2)}
+        if batch.encoder == "given" and self.trees:
+            predicted["in_trees"] = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
+        if self._shares and (batch.encoder, batch.split) == ("given", self._scored):
+            shares = delimiter_shares(batch.attention, batch.lengths).flatten(2)
+            predicted["delimiters"] = (shares * _SHARE).round().int()
+        if batch.split == "dev":
+            self._peaks[batch.encoder].update(peaks, batch.lengths)  # type: ignore[operator]
+        self._gathered[split_key(batch.split, batch.encoder)].add(batch, **predicted)  # type: ignore[operator]
+
+    def outcome(self) -> Result | None:
+        rows: dict[str, tuple[Arcs, Mapping[str, Integers]]] = {
+            name: metric.arcs()  # type: ignore[operator]
+            for name, metric in self._gathered.items()
+        }
+        confidence: dict[str, Floats] = {
+            encoder: metric.compute().cpu().numpy()  # type: ignore[operator]
+            for encoder, metric in self._peaks.items()
+        }
+        if self.ranks.rank != 0:
+            return None  # the first process computes the statistics and writes them
+        names, relations = Names(self.data.layers, self.data.heads), self.data.relations
+        arcs = {name: self._within_reach(own, name) for name, (own, _) in rows.items()}
+        found = {name: Predictions(arcs[name], relations, predicted["heads"]) for name, (_, predicted) in rows.items()}
+        encoders: tuple[EncoderOf, EncoderOf] = ("given", "random_init")
+        given, random = (
+            ChosenHeads(found[split_key("dev", of)], found[split_key(self._scored, of)], names, self.seed)
+            for of in encoders
+        )
+        control = random if len(random.dev.arcs) else None
+        dev, scored, split = given.dev, given.scored, self.data.splits[self._scored]
+        best = rows_of(given.best_heads(control, self.permutations), self.relations)
+        scores: dict[str, Estimate] = {}
+        if self.trees:
+            on_dev, trees = (tree_counts(arcs[name], rows[name][1]["in_trees"]) for name in ("dev", self._scored))
+            tree_table, scores = _trees(on_dev, trees, given)
+        unit: Unit = "fraction" if self.data.options.measured.sums_to_one else "ratio"
+        role_table, shares = given.roles(confidence["given"], self.minimum, unit)
+        tables = {
+            "best_heads": best,
+            "best_heads_by_length": rows_of(given.by_length(), self.relations),
+            "heads": rows_of(given.all_heads(), self.relations),
+            "roles": role_table,
+            **({"trees": tree_table} if self.trees else {}),
+        }
+        if self._shares:
+            delimiters = rows[self._scored][1]["delimiters"] / _SHARE
+            tables["no_op"], no_op = given.no_op(role_table.frame, delimiters)
+            scores |= no_op
+        headline = ["heads.uas", "offset.uas"]
+        hits = scored.found(dev.best(PLAIN))
+        scores = attachment_scores(scored.arcs, *hits, prefix="heads.", seed=self.seed) | scores
+        if control is not None:
+            by_random = control.scored.found(control.dev.best(PLAIN))
+            scores |= attachment_scores(control.scored.arcs, *by_random, prefix="random_init.", seed=self.seed)
+            headline.append("random_init.uas")
+            tables["random_init.roles"], _ = control.roles(confidence["random_init"], self.minimum, unit)
+        if self.ensemble > 1:
+            tables["ensembles"] = self._ensembles(given, split)
+        counts, pairs = given.by_sentence((ALL, *self.relations) if self.relations else ())
+        items = pd.concat([sentence_scores(scored.arcs, *hits), counts], axis=1)
+        if pairs:
+            scores |= ratio_scores(items, pairs, prefix="heads.", seed=self.seed)
+        items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
+        drawings = self.drawings or given.examples(best.frame, split, self.minimum)
+        return Result(
+            experiment=self.experiment,
+            scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(relations)),
+            tables=tables,
+            figures={
+                **({"best_heads": best_bars(best)} if len(_found(best.frame)) else {}),
+                **given.maps(best.frame, self.maps),
+                **{
+                    f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
+                    for place, one in enumerate(drawings, 1)
+                },
+            },
+            audit={
+                "mode": self.mode,
+                "permutations": self.permutations,
+                # Behind a causal mask, or where a weight is below the least number that the store keeps.
+                "predictions_without_weight": {split: found[split].without_weight for split in STAGES["test"]},
+            },
+            items=items,
+            ratios={f"heads.{name}": pair for name, pair in (ATTACHMENT_RATIOS | pairs).items()},
+            headline=headline,
+        )
+
+    def _within_reach(self, arcs: Arcs, name: str) -> Arcs:
+        """Add the positions that the encoder may attend to from each word, so that baselines keep to them."""
+        splits = {split_key(split, "given"): data for split, data in self.data.splits.items()}
+        splits |= {split_key(split, "random_init"): data for split, data in self.data.random_splits.items()}
+        if name not in splits or (reach := splits[name].reach) is None:
+            return arcs
+        before = np.cumsum(splits[name].lengths) - splits[name].lengths  # words of the sentences before
+        return replace(arcs, reach=reach[before[arcs.sentence] + arcs.word - 1])
+
+    def _ensembles(self, given: ChosenHeads, split: DependencySplit) -> Table:
+        """Return `relation, n, direction, heads, dev, test, low, high, single`; `single` is the first head alone."""
+        dev, scored, names = given.dev, given.scored, given.names
+        totals = {name: int(np.count_nonzero(words)) for name, words in dev.groups.items()}
+        relations = [
+            name
+            for name in self.relations or scored.groups
+            if name not in (ALL, PLAIN) and name in scored.groups and totals.get(name, 0) >= self.minimum
+        ]
+        wanted = list(product(relations, range(len(DIRECTIONS))))
+        on_dev = [(dev.groups[name], direction) for name, direction in wanted]
+        chosen = choose_ensembles(self.data.splits["dev"].store, dev.arcs, on_dev, self.ensemble) if wanted else []
+        on_scored = [(scored.groups[name], direction) for name, direction in wanted]
+        hits = ensemble_hits(split.store, scored.arcs, on_scored, [heads for heads, _ in chosen]) if wanted else []
+        rows = []
+        for (name, direction), (heads, found), right in zip(wanted, chosen, hits, strict=True):
+            _, unit = np.unique(scored.arcs.sentence[scored.groups[name]], return_inverse=True)
+            low, high = bootstrap_ratio(np.bincount(unit, weights=right), np.bincount(unit), seed=self.seed).interval
+            single = scored.accuracy(name, heads[0] + direction * len(names))
+            together = " + ".join(names.head(head) for head in heads)
+            test = np.nan if given.split == "dev" else float(right.mean())
+            row = (name, len(right), DIRECTIONS[direction], together, found / totals[name], test)
+            rows.append((*row, float(low), float(high), single))
+        columns = ["relation", "n", "direction", "heads", "dev", "test", "low", "high", "single"]
+        units: dict[str, Unit] = dict.fromkeys(("dev", "test", "single"), "fraction")
+        return Table(pd.DataFrame(rows, columns=columns), units, given.split)
+
+
+def _trees(
+    dev: tuple[Integers, Integers], scored: tuple[Integers, Integers], given: ChosenHeads
+) -> tuple[Table, dict[str, Estimate]]:
+    """Return the UUAS of every head's maximum spanning trees, `head, dev, test`; and of the best head on dev.
+
+    Both splits are gold edges in the trees `[sentences, heads]`, and all gold edges `[sentences]`.
+    """
+    on_dev, on_scored = (found.sum(axis=0) / max(int(edges.sum()), 1) for found, edges in (dev, scored))
+    heads = [given.names.head(k) for k in range(len(given.names))]
+    frame = pd.DataFrame({"head": heads, "dev": on_dev, "test": np.nan if given.split == "dev" else on_scored})
+    items = pd.DataFrame({"found": scored[0][:, int(dev[0].sum(axis=0).argmax())], "edges": scored[1]})
+    best = ratio_scores(items, {"heads.tree_uuas": ("found", "edges")}, seed=given.seed)
+    return Table(frame, dict.fromkeys(("dev", "test"), "fraction")), best

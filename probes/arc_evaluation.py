@@ -1,0 +1,319 @@
+"""Evaluation of predicted governors against gold arcs, beside baselines without attention."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.batches import EncoderOf, Split
+from datamodules.dependency import FIELDS, Field
+from metrics.attachment import (
+    ALL,
+    ATTACHMENT_RATIOS,
+    PLAIN,
+    Arcs,
+    attached,
+    attachment_scores,
+    best_offsets,
+    count,
+    edges_found,
+    left_branching,
+    offset_heads,
+    ratio_scores,
+    relation_accuracies,
+    right_branching,
+    sentence_scores,
+    uniform_attached,
+    uniform_edges_found,
+)
+from metrics.rows import ArcRows
+from results import Bars, Estimate, Figure, Floats, Integers, Result, Table
+from results.errors import UserError
+
+
+def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str, *, random_init: bool = False) -> None:
+    """Limit the batches of a datamodule to the fields that an experiment reads.
+
+    Args:
+        data: The datamodule, after `setup`.
+        reads: Names of the fields; gold arcs are always read.
+        reader: Class name of the experiment, for messages.
+        random_init: True if the experiment can also read batches of an encoder with random weights.
+
+    Raises:
+        UserError: The experiment reads attention or hidden states, and the data have no encoder; or the
+            data have batches of an encoder with random weights, and `random_init` is False.
+        TypeError: A name in `reads` is not a field of a batch.
+    """
+    if unknown := set(reads) - FIELDS:
+        raise TypeError(
+            f"{reader}.reads names {min(unknown)!r}, but the fields of a batch are {', '.join(sorted(FIELDS))}"
+        )
+    if data.random_init and not random_init:
+        raise UserError(
+            f"--data.init_args.random_init is true, but {reader} has no control with random weights. Set it to false."
+        )
+    if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
+        needed = "hidden states" if needs == {"hidden"} else "attention"
+        raise UserError(
+            f"{reader} needs {needed}, but --data.init_args.encoder is null. Name an encoder with "
+            "--data.init_args.encoder.name."
+        )
+    data.read_only(cast("frozenset[Field]", frozenset(reads)))
+
+
+def split_key(split: Split, encoder: EncoderOf) -> str:
+    """Return the key under which an experiment keeps the data of one split and encoder.
+
+    Args:
+        split: The split.
+        encoder: Role of the encoder. The key is `dev` for the `given` encoder, and `dev_random_init`
+            for the same encoder with random weights.
+    """
+    return split if encoder == "given" else f"{split}_{encoder}"
+
+
+def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Raise a UserError if the corpus lacks any of the relations that the user has named.
+
+    Args:
+        wanted: Relations that the user has named.
+        known: Relations of the corpus.
+    """
+    if strange := [name for name in wanted if name not in known]:
+        raise UserError(
+            f"--model.init_args.relations: no word of the corpus has the relation {', '.join(map(repr, strange))}; the "
+            f"relations are {', '.join(known)}."
+        )
+
+
+@dataclass(frozen=True)
+class PredictedArcs:
+    """Predicted governors and relations of the words of a batch.
+
+    All are int64 `[batch, n]`, with arbitrary values in the padding.
+
+    Attributes:
+        heads: Best-scored head of each word, 0 for the root.
+        tree: Head of each word in the best-scored tree; None if trees were not predicted.
+        relations: Id, in the datamodule, of the relation between each word and its head in `heads`; None if
+            relations were not predicted.
+    """
+
+    heads: Tensor
+    tree: Tensor | None = None
+    relations: Tensor | None = None
+
+    def columns(self) -> dict[str, Tensor]:
+        """Return the columns `heads`, `tree` and `relations` by name, each int64 `[batch, n]`.
+
+        A column that was not predicted, that is None, is filled with -1.
+        """
+        absent = torch.full_like(self.heads, -1)
+        given = {"heads": self.heads, "tree": self.tree, "relations": self.relations}
+        return {name: absent if column is None else column for name, column in given.items()}
+
+
+class ArcEvaluation(nn.Module):
+    """Metric that scores predicted governors on test, beside simple baselines.
+
+    The scores include UAS and UUAS, both also for the predicted trees, and LAS if relations are
+    predicted. `baseline_scores` lists the baselines. What a baseline leaves open, such as the fixed
+    offset, is chosen on dev.
+
+    Args:
+        relations: Relations shown in the table and the figure, in this order, after the row for
+            all words and the row for all words but punctuation; empty for all relations.
+    """
+
+    def __init__(self, relations: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.relations = tuple(relations)
+        self.dev, self.test = ArcRows(), predicted_arcs()
+        self._labelled: bool | None = None
+
+    def update(self, batch: AttentionBatch, predicted: PredictedArcs | None = None) -> None:
+        """Add a batch of dev or test.
+
+        Baselines are chosen on dev. Baselines and predictions are scored on test.
+
+        Args:
+            batch: Sentences with their gold arcs.
+            predicted: Predictions for a batch of test; None to score the baselines alone.
+        """
+        if batch.split == "dev":
+            self.dev.add(batch)
+            return
+        if predicted is not None:
+            self._labelled = predicted.relations is not None
+        self.test.add(batch, **(predicted or PredictedArcs(torch.full_like(batch.heads, -1))).columns())
+
+    def result(
+        self,
+        experiment: str,
+        data: DependencyDataModule,
+        figures: Mapping[str, Figure] | None = None,
+        audit: Mapping[str, object] | None = None,
+    ) -> Result:
+        """Return the attachment scores of predictions and baselines on test, and reset the metrics.
+
+        The result also has a table and a figure of the accuracy on each relation.
+
+        Args:
+            experiment: Name of the experiment.
+            data: The datamodule of the batches.
+            figures: Further figures for the result, by name.
+            audit: Entries of the result's audit, by name.
+        """
+        (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
+        labelled, self._labelled = self._labelled, None
+        names = data.relations
+        scores = baseline_scores(dev, test, len(names))
+        found, items, ratios = None, None, dict[str, tuple[str, str]]()
+        if labelled is not None:
+            found = attached(test, predicted["heads"])
+            items, ratios = sentence_counts(test, predicted, data.splits["test"].ids, labelled=labelled)
+            scores = ratio_scores(items, ratios) | scores
+        table = rows_of(relation_table(dev, test, names, found), self.relations)
+        every = {"relations": relation_bars(table), **(figures or {})}
+        headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
+        return Result(experiment, scores, {"relations": table}, every, audit or {}, items, ratios, headline)
+
+
+def predicted_arcs() -> ArcRows:
+    """Return an empty metric that gathers gold arcs and the columns of `PredictedArcs` over a split."""
+    return ArcRows(heads=None, tree=None, relations=None)
+
+
+def sentence_counts(
+    test: Arcs, predicted: Mapping[str, Integers], ids: Sequence[str], *, labelled: bool
+) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+    """Count gold arcs, and correctly predicted arcs, in each sentence.
+
+    Args:
+        test: Gold arcs.
+        predicted: Predictions `heads`, `tree` and `relations` for all words, each `[words]`; see
+            `PredictedArcs`.
+        ids: Id of each sentence of the split.
+        labelled: True to also count arcs with the right relation.
+
+    Returns:
+        A frame with a row of counts for each sentence, and a mapping from the name of each score, such
+        as `uas` or `tree.uas`, to two columns of the frame: its numerator and its denominator.
+    """
+    heads, tree, relations = (predicted[name].astype(np.int64) for name in ("heads", "tree", "relations"))
+    found = attached(test, heads)
+    items = sentence_scores(test, found, edges_found(test, heads))
+    items.insert(1, "id", [ids[index] for index in items["sentence"]])
+    ratios = {**ATTACHMENT_RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
+    items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
+    items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
+    if labelled:
+        ratios["las"] = ("labelled_correct", "scored")
+        items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
+    return items, ratios
+
+
+SHOWN = 25
+"""Most relations in the figure; the most frequent ones are shown."""
+
+
+def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
+    """Return the attachment scores of every baseline on test, such as `offset.uas` and `uniform.uuas`.
+
+    The baselines are `offset`, the fixed offset that is best on dev; `right_branching`;
+    `left_branching`; and `uniform`, uniform attention. If `Arcs.reach` limits the words that can be
+    attended to, uniform attention differs by layer and direction. Its scores are then those of the
+    layer and direction that are best on dev.
+
+    Args:
+        dev: Gold arcs of dev.
+        test: Gold arcs of test.
+        relations: Number of relations in the corpus.
+    """
+    offset, _ = best_offsets(dev, relations)
+    heads: dict[str, Integers] = {
+        "offset": offset_heads(test, offset),
+        "right_branching": right_branching(test),
+        "left_branching": left_branching(test),
+    }
+    # Without a reach all layers and directions are one way, and each split may be without.
+    way = 0 if test.reach is None else int(uniform_attached(dev)[:, ~dev.punctuation].sum(1).argmax())
+    scores = attachment_scores(test, uniform_attached(test)[way], uniform_edges_found(test)[way], prefix="uniform.")
+    for name, predicted in heads.items():
+        scores |= attachment_scores(test, attached(test, predicted), edges_found(test, predicted), prefix=f"{name}.")
+    return scores
+
+
+def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> Table:
+    """Return the accuracy of a probe on each relation, beside the best fixed offset for the relation.
+
+    The offset is chosen on dev, and both are scored on test.
+
+    Args:
+        dev: Gold arcs of dev.
+        test: Gold arcs of test.
+        relations: Names of the relations.
+        found: Float64 `[words]` over test, 1.0 where the probe finds the head; None without a probe.
+
+    Returns:
+        Table with columns `relation, n, probe, low, high, offset, best_offset`. `probe` and `offset` are
+        accuracies, and `best_offset` is the chosen distance from a word to its head. The interval is that
+        of `probe`, or of `offset` if there is no probe.
+    """
+    overall, own = best_offsets(dev, len(relations))
+    by_offset = attached(test, offset_heads(test, own[test.relation]))
+    table = relation_accuracies(test, by_offset, relations)
+    # The rows over all relations: one offset for all words, not each relation's own.
+    single = relation_accuracies(test, attached(test, offset_heads(test, overall)), relations)
+    over_all = ~table["relation"].isin(relations)
+    table[over_all] = single[over_all]
+    offset = dict(zip(relations, own.tolist(), strict=True))
+    probe = table if found is None else relation_accuracies(test, found, relations)
+    frame = pd.DataFrame(
+        {
+            "relation": table["relation"],
+            "n": table["n"],
+            "probe": np.nan if found is None else probe["accuracy"],
+            "low": probe["low"],
+            "high": probe["high"],
+            "offset": table["accuracy"],
+            "best_offset": [offset.get(name, overall) for name in table["relation"]],
+        }
+    )
+    interval = "offset" if found is None else "probe"
+    answer = ["relation", *([] if found is None else ["probe"]), "offset"]
+    return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval, answer)
+
+
+def rows_of(table: Table, relations: Sequence[str]) -> Table:
+    """Return a table with only the rows of some relations, in the order of `relations`.
+
+    The row for all words and the row for all words but punctuation are kept too, and come first.
+
+    Args:
+        table: Table with a column `relation`.
+        relations: Relations to keep; if empty, the whole table is returned.
+    """
+    if not relations:
+        return table
+    order = [ALL, PLAIN, *relations]
+    shown = table.frame[table.frame["relation"].isin(order)]
+    place = shown["relation"].map(order.index)
+    return table.rows(place.sort_values(kind="stable").index.tolist())
+
+
+def relation_bars(table: Table) -> Bars:
+    """Return a bar chart of the accuracies in the first 25 rows of a table from `relation_table`.
+
+    The bars are the accuracy of the probe, if there is one, and of the best fixed offset.
+    """
+    shown = table.rows(range(min(SHOWN, len(table.frame))))
+    probe = {"probe": "probe"} if shown.frame["probe"].notna().any() else {}
+    series = {**probe, "best fixed offset": "offset"}
+    return Bars.from_table("Words with the right head, per relation", shown, "relation", series, "accuracy (%)")

@@ -1,0 +1,47 @@
+"""A tiny BERT that was fine-tuned on a few texts, by the program itself."""
+
+from pathlib import Path
+
+import train
+from tests.models.corpora import write_texts
+
+
+def fitted(folder: Path, encoder: Path) -> Path:
+    """Train it on texts in the folder, which are written too; returns its checkpoint."""
+    corpus = write_texts(folder, sizes=(61, 40, 29))
+    train.main(
+        [
+            "fit",
+            "--seed_everything=0",
+            "--model=TransformerClassifier",
+            "--model.init_args.learning_rate=0.003",
+            *data_arguments(corpus, encoder, folder / "stores"),
+            "--data.init_args.batch_size=8",
+            "--checkpoint.monitor=val_accuracy",
+            f"--trainer.default_root_dir={folder / 'runs'}",
+            "--trainer.max_epochs=25",
+            "--trainer.accelerator=cpu",
+            "--trainer.enable_progress_bar=false",
+            "--figures.draw=false",
+        ]
+    )
+    [path] = (folder / "runs").rglob("checkpoints/*.ckpt")
+    return path
+
+
+def data_arguments(corpus: str, encoder: Path, cache: Path) -> list[str]:
+    """What names these texts and their tokenizer on the command line."""
+    return [
+        "--data=ClassificationDataModule",
+        f"--data.init_args.corpus={corpus}",
+        f"--data.init_args.tokenizer.name={encoder}",
+        "--data.init_args.positive=good",
+        f"--data.init_args.cache={cache}",
+    ]
+
+
+def arguments(config: Path, checkpoint: Path, encoder: Path, cache: Path, *more: str) -> list[str]:
+    """Arguments of a run of a config, on the texts that the checkpoint was trained on."""
+    corpus = str(checkpoint.parents[4] / "{split}.tsv")
+    given = [f"--model.init_args.checkpoint={checkpoint}", *data_arguments(corpus, encoder, cache)]
+    return ["measure", f"--config={config}", *given, *more]

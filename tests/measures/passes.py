@@ -1,0 +1,89 @@
+"""Tiny encoders, and passes of batches through them as the experiment makes them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attention import Encoder, EncoderSpec, resolve
+from datamodules import SegmentBatch
+from measures import Analysis
+from tests import tiny
+from tests.measures.segments import batch_of
+
+ENCODERS: dict[str, Callable[[Path], Path]] = {
+    "bert": tiny.save_bert,
+    "gpt2": tiny.save_gpt2,
+    "llama": tiny.save_llama,
+    "mistral": tiny.save_mistral,
+    "gemma3": tiny.save_gemma3,
+    "modernbert": tiny.save_modernbert,
+}
+_WINDOWED = {"mistral": (0, 1), "gemma2": (0,), "gemma3": (1,), "modernbert": (1,)}  # layers
+
+
+def sees(kind: str, layer: int, row: int, column: int) -> bool:
+    """Whether a token may attend to another in a layer of one of the `ENCODERS`, both without padding."""
+    encodes = kind in ("bert", "modernbert")
+    if layer not in _WINDOWED.get(kind, ()):
+        return encodes or column <= row
+    return abs(row - column) <= tiny.WINDOW // 2 if encodes else 0 <= row - column < tiny.WINDOW
+
+
+def uniform(kind: str, layer: int, length: int) -> list[list[float]]:
+    """Uniform attention `[from, to]` of a layer of one of the `ENCODERS` over an input without padding."""
+    rows = [[float(sees(kind, layer, row, column)) for column in range(length)] for row in range(length)]
+    return [[one / sum(row) for one in row] for row in rows]
+
+
+def make_even(encoder: Encoder) -> None:
+    """Set the queries to zero, so that all positions that a row may attend to have the same weight."""
+    with torch.no_grad():
+        for name, parameter in encoder.model.named_parameters():
+            if any(part in name for part in ("query", "q_proj")):
+                parameter.zero_()
+            elif "Wqkv" in name:
+                parameter[: len(parameter) // 3] = 0
+            elif "c_attn" in name:
+                parameter[..., : parameter.size(-1) // 3] = 0
+
+
+def encoder(kind: str, folder: Path) -> Encoder:
+    """A tiny encoder of one of the `ENCODERS`."""
+    return Encoder(resolve(EncoderSpec(str(ENCODERS[kind](folder)))))
+
+
+def batches(encoder: Encoder) -> list[SegmentBatch]:
+    """Seven segments, of two passages for BERT: a padded batch, one without padding, and one of a single segment."""
+    passages = [
+        ("the fox , the dogs .", "coffee"),
+        ("guests drink", "strong coffee"),
+        ("the quick brown fox", "jumps over , and over ."),
+        ("dogs", "sleep ."),
+        ("the fox drinks", "coffee . the fox"),
+        ("he missed yesterday , and the guests", "overslept"),
+    ]
+    two = "bert" in type(encoder.tokenizer).__name__.lower()
+    texts = passages if two else [" ".join(pair) for pair in passages]
+    return [
+        batch_of(encoder, *texts[:4]),
+        batch_of(encoder, texts[4], texts[4], first=4),
+        batch_of(encoder, texts[5], first=6),
+    ]
+
+
+def show(encoder: Encoder, batch: SegmentBatch, *analyses: Analysis) -> list[Tensor]:
+    """Let analyses see a batch; gives the weights of each layer, `[batch, heads, from, to]`."""
+    passed: list[Tensor] = []
+
+    def receive(layer: int, weights: Tensor) -> None:
+        passed.append(weights.clone())
+        for analysis in analyses:
+            analysis.update(batch, layer, weights)
+
+    inputs = encoder.inputs(batch.tokens, batch.mask, batch.segments)
+    encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
+    for analysis in analyses:
+        analysis.end(batch)
+    return passed

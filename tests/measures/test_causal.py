@@ -1,0 +1,311 @@
+"""Heads of a relation off, against loops over sentences through transformers' own models and hooks made by hand."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t as student
+from torch import Tensor
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+
+from attention import Encoder, EncoderSpec, Options, resolve
+from attention.alignment import AlignedPieces, split_words
+from corpora.conllu import read_treebank
+from corpora.sentence import Sentence
+from datamodules import ClassificationDataModule, DependencyDataModule
+from fidelity import Fidelity, SetErasure
+from measures import CausalCheck, HeadAblation, Importance, Pruning, SingleHeads
+from measures.ablation import random_sets
+from measures.causal import RelationHeads
+from models import TransformerClassifier
+from probes import AttentionOnlyProbe, DistancesWordsProbe
+from results import UserError
+from tests.measures.heads_off import off, seeing
+from tests.tiny import save_bert, save_gpt2
+from tests.trainers import scored, trained
+
+CONFIG = Path(__file__).parents[2] / "configs" / "clark2019" / "causal.yaml"
+RELATIONS = ("det", "obj", "nmod:poss")
+HEADS, RANDOM, SEED, RATE = 2, 3, 3, 0.3
+
+Set = frozenset[tuple[int, int]]
+
+
+def check(**options: Any) -> CausalCheck:  # noqa: ANN401
+    training: dict[str, Any] = {"max_epochs": 3, "patience": 2, "batches": 1, "seed": SEED}
+    given = {"probe": AttentionOnlyProbe(RATE), "relations": RELATIONS, "heads": HEADS, "random": RANDOM, "upper": 1}
+    return CausalCheck(**{**given, **training, **options})
+
+
+def save_sharp(folder: Path, **options: int) -> Path:
+    """A tiny BERT whose attention is far from uniform, so that heads matter to those above them."""
+    model = AutoModel.from_pretrained(save_bert(folder, **options))
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.attention.self.query.weight *= 10
+            layer.attention.self.key.weight *= 10
+    model.save_pretrained(folder)
+    return folder
+
+
+def sentences(corpus: str, split: str) -> Sequence[Sentence]:
+    return read_treebank(Path(corpus.replace("{split}", split))).sentences
+
+
+def means_of(model: PreTrainedModel, parts: Sequence[AlignedPieces]) -> list[Tensor]:
+    """Mean output of the heads of each layer at each position of the sentences; the last is of all positions."""
+    found: dict[int, list[Tensor]] = {}
+
+    def see(layer: int, outputs: Tensor) -> Tensor:
+        found.setdefault(layer, []).append(outputs[0].double())
+        return outputs
+
+    with seeing(model, see), torch.no_grad():
+        for part in parts:
+            model(ids_of(part))
+    means = []
+    for layer in sorted(found):
+        own = found[layer]
+        at = [torch.stack([one[i] for one in own if len(one) > i]).mean(0) for i in range(max(map(len, own)))]
+        means.append(torch.stack([*at, torch.cat(own).mean(0)]).float())
+    return means
+
+
+def ids_of(part: AlignedPieces) -> Tensor:
+    return torch.from_numpy(part.ids.astype(np.int64))[None]
+
+
+def found_heads(probe: AttentionOnlyProbe, weights: Tensor, part: AlignedPieces) -> list[int]:
+    """The head of every word by the formula of the probe, from weights `[heads, pieces, pieces]` of one layer."""
+    positions, n = torch.from_numpy(part.positions.astype(np.int64)), part.words
+    words = torch.zeros(len(weights), n + 2, n + 2)
+    for i in range(n + 2):
+        for j in range(n + 2):
+            words[:, i, j] = weights[:, positions == i][:, :, positions == j].sum(2).mean(1)
+    there, back = probe.weight.detach()[:, 0]
+    found = []
+    for word in range(1, n + 1):
+        scores = [float(there @ words[:, word, head] + back @ words[:, head, word]) for head in range(n + 2)]
+        root = probe.start.item() * scores[0] + probe.end.item() * scores[n + 1]
+        found.append(int(np.argmax([root, *scores[1 : n + 1]])))
+    return found
+
+
+def best_heads(data: DependencyDataModule, relation: str, layers: int) -> list[tuple[int, int]]:
+    """The best heads of lower layers by the table of `SingleHeads`."""
+    table = scored(SingleHeads(permutations=1, ensemble=1), data).tables["heads"].frame
+    best = table[table["relation"] == relation].groupby("head", sort=False)["dev"].max()
+    ordered = best.sort_values(ascending=False, kind="stable").index
+    heads = [(int(one[0]) - 1, int(one[2]) - 1) for one in ordered]
+    return [head for head in heads if head[0] < layers][:HEADS]
+
+
+def sets_of(data: DependencyDataModule, relation: str, layers: int, heads: int) -> list[Set]:
+    best = frozenset(best_heads(data, relation, layers))
+    drawn = np.random.default_rng([SEED, RELATIONS.index(relation)])
+    return [frozenset(), best, *random_sets(best, heads, RANDOM, drawn)]
+
+
+def hold(row: Mapping[Any, Any], values: Iterable[float], tolerance: float = 1e-9) -> None:
+    """A row is of these scores: of the whole model, with the best heads off, and with each random set off."""
+    whole, best, *random = values
+    assert row["intact"] == pytest.approx(whole, abs=tolerance)
+    assert row["best"] == pytest.approx(best - whole, abs=tolerance)
+    assert row["random"] == pytest.approx(np.mean(random) - whole, abs=tolerance)
+    assert row["random.sd"] == pytest.approx(np.std(random, ddof=1), abs=tolerance)
+    assert row["beyond"] == pytest.approx(best - np.mean(random), abs=tolerance)
+    if np.std(random) > tolerance:
+        error = np.std(random, ddof=1) * (1 + 1 / len(random)) ** 0.5
+        # Or the p-value of the sentences, if it is larger.
+        assert row["p"] >= 2 * student.cdf(-abs(best - np.mean(random)) / error, len(random) - 1) * (1 - 1e-3)
+    if row["p"] <= 0.05:
+        assert not row["beyond.low"] <= 0 <= row["beyond.high"]
+    assert row["beyond.low"] - tolerance <= row["beyond"] <= row["beyond.high"] + tolerance
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+def test_the_probe_reads_the_attention_of_an_encoder_whose_heads_are_off(
+    kind: Literal["zero", "mean"], make_data: Callable[..., DependencyDataModule], corpus: str, tmp_path: Path
+) -> None:
+    folder = save_sharp(tmp_path / "bert", layers=3)
+    data = make_data(seed=0, encoder=EncoderSpec(str(folder)))
+    result = scored(check(kind=kind), data)
+    frame = result.tables["causal"].frame
+
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = Encoder(resolve(EncoderSpec(str(folder)))).tokenizer
+    dev, test = ([(one, split_words(tokenizer, [one.words])[0]) for one in sentences(corpus, split)]
+                 for split in ("dev", "test"))  # fmt: skip
+    means = None if kind == "zero" else means_of(model, [part for _, part in dev])
+    upper = data.variant(lowest=2)
+    best = {"monitor": "val_uas", "mode": "max", "max_epochs": 3, "patience": 2}
+    probe, training = trained(AttentionOnlyProbe(RATE), upper, **best, seed=SEED)
+    assert result.audit["probe_dev"] == training.value
+    assert result.audit["probe_reads_layers"] == "3-3"
+    assert {*result.audit["left_blank"]} == {"task", "loss"}  # type: ignore[misc]
+
+    changed = 0
+    for relation in RELATIONS:
+        sets = sets_of(data, relation, 2, 4)
+        right, words = np.zeros(len(sets)), 0
+        for sentence, part in test:
+            ours = [place for place, label in enumerate(sentence.relations) if label == relation]
+            words += len(ours)
+            for number, heads in enumerate(sets):
+                with off(model, heads, means), torch.no_grad():
+                    weights = model(ids_of(part), output_attentions=True).attentions[2][0]
+                predicted = found_heads(probe, weights, part)
+                right[number] += sum(predicted[place] == sentence.heads[place] for place in ours)
+        [row] = frame[(frame["measure"] == "probe") & (frame["relation"] == relation)].to_dict("records")
+        assert row["n"] == words
+        assert row["heads"].split() == [f"{layer + 1}-{head + 1}" for layer, head in best_heads(data, relation, 2)]
+        hold(row, right / words)
+        assert result.scores[f"probe.{relation}"].value == row["beyond"]
+        changed += len(set(right)) > 1
+    assert changed
+    assert frame.loc[frame["measure"] != "probe", "intact"].isna().all()
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_loss_on_the_words_of_a_relation_is_that_of_a_loop(
+    kind: str, make_data: Callable[..., DependencyDataModule], corpus: str, tmp_path: Path
+) -> None:
+    folder = save_bert(tmp_path / kind) if kind == "bert" else save_gpt2(tmp_path / kind)
+    make = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    torch.manual_seed(0)
+    make.from_pretrained(folder).save_pretrained(folder)
+    data = make_data(seed=0, encoder=EncoderSpec(str(folder)))
+    frame = scored(check(kind="zero", max_epochs=1), data).tables["causal"].frame
+
+    model = make.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = Encoder(resolve(EncoderSpec(str(folder)))).tokenizer
+    for relation in RELATIONS:
+        sets = sets_of(data, relation, 1, 4)
+        losses, pieces = np.zeros(len(sets)), 0
+        for sentence in sentences(corpus, "test"):
+            [part] = split_words(tokenizer, [sentence.words])
+            for place, label in enumerate(sentence.relations):
+                asked = torch.from_numpy(part.positions == place + 1)
+                asked[0] &= kind == "bert"  # nothing tells a decoder its first piece
+                if label != relation:
+                    continue
+                ids = ids_of(part)
+                pieces += int(asked.sum())
+                masked = ids.masked_fill(asked, tokenizer.mask_token_id) if kind == "bert" else ids
+                for number, heads in enumerate(sets):
+                    with off(model, heads), torch.no_grad():
+                        logits = model(masked).logits[0]
+                    if kind == "gpt2":
+                        logits = torch.cat([logits[:1], logits[:-1]])
+                    losses[number] += float(-logits.log_softmax(1)[asked, ids[0][asked]].double().sum())
+        [row] = frame[(frame["measure"] == "loss") & (frame["relation"] == relation)].to_dict("records")
+        assert row["n"] == sum(one.relations.count(relation) for one in sentences(corpus, "test"))
+        assert abs(row["best"]) > 1e-4
+        hold(row, losses / pieces, 1e-5)
+
+
+def test_the_score_of_a_fine_tuned_task(
+    make_data: Callable[..., DependencyDataModule], checkpoint: Path, data: ClassificationDataModule, tmp_path: Path
+) -> None:
+    """Of one and the same heads: `Classification` and its ablation have tests of their own."""
+    dev = data.splits["dev"]
+    result = scored(check(kind="zero", checkpoint=str(checkpoint), max_epochs=1), make_data(seed=0))
+    frame = result.tables["causal"].frame
+    model = TransformerClassifier.load_from_checkpoint(checkpoint)
+    for relation in RELATIONS:
+        right = []
+        for heads in sets_of(make_data(seed=0), relation, 1, 4):
+            with off(model.classifier.model, heads), torch.no_grad():
+                found = [int(model(dev[[text]]).logits.argmax()) for text in range(len(dev))]
+            right.append(float(np.mean(found == dev.labels)))
+        [row] = frame[(frame["measure"] == "task") & (frame["relation"] == relation)].to_dict("records")
+        assert row["n"] == len(dev)
+        hold(row, right)
+    assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
+
+    narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
+    with pytest.raises(UserError, match="has 2 layers of 4 heads, but the encoder has 2 of 2"):
+        scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
+
+
+def test_random_heads_that_are_among_the_best_are_counted() -> None:
+    """A layer of two heads, both among the best, and one head of a layer of two: one other set is left."""
+    best = frozenset({(0, 0), (0, 1), (1, 0)})
+    sets = random_sets(best, 2, 5, np.random.default_rng(0))
+    assert sets == (frozenset({(0, 0), (0, 1), (1, 1)}),)
+    chosen = RelationHeads("det", 0, (frozenset(), best, *sets), "1-1 1-2 2-1", "1-1")
+    assert chosen.random_among_best == 2
+
+
+def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callable[..., DependencyDataModule]) -> None:
+    result = scored(check(kind="zero", heads=4, max_epochs=1), make_data(seed=0))
+    frame = result.tables["causal"].frame
+    assert frame[["p", "p_holm"]].isna().all(axis=None)
+    scored_rows = frame.dropna(subset="intact")
+    assert len(scored_rows) == len(RELATIONS)
+    assert scored_rows[["random", "random.low", "beyond", "beyond.low", "beyond.high"]].isna().all(axis=None)
+    assert scored_rows[["best", "best.low", "best.high"]].notna().all(axis=None)
+    assert {"random and beyond, " + one for one in RELATIONS} < {*result.audit["left_blank"]}  # type: ignore[misc]
+    assert result.audit["random_heads_among_best"] == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "of_data", "message"),
+    [
+        (
+            {"relations": ("det", "dative")},
+            {},
+            "no word of the corpus has the relation 'dative'; the relations are det",
+        ),
+        ({"relations": ("det", "det")}, {}, "relations lists det more than once"),
+        ({"heads": 5}, {}, "heads is 5, but only 4 heads are in layers below the 1 layer that"),
+        ({"upper": 2}, {}, "upper is 2, but must be from 1 to 1, as the encoder has 2 layers"),
+        ({"random": 0}, {}, "random is 0, but must be at least 1"),
+        ({"random": 1}, {}, "random is 1, but a single random set does not show how far such sets differ"),
+        ({}, {"encoder": None}, "needs attention, but --data.init_args.encoder is null"),
+        ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
+        ({}, {"options": Options(quantity="norms")}, "its probe must read them, not norms"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    options: dict[str, Any], of_data: dict[str, Any], message: str, make_data: Callable[..., DependencyDataModule]
+) -> None:
+    data = make_data(seed=0, **of_data)
+    with pytest.raises(UserError, match=message):
+        scored(check(**options), data)
+
+
+@pytest.mark.slow
+def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corpus: str) -> None:
+    options = {"upper": 1, "heads": 2, "relations": "[det, obj]", "max_epochs": 2}
+    arguments = ["measure", f"--config={CONFIG}", f"--data.init_args.corpus={corpus}"]
+    arguments += [f"--model.init_args.{name}={value}" for name, value in options.items()]
+    _, one, at_one = run_config(*arguments)
+    _, two, at_two = run_config(*arguments, processes=2)
+    assert {"probe.det", "probe.obj"} <= set(one["scores"])
+    assert one["scores"] == two["scores"]
+    assert (at_one / "causal.csv").read_bytes() == (at_two / "causal.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: CausalCheck(AttentionOnlyProbe(), checkpoint=path),
+        lambda path: HeadAblation(checkpoint=path),
+        lambda path: Pruning(path),
+        lambda path: Importance(classifier=path),
+        lambda path: Fidelity(path, [SetErasure()]),
+    ],
+    ids=["CausalCheck", "HeadAblation", "Pruning", "Importance", "Fidelity"],
+)
+def test_a_checkpoint_that_is_not_there_is_refused_before_data_are_read(make: Callable[[str], object]) -> None:
+    with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint"):
+        make("absent.ckpt")
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="this is a folder, not a checkpoint"):
+        HeadAblation(str(tmp_path))

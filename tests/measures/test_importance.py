@@ -1,0 +1,275 @@
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from attention import Encoder, EncoderSpec, resolve
+from attention.capture import intervening
+from corpora.texts import Passage
+from datamodules import SegmentBatch
+from measures import Importance
+from measures.importance import CLASSES, attention_gradients
+from measures.task import LanguageModelling, MeanStateClassification, Task
+from models import TransformerClassifier
+from results import UserError
+from tests import tiny
+from tests.measures.passes import ENCODERS, batches, encoder, sees
+from tests.measures.segments import batch_of
+
+TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language modelling read none beforehand
+
+
+def language_model(kind: str, folder: Path, weights: str = "pretrained") -> Encoder:
+    """A tiny encoder whose files hold a head for language modelling."""
+    ENCODERS[kind](folder)
+    model = (AutoModelForMaskedLM if "bert" in kind else AutoModelForCausalLM).from_pretrained(folder)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.startswith(model.base_model_prefix):
+                parameter.normal_(0, 0.3, generator=generator)
+    model.save_pretrained(folder)
+    return Encoder(resolve(EncoderSpec(str(folder), weights=weights)))  # type: ignore[arg-type]
+
+
+def labelled(encoder: Encoder, first: int = 0, labels: Sequence[str] = "pq") -> SegmentBatch:
+    """Eight texts of two labels."""
+    words = ("the fox jumps", "coffee , strong", "dogs sleep .", "he missed the guests", "lazy", "guests drink coffee",
+             "brown fox .", "the dogs , lazy")  # fmt: skip
+    passages = [Passage(text, tuple(text.split()), 1, label=labels[place % 2]) for place, text in enumerate(words)]
+    return batch_of(encoder, *passages, first=first)
+
+
+def losses_of(task: Task, inputs: Mapping[str, Tensor]) -> Tensor:
+    return task.losses(task.outputs(inputs), task.gold(inputs))
+
+
+def alone(batch: SegmentBatch, inputs: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
+    """One input without padding."""
+    n = int(batch.lengths[row])
+    return {name: one[row : row + 1, :n] if one.dim() > 1 else one[row : row + 1] for name, one in inputs.items()}
+
+
+def double(encoder: Encoder) -> Encoder:
+    (encoder.language_model or encoder.model).double()
+    return encoder
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "labels"])  # a Llama normalises in float32, too coarse for this
+def test_gradients_are_finite_differences(kind: str, tmp_path: Path) -> None:
+    if kind == "labels":
+        one = encoder("bert", tmp_path)
+        task: Task = MeanStateClassification(one, [labelled(one)])
+        batch = labelled(double(one))
+    else:
+        one = double(language_model(kind, tmp_path))
+        task, batch = LanguageModelling(one, 0), batches(one)[0]
+    inputs = task.inputs(batch)
+    assert not batch.mask.all()
+
+    losses, _, found = attention_gradients(task, inputs)
+    random = np.random.default_rng(0)
+    step = 1e-5
+    for layer in range(one.layers):
+        for row in range(len(batch.index)):
+            head = int(random.integers(one.heads))
+            i, j = random.integers(int(batch.lengths[row]), size=2).tolist()
+            i, j = (max(i, j), min(i, j)) if one.causal else (i, j)
+
+            def moved(by: float, at: tuple[int, ...] = (layer, row, head, i, j)) -> float:
+                def move(number: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+                    weights = weights.clone()
+                    if number == at[0]:
+                        weights[at[1:]] += by
+                    return weights, None
+
+                with torch.no_grad(), intervening(move):
+                    return float(losses_of(task, inputs)[at[1]])
+
+            difference = (moved(step) - moved(-step)) / (2 * step)
+            assert float(found[layer][row, head, i, j]) == pytest.approx(difference, abs=1e-8, rel=1e-6)
+    assert losses.shape == batch.index.shape
+
+
+def members(batch: SegmentBatch, row: int) -> dict[str, list[int]]:
+    """Places of the tokens of each class in one input."""
+    found: dict[str, list[int]] = {name: [] for name in CLASSES}
+    for place in range(int(batch.lengths[row])):
+        named = [name for name in CLASSES[:3] if getattr(batch, name)[row, place]]
+        found[named[0] if named else "rest" if place else "first"].append(place)
+    return found
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> None:
+    one = language_model(kind, tmp_path)
+    analysis, seen = Importance(), batches(one)
+    analysis.begin(TEXTS, one)  # type: ignore[arg-type]
+    for batch in seen:
+        analysis.end(batch)
+
+    task = LanguageModelling(one, 0)
+    expected: dict[str, list[list[list[float]]]] = {name: [] for name in CLASSES}
+    losses = []
+    for batch in seen:
+        inputs = task.inputs(batch)
+        for row, n in enumerate(batch.lengths.tolist()):
+            each, _, found = attention_gradients(task, alone(batch, inputs, row))
+            losses.append(float(each))
+            for name, places in members(batch, row).items():
+                if not places:
+                    continue
+                of_layers = []
+                for layer, g in enumerate(found):
+                    cells = [(i, j) for i in range(n) for j in places if sees(kind, layer, i, j)]
+                    sums = [sum(abs(float(g[0, h, i, j])) for i, j in cells) for h in range(one.heads)]
+                    of_layers.append([one_head / len(cells) for one_head in sums])
+                expected[name].append(of_layers)
+
+    result = analysis.result({})
+    by_head = analysis.by_head()
+    frame = result.tables["importance_layers"].frame
+    assert set(frame["class"]) == {name for name in CLASSES if expected[name]}
+    assert ("first" in set(frame["class"])) == (kind == "gpt2")  # it alone writes no start delimiter
+    for name in CLASSES:
+        means = by_head[f"importance_{name}"].over()
+        assert (means.inputs == len(expected[name])).all()
+        if expected[name]:
+            layers = frame[frame["class"] == name]
+            numbers = np.array(expected[name])
+            assert np.allclose(means.value, numbers.mean(0), rtol=1e-3, atol=1e-7)
+            assert np.allclose(layers["importance"], numbers.mean((0, 2)), rtol=1e-3, atol=1e-7)
+            apart = np.log((layers["high"] / layers["low"]).to_numpy(dtype=np.float64)) / 2
+            if len(numbers) == 7:  # Student's t of 6 degrees, of logs
+                spread = numbers.mean(2).std(0, ddof=1) / np.sqrt(7)
+                assert np.allclose(apart, 2.446912 * spread / numbers.mean((0, 2)), rtol=1e-3)
+    assert result.scores["importance.loss"].value == pytest.approx(np.mean(losses), rel=1e-4)
+    for name, highest in (("loss", np.inf), ("accuracy", 1.0)):
+        score = result.scores[f"importance.{name}"]
+        assert score.low is not None
+        assert score.high is not None
+        assert 0 <= score.low <= score.value <= score.high <= highest
+
+
+def test_masks_are_those_of_bert(tmp_path: Path) -> None:
+    one = language_model("bert", tmp_path)
+    task = LanguageModelling(one, 0)
+    text = " ".join(["the fox drinks coffee ,"] * 8)
+    batch = batch_of(one, *[text] * 200)
+    inputs = task.inputs(batch)
+    tokens, targets = inputs["input_ids"], inputs["targets"]
+    chosen = targets >= 0
+
+    assert (chosen.sum(1) == round(0.15 * int((batch.words[0] >= 0).sum()))).all()
+    assert not (chosen & (batch.words < 0)).any()
+    assert (targets[chosen] == batch.tokens[chosen]).all()
+    assert (tokens[~chosen] == batch.tokens[~chosen]).all()
+    masked = tokens[chosen] == one.tokenizer.mask_token_id
+    assert float(masked.float().mean()) == pytest.approx(0.8, abs=0.04)
+    assert float((tokens[chosen] == batch.tokens[chosen]).float().mean()) == pytest.approx(0.1, abs=0.03)
+    assert (task.inputs(batch_of(one, text, first=17))["input_ids"][0] == tokens[17]).all()  # whatever batch it is in
+
+
+def test_the_classifier_is_a_logistic_regression_on_mean_hidden_states(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    batch = labelled(one, first=3)
+    hidden = []
+    for row, n in enumerate(batch.lengths.tolist()):
+        inputs = one.inputs(
+            batch.tokens[row : row + 1, :n], batch.mask[row : row + 1, :n], batch.segments[row : row + 1, :n]
+        )
+        hidden.append(one.last_hidden(inputs)[0].double().mean(0).numpy())
+    labels = [passages[0].label for passages in batch.passages]
+    expected = make_pipeline(StandardScaler(), LogisticRegression(C=0.01)).fit(hidden, labels)
+
+    task = MeanStateClassification(one, [batch])
+    inputs = task.inputs(batch)
+    outputs, gold = task.outputs(inputs), task.gold(inputs)
+    probabilities = expected.predict_proba(hidden)[range(8), ["pq".index(str(label)) for label in labels]]
+    assert np.allclose(task.losses(outputs, gold), -np.log(probabilities), atol=1e-4)
+    assert (task.accuracies(outputs, gold).numpy() == (expected.predict(hidden) == labels)).all()
+
+
+def test_a_checkpoint_is_a_loss(checkpoint: Path, bert: Path, tmp_path: Path) -> None:
+    one, names = Encoder(resolve(EncoderSpec(str(bert)))), ("bad", "good")
+    analysis = Importance(classifier=str(checkpoint))
+    analysis.begin(TEXTS, one)  # type: ignore[arg-type]
+    batch = labelled(one, labels=names)
+    analysis.end(batch)
+
+    own = TransformerClassifier.load_from_checkpoint(checkpoint).eval().classifier.model
+    inputs = one.inputs(batch.tokens, batch.mask, batch.segments)
+    labels = torch.tensor([names.index(str(passages[0].label)) for passages in batch.passages])
+    attention: list[Tensor] = []
+
+    def keep(_: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        attention.append(weights)
+        return weights, None
+
+    with intervening(keep):
+        losses = torch.nn.functional.cross_entropy(own(**inputs).logits, labels, reduction="none")
+    gradient = torch.autograd.grad(losses.sum(), attention)
+    result = analysis.result({})
+    assert result.scores["importance.loss"].value == pytest.approx(losses.mean().item(), abs=1e-5)
+    starts = torch.stack(
+        [(each.abs() * batch.mask[:, None, :, None]).sum(2)[..., 0] / batch.lengths[:, None] for each in gradient]
+    )
+    found = analysis.by_head()["importance_start"].over().value
+    assert np.allclose(found, starts.mean(1), rtol=1e-3, atol=1e-7)
+
+    other = EncoderSpec(str(tiny.save_bert(tmp_path, heads=2)))
+    with pytest.raises(UserError, match="the classifier was not fine-tuned from"):
+        analysis.begin(TEXTS, Encoder(resolve(other)))  # type: ignore[arg-type]
+
+
+def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+
+    def begin(*texts: SegmentBatch, names: tuple[str, ...] = ("texts",)) -> Importance:
+        def drawn(*_: object) -> Iterator[SegmentBatch]:
+            return iter(texts)
+
+        analysis = Importance()
+        analysis.begin(SimpleNamespace(names=names, drawn=drawn), one)  # type: ignore[arg-type]
+        return analysis
+
+    with pytest.raises(UserError, match=r"has no language-modelling head.*no label"):
+        begin(batch_of(one, "the fox", "the dogs"))
+    with pytest.raises(UserError, match=r"needs exactly one corpus \(given: a, b\)"):
+        begin(names=("a", "b"))
+    analysis = begin(labelled(one))
+    stranger = replace(labelled(one), passages=(((Passage("1", ("fox",), 1, label="r"),),) * 8))
+    with pytest.raises(UserError, match="trained on the labels p, q, but test also has r"):
+        analysis.end(stranger)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_a_random_language_model_attends_as_the_random_encoder(kind: str, tmp_path: Path) -> None:
+    one = language_model(kind, tmp_path, "random")
+    model = one.language_model
+    assert model is not None
+    batch = batches(one)[0]
+    inputs = one.inputs(batch.tokens, batch.mask, batch.segments)
+    own: list[Tensor] = []
+    one.capture(inputs, lambda _, weights: own.append(weights.clone()), frozenset(range(one.layers)))
+    seen: list[Tensor] = []
+
+    def see(_: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        seen.append(weights)
+        return weights, None
+
+    with torch.no_grad(), intervening(see):
+        model(**inputs)
+    for expected, found in zip(own, seen, strict=True):
+        assert torch.equal(expected, found)
+    if kind == "bert":  # its head is tied
+        assert torch.equal(model.state_dict()["cls.predictions.decoder.weight"], one.embeddings)

@@ -1,0 +1,210 @@
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from measures import Patterns, RawMaps
+from metrics.patterns import PATTERNS, Structure, by_rules, structure
+from results import Bars, HeatMap, Maps
+from results.errors import UserError
+from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show
+from tests.metrics.test_patterns import random_map, slow
+
+
+@dataclass
+class Corpora:
+    """What the analysis asks of the data."""
+
+    names: tuple[str, ...] = ("test", "other")
+
+
+DATA = cast(TextDataModule, Corpora())
+
+
+def begun(encoder: Encoder) -> Patterns:
+    patterns = Patterns()
+    patterns.begin(DATA, encoder)
+    return patterns
+
+
+def of_two_corpora(model: Encoder) -> list[SegmentBatch]:
+    *some, last = batches(model)
+    return [*some, replace(last, corpus="other")]
+
+
+def feed(model: Encoder, kind: str, batch: SegmentBatch, *analyses: Patterns) -> list[Tensor]:
+    """Let analyses see maps of all patterns: tiny encoders have hardly any but heterogeneous ones."""
+    time = batch.tokens.size(1)
+    passed = [torch.full((len(batch.index), model.heads, time, time), 0.1) for _ in range(model.layers)]
+    for layer, weights in enumerate(passed):
+        for item, size in enumerate(batch.lengths.tolist()):
+            for head in range(model.heads):
+                random = np.random.default_rng([int(batch.index[item]), layer, head])
+                own = random_map(random, batch.segments[item, :size].numpy(), partial(sees, kind, layer))
+                weights[item, head, :size] = 0.0
+                weights[item, head, :size, :size] = own
+        for analysis in analyses:
+            analysis.update(batch, layer, weights)
+    for analysis in analyses:
+        analysis.end(batch)
+    return passed
+
+
+def loops(model: Encoder, kind: str, batch: SegmentBatch, passed: list[Tensor]) -> Iterator[tuple[int, int, int, str]]:
+    """Number of the input, layer, head, and pattern of every map."""
+    for item, size in enumerate(batch.lengths.tolist()):
+        delimiters = int((batch.start | batch.end)[item].sum())
+        for layer, weights in enumerate(passed):
+            for head in range(model.heads):
+                rows = weights[item, head, :size, :size].double().tolist()
+                _, pattern = slow(rows, delimiters, batch.segments[item, :size].tolist(), partial(sees, kind, layer))
+                yield int(batch.index[item]), layer, head, pattern
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_shares_equal_loops_over_cells(kind: str, tmp_path: Path) -> None:
+    model = encoder(kind, tmp_path)
+    patterns = begun(model)
+    maps: list[tuple[str, int, int, int, str]] = []
+    for batch in of_two_corpora(model):
+        maps += [(batch.corpus, *one) for one in loops(model, kind, batch, feed(model, kind, batch, patterns))]
+    result = patterns.result({})
+
+    def shares(**wanted: object) -> list[float]:
+        own = []
+        for corpus, index, layer, head, pattern in maps:
+            found = {"corpus": corpus, "layer": layer, "head": head, "half": index % 2}
+            if {**found, **wanted} == found:
+                own.append(pattern)
+        return [own.count(pattern) / len(own) for pattern in PATTERNS]
+
+    assert sum(share > 0 for share in shares()) > 1
+    table, totals = result.tables["patterns"].frame, result.tables["patterns_total"].frame
+    assert [name for name in map(str, table) if "." not in name] == ["corpus", "layer", *PATTERNS]
+    assert list(zip(table["corpus"], table["layer"], strict=True)) == [
+        (corpus, layer) for corpus in ("test", "other") for layer in (1, 2)
+    ]
+    for row in table.to_dict("records"):
+        expected = shares(corpus=row["corpus"], layer=row["layer"] - 1)
+        assert [row[pattern] for pattern in PATTERNS] == pytest.approx(expected)
+        ends = [row[f"{pattern}.{end}"] for pattern in PATTERNS for end in ("low", "high")]
+        assert np.isnan(ends).all() == (row["corpus"] == "other")  # one input
+    for row in totals.to_dict("records"):
+        assert [row[pattern] for pattern in PATTERNS] == pytest.approx(shares(corpus=row["corpus"]))
+    known, [kinds] = patterns.by_head(), patterns.classes().values()
+    for row in result.tables["head_patterns"].frame.to_dict("records"):
+        place = row["layer"] - 1, row["head"] - 1
+        expected = shares(layer=place[0], head=place[1])
+        assert [row[pattern] for pattern in PATTERNS] == pytest.approx(expected)
+        assert row["pattern"] == PATTERNS[int(np.argmax(expected))] == kinds[place[0] * model.heads + place[1]]
+        for number, pattern in enumerate(PATTERNS):
+            of_head = known[pattern]
+            assert of_head.over().value[place] == pytest.approx(expected[number])
+            for half in (0, 1):
+                found = of_head.over(slice(half, None, 2)).value
+                assert found[place] == pytest.approx(shares(layer=place[0], head=place[1], half=half)[number])
+    assert result.audit["inputs"] == 7
+    assert {name: type(figure) for name, figure in result.figures.items()} == {
+        "pattern_heads": HeatMap,
+        "patterns_by_layer": Bars,
+        "patterns_by_corpus": Bars,
+        "pattern_gallery": Maps,
+    }
+
+
+def test_the_gallery_has_the_clearest_maps_of_different_heads(tmp_path: Path) -> None:
+    model = encoder("bert", tmp_path)
+    patterns = begun(model)
+    every: list[list[tuple[float, int, int, int, Tensor]]] = [[] for _ in PATTERNS]
+    for batch in reversed(of_two_corpora(model)):
+        for layer, weights in enumerate(feed(model, "bert", batch, patterns)):
+            found = structure_of(model, batch, layer, weights)
+            own, margins = by_rules(found, batch.segments.any(1))
+            for item, size in enumerate(batch.lengths.tolist()):
+                for head in range(model.heads):
+                    order = (-float(margins[item, head]), int(batch.index[item]), layer, head)
+                    every[int(own[item, head])].append((*order, weights[item, head, :size, :size]))
+    figure = patterns.result({}).figures["pattern_gallery"]
+    assert isinstance(figure, Maps)
+    kinds = [of for of in every if of]
+    assert len(figure.maps) == len(kinds) > 3
+    for row, names, of in zip(figure.maps, figure.names, kinds, strict=True):
+        wanted: dict[tuple[int, int], Tensor] = {}
+        for _, _, layer, head, map_ in sorted(of, key=lambda one: one[:4]):
+            wanted.setdefault((layer, head), map_)
+        expected = list(wanted.items())[:6]
+        assert [name.split()[0] for name in names if name] == [f"{one + 1}-{two + 1}" for (one, two), _ in expected]
+        for shown, (_, map_) in zip(row, expected, strict=False):
+            assert shown is not None
+            np.testing.assert_array_equal(shown, map_)
+
+
+def test_two_processes_have_the_gallery_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = encoder("bert", tmp_path)
+    whole, parts = begun(model), [begun(model), begun(model)]
+    for place, batch in enumerate(of_two_corpora(model)):
+        feed(model, "bert", batch, whole, parts[place % 2])
+    alone, held = whole.result({}).figures["pattern_gallery"], [part._gallery for part in parts]
+    monkeypatch.setattr("measures.patterns.gathered", lambda _: [one for of in (*held[1], *held[0]) for one in of])
+    together = parts[0].result({}).figures["pattern_gallery"]
+    assert isinstance(alone, Maps)
+    assert isinstance(together, Maps)
+    assert alone.names == together.names
+    for one, other in zip(chain(*alone.maps), chain(*together.maps), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def structure_of(model: Encoder, batch: SegmentBatch, layer: int, weights: Tensor) -> Structure:
+    allowed = model.allowed(batch.mask).at(layer)
+    return structure(weights, batch.lengths, (batch.start | batch.end).sum(1), batch.segments, allowed)
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_even_attention_has_nothing_beyond_chance(kind: str, tmp_path: Path) -> None:
+    model = encoder(kind, tmp_path)
+    make_even(model)
+    for batch in batches(model):
+        for layer, weights in enumerate(show(model, batch)):
+            found = structure_of(model, batch, layer, weights)
+            for part in (found.vertical, found.diagonal, found.block):
+                torch.testing.assert_close(part, torch.zeros_like(part), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("wanted", [1, 6])
+def test_raw_maps_are_those_of_one_input(wanted: int, tmp_path: Path) -> None:
+    model = encoder("bert", tmp_path)
+    raw, expected = RawMaps(wanted), list[list[np.ndarray]]()
+    raw.begin(DATA, model)
+    for batch in batches(model):
+        passed = show(model, batch, raw)
+        for place in (batch.index == wanted).nonzero().flatten().tolist():
+            size = int(batch.lengths[place])
+            expected = [list(weights[place, :, :size, :size].numpy()) for weights in passed]
+    figure = raw.result({}).figures["maps"]
+    assert isinstance(figure, Maps)
+    assert ("guests drink | strong coffee" in figure.title) == (wanted == 1)
+    for row, layer in zip(figure.maps, expected, strict=True):
+        for shown, weights in zip(row, layer, strict=True):
+            assert shown is not None
+            np.testing.assert_array_equal(shown, weights)
+
+
+def test_an_input_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    model = encoder("bert", tmp_path)
+    with pytest.raises(UserError, match="input is -1"):
+        RawMaps(-1)
+    raw = RawMaps(7)
+    raw.begin(DATA, model)
+    for batch in batches(model):
+        show(model, batch, raw)
+    with pytest.raises(UserError, match="show input 7, counted from 0, but the test has read fewer inputs"):
+        raw.result({})

@@ -1,0 +1,153 @@
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attention import Encoder
+from datamodules.batches import Ranks
+from measures import RepeatedSequences
+from measures.repeated import role_patterns, role_scores
+from results.errors import UserError
+from tests.attention.test_checks import save
+from tests.measures.passes import ENCODERS, encoder, uniform
+from tests.metrics.samples import student_of_log_odds
+
+ALONE = Ranks()
+ROLES = ("previous", "duplicate", "induction")
+
+Maps = list[NDArray[np.float32]]
+
+
+def begun(analysis: RepeatedSequences, encoder: Encoder, ranks: Ranks = ALONE) -> RepeatedSequences:
+    analysis.begin(SimpleNamespace(ranks=ranks), encoder)  # type: ignore[arg-type] # it reads no texts
+    return analysis
+
+
+def maps_of(encoder: Encoder, tokens: Tensor) -> Maps:
+    """Attention of one input alone, `[heads, from, to]` for each layer."""
+    found: Maps = []
+    encoder.capture(
+        {"input_ids": tokens[None]},
+        lambda _, weights: found.append(weights[0].numpy().copy()),
+        frozenset(range(encoder.layers)),
+    )
+    return found
+
+
+def by_hand(weights: NDArray[np.float32], tokens: list[int], copy: int) -> list[tuple[float, float]]:
+    """Both measures of one head for each role, pair of tokens by pair of tokens, from the last `copy` tokens."""
+    n = len(tokens)
+    looks: list[Callable[[int, int], bool]] = [
+        lambda i, j: j == i - 1,
+        lambda i, j: j < i and tokens[j] == tokens[i],
+        lambda i, j: 0 < j <= i and tokens[j - 1] == tokens[i] and j - 1 < i,
+    ]
+    found = []
+    for look in looks:
+        mass = on = apart = 0.0
+        for i in range(n - copy, n):
+            for j in range(n):
+                mass += float(weights[i, j])
+                on += float(weights[i, j]) * look(i, j)
+                apart += abs(float(weights[i, j]) - look(i, j))
+        found.append((on / mass, 1 - apart / copy))
+    return found
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Path) -> None:
+    one = encoder(kind, tmp_path)
+    analysis = begun(RepeatedSequences(sequences=12, length=6), one)
+
+    tokens = analysis.tokens(one)
+    expected = np.array(
+        [[[by_hand(head, row.tolist(), 6) for head in layer] for layer in maps_of(one, row)] for row in tokens]
+    )
+    assert (tokens[:, -12:-6] == tokens[:, -6:]).all()
+    assert len(tokens[0]) == (12 if kind == "gpt2" else 13)  # it alone writes no start delimiter
+    # Behind a window that is shorter than the sequence there is nothing, but where a token was drawn twice.
+    maps = [np.array(uniform(kind, layer, len(tokens[0])), np.float32) for layer in range(one.layers)]
+    even = np.array([[[by_hand(layer, row.tolist(), 6)] for layer in maps] for row in tokens])
+    expected[np.broadcast_to(even[..., :1] == 0, expected.shape)] = np.nan
+    table = analysis.result({}).tables["repeated"].frame
+    for (place, end), (number, role) in product(enumerate(("", "_abs")), enumerate(ROLES)):
+        for row, values in zip(table.to_dict("records"), expected[..., number, place].reshape(12, -1).T, strict=True):
+            known = values[~np.isnan(values)]
+            if not len(known):
+                assert np.isnan([row[f"{role}{end}{ending}"] for ending in ("", ".low", ".high")]).all()
+                continue
+            assert row[role + end] == pytest.approx(known.mean(), abs=1e-6)
+            if len(known) > 1:
+                low, high = student_of_log_odds(known[:, None], -float(place), 1.0)
+                assert row[f"{role}{end}.low"] == pytest.approx(low[0], abs=1e-6)
+                assert row[f"{role}{end}.high"] == pytest.approx(high[0], abs=1e-6)
+
+
+def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
+    one = Encoder(str(save(tmp_path, "gpt_oss")))
+    analysis = begun(RepeatedSequences(sequences=4, length=5), one)
+    tokens = analysis.tokens(one)
+    every = [[np.array(layer) for layer in maps_of(one, row)] for row in tokens]
+    assert min(float(layer[..., -5:, :].sum(-1).min()) for maps in every for layer in maps) < 0.99
+    shares = [[layer / layer.sum(-1, keepdims=True) for layer in maps] for maps in every]
+    found = np.array(
+        [
+            [[by_hand(head, row.tolist(), 5) for head in layer] for layer in maps]
+            for maps, row in zip(shares, tokens, strict=True)
+        ]
+    )
+    table = analysis.result({}).tables["repeated"].frame
+    for (place, end), (number, role) in product(enumerate(("", "_abs")), enumerate(ROLES)):
+        expected = found[..., number, place].mean(0).ravel()
+        assert table[f"{role}{end}"].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_best_heads_are_named(tmp_path: Path) -> None:
+    analysis = begun(RepeatedSequences(sequences=4, length=5), encoder("llama", tmp_path))
+    result = analysis.result({})
+    frame = result.tables["repeated"].frame
+
+    for role in ROLES:
+        best = frame.sort_values(role).iloc[-1]
+        assert result.scores[f"repeated.{role}"].value == best[role] > 0
+        assert result.scores[f"repeated.{role}"].low == best[f"{role}.low"] < best[role]
+        assert result.audit[f"best_{role}"] == f"{int(best['layer'])}-{int(best['head'])}"
+    table = result.tables["repeated_roles"].frame.set_index("role")
+    tokens = analysis.tokens(encoder("llama", tmp_path))
+    alike = np.tril(np.ones((tokens.size(1),) * 2)) / np.arange(1, tokens.size(1) + 1)[:, None]
+    by_row = [by_hand(alike.astype(np.float32), row.tolist(), 5) for row in tokens]
+    for number, role in enumerate(ROLES):
+        assert table.loc[role, "head"] == result.audit[f"best_{role}"]
+        assert table.loc[role, "score"] == result.scores[f"repeated.{role}"].value
+        assert table.loc[role, "uniform"] == pytest.approx(np.mean([one[number][0] for one in by_row]), abs=1e-6)
+
+
+def test_a_head_that_copies_perfectly_has_a_score_of_one() -> None:
+    tokens = torch.arange(8).repeat(1, 2)
+    patterns = role_patterns(tokens)
+    for copy, best in ((slice(-8, None), 1.0), (slice(None), 0.5)):
+        # A head without anything to copy attends to the first token.
+        weights = patterns[:, :, copy].clone()
+        weights[..., 0] += 1 - weights.sum(-1)
+        scores = role_scores(weights, patterns[:, :, copy])[0]
+        assert scores[[1, 2], [1, 2]].tolist() == [best, best]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequences": 1}, "sequences is 1, but must be at least 2"),
+        ({"length": 40}, "make an input of 80 tokens, but .* at most 64"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    one = encoder("gpt2", tmp_path)
+    with pytest.raises(UserError, match=message):
+        begun(RepeatedSequences(**options), one)

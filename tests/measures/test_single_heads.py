@@ -1,0 +1,865 @@
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain, combinations, product
+from pathlib import Path
+from typing import Any, Literal
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+
+from attention import EncoderSpec, Options
+from attention.quantities import QuantityName
+from attention.store import Store
+from corpora.conllu import read_treebank
+from corpora.sentence import Sentence
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.batches import Split
+from datamodules.dependency import DependencySplit
+from measures import Baselines, Measure, SingleHeads
+from measures.single_heads import (
+    AttentionDrawing,
+    ChosenHeads,
+    _right,
+    check_drawing,
+    choose_ensembles,
+    draw_sentence,
+    ensemble_hits,
+)
+from metrics.attachment import Arcs
+from metrics.bootstrap import bootstrap_ratio
+from metrics.heads import DIRECTIONS, Predictions, most_attended, permutation_p
+from metrics.rows import ArcRows
+from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result
+from results.errors import UserError
+from results.heads import Names
+from tests.attention.extractions import Extraction
+from tests.metrics.samples import arcs
+from tests.tiny import save_gemma3, save_gpt2, save_mistral, save_modernbert
+from tests.trainers import scored
+
+BEST = "relation n head direction dev test low high offset best_offset random_init"
+BEST += " over_offset over_offset.low over_offset.high p_offset p_shuffled"
+NAMES = Names((0, 1), (0, 1, 2, 3))
+FORTH, BACK = DIRECTIONS
+
+MakeData = Callable[..., DependencyDataModule]
+RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
+
+
+def probe(**options: Any) -> SingleHeads:  # noqa: ANN401
+    return SingleHeads(permutations=9, minimum=1, **options)
+
+
+@pytest.fixture(scope="module")
+def result(make_data: MakeData) -> Result:
+    return scored(probe(), make_data(random_init=True))
+
+
+@pytest.fixture(scope="module")
+def paper(make_data: MakeData) -> Result:
+    return scored(probe(mode="paper"), make_data(random_init=True))
+
+
+class Counted:
+    """A split, and what every head says in it, read off the store one word after the other."""
+
+    def __init__(
+        self, module: DependencyDataModule, corpus: str, name: Literal["dev", "test"], random: bool = False
+    ) -> None:
+        path = Path(corpus.replace("{split}", name))
+        self.sentences: tuple[Sentence, ...] = read_treebank(path).sentences
+        store = (module.random_splits if random else module.splits)[name].store
+        self.weights = [store.read("attention", item).flatten(0, 1).double().numpy() for item in range(len(store))]
+
+    def names(self, predictor: int, item: int, word: int) -> int:
+        weights = self.weights[item][predictor % 8]
+        weights = weights if predictor < 8 else weights.T
+        others = [other for other in range(1, len(self.sentences[item]) + 1) if other != word]
+        best = max(others, key=lambda other: weights[word, other], default=-1)
+        return best if best > 0 and weights[word, best] > 0 else -1
+
+    def words(self, relation: str) -> Iterator[tuple[int, int, int]]:
+        """Sentence, position and gold head of each word of a relation."""
+        for item, sentence in enumerate(self.sentences):
+            for word, (gold, label) in enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1):
+                if relation in ("all", label) or (relation == "all (no punctuation)" and label != "punct"):
+                    yield item, word, gold
+
+    def right(self, predictor: int, relation: str) -> tuple[int, int]:
+        found = [self.names(predictor, item, word) == gold for item, word, gold in self.words(relation)]
+        return sum(found), len(found)
+
+    def by_sentence(self, predictor: int, relation: str) -> pd.DataFrame:
+        """Right words and all words of the relation in each sentence."""
+        found = [(item, self.names(predictor, item, word) == gold) for item, word, gold in self.words(relation)]
+        counts = pd.DataFrame(found, columns=["sentence", "right"]).groupby("sentence")["right"].agg(["sum", "size"])
+        return counts.reindex(range(len(self.sentences)), fill_value=0)
+
+    def by_offset(self, relation: str) -> dict[int, float]:
+        """Share of the words whose head is at each fixed offset, the nearest first, ahead before behind."""
+        words = list(self.words(relation))
+        return {k: sum(gold - word == k for _, word, gold in words if gold) / len(words) for k in (1, -1, 2, -2, 3, -3)}
+
+    def best(self, relation: str) -> int:
+        counts = [self.right(k, relation)[0] for k in range(16)]
+        return counts.index(max(counts))
+
+    def accuracy(self, predictor: int, relation: str) -> float:
+        right, total = self.right(predictor, relation)
+        return right / total
+
+    def tree_edges(self, head: int) -> tuple[int, int]:
+        """Gold edges in the maximum spanning trees of a head, and all of them; without punctuation."""
+        found = total = 0
+        for item, sentence in enumerate(self.sentences):
+            plain = [place for place, label in enumerate(sentence.relations, start=1) if label != "punct"]
+            graph: nx.Graph[int] = nx.Graph()
+            weights = self.weights[item][head]
+            for i, j in combinations(plain, 2):
+                graph.add_edge(i, j, weight=weights[i, j] + weights[j, i])
+            tree = {frozenset(edge) for edge in nx.maximum_spanning_tree(graph).edges}
+            gold = [frozenset((word, sentence.heads[word - 1])) for word in plain if sentence.heads[word - 1] in plain]
+            total += len(gold)
+            found += sum(edge in tree for edge in gold)
+        return found, total
+
+
+ROLES = (
+    "head confidence offset offset_share positional relation direction margin syntactic accuracy low high fixed_offset"
+)
+
+
+@pytest.fixture(scope="module")
+def splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
+    module = make_data()
+    module.setup("test")
+    return Counted(module, corpus, "dev"), Counted(module, corpus, "test")
+
+
+@pytest.fixture(scope="module")
+def random_splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
+    module = make_data(random_init=True)
+    module.setup("test")
+    return Counted(module, corpus, "dev", random=True), Counted(module, corpus, "test", random=True)
+
+
+def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
+    assert {name: " ".join(map(str, table.frame)) for name, table in result.tables.items()} == {
+        "best_heads": BEST,
+        "best_heads_by_length": "relation length n head direction accuracy offset",
+        "heads": "relation n direction head layer number dev test",
+        "roles": ROLES,
+        "random_init.roles": ROLES,
+        "trees": "head dev test",
+        "ensembles": "relation n direction heads dev test low high single",
+        "no_op": "head relation direction sentences with without difference low high",
+    }
+    assert len(result.tables["heads"].frame) == 16 * len(result.tables["best_heads"].frame)
+    assert set(result.tables["heads"].frame["relation"]) == set(result.tables["best_heads"].frame["relation"])
+    without_weight = {"dev": 0, "test": 0}
+    assert result.audit == {"mode": "held_out", "permutations": 9, "predictions_without_weight": without_weight}
+
+
+def test_the_best_heads_equal_counting_in_the_store(
+    result: Result, splits: tuple[Counted, Counted], random_splits: tuple[Counted, Counted]
+) -> None:
+    dev, test = splits
+    random_dev, random_test = random_splits
+    table = result.tables["best_heads"].frame
+    relations = {"det", "nsubj", "obj", "nmod:poss", "punct", "root"}
+    assert set(table["relation"]) == {"all", "all (no punctuation)", *relations}
+    for _, row in table.iterrows():
+        k = dev.best(row["relation"])
+        assert (row["head"], row["direction"]) == (NAMES.head(k % 8), DIRECTIONS[k // 8])
+        assert (row["dev"], row["test"]) == (dev.accuracy(k, row["relation"]), test.accuracy(k, row["relation"]))
+        assert row["n"] == test.right(k, row["relation"])[1]
+        own = test.by_sentence(k, row["relation"])
+        assert_array_equal([row["low"], row["high"]], bootstrap_ratio(own["sum"], own["size"], seed=0).interval)
+        on_dev = dev.by_offset(row["relation"])
+        assert row["best_offset"] == max(on_dev, key=lambda offset: on_dev[offset])
+        assert row["offset"] == test.by_offset(row["relation"])[row["best_offset"]]
+        best_random = random_dev.best(row["relation"])
+        assert row["random_init"] == random_test.accuracy(best_random, row["relation"])
+    assert (table["random_init"] != table["test"]).any()
+    assert table["p_shuffled"].notna().any()
+    assert table[table["relation"] == "root"]["p_shuffled"].isna().all()  # no root is ever found
+
+
+def test_the_head_is_compared_with_heads_that_are_chosen_on_shuffled_dev(
+    result: Result, splits: tuple[Counted, Counted], make_data: MakeData
+) -> None:
+    on_dev, on_test = (opened(make_data(), split)[1] for split in ("dev", "test"))
+    chosen = [splits[0].best(relation) for relation in on_test.groups]
+    expected = permutation_p(on_dev, on_test, chosen, permutations=9, seed=0)
+    assert_array_equal(result.tables["best_heads"].frame["p_shuffled"], expected)
+
+
+@pytest.mark.parametrize("mode", ["held_out", "paper"])
+def test_the_head_is_compared_with_the_offset_word_by_word(
+    mode: str, result: Result, paper: Result, splits: tuple[Counted, Counted]
+) -> None:
+    table = (result if mode == "held_out" else paper).tables["best_heads"].frame
+    scored = splits[1] if mode == "held_out" else splits[0]
+    for _, row in table.iterrows():
+        sums: dict[int, list[int]] = {}  # by sentence: each head minus the offset
+        chosen = splits[0].best(row["relation"])
+        heads = [chosen] if mode == "held_out" else range(16)
+        for item, word, gold in scored.words(row["relation"]):
+            fixed = gold > 0 and gold - word == row["best_offset"]
+            for place, k in enumerate(heads):
+                own = sums.setdefault(item, [0] * len(heads))
+                own[place] += int(gold > 0 and scored.names(k, item, word) == gold) - fixed
+        accuracy = row["test"] if mode == "held_out" else row["dev"]
+        assert row["over_offset"] == pytest.approx(accuracy - row["offset"])
+        assert row["over_offset.low"] <= row["over_offset"] <= row["over_offset.high"]
+        signs = np.random.default_rng(0).integers(2, size=(9, len(sums)), dtype=np.int8)
+        observed = max(map(sum, zip(*sums.values(), strict=True)))
+        beaten = 0
+        for draw in signs:
+            totals = [
+                sum(own[k] if sign else -own[k] for own, sign in zip(sums.values(), draw, strict=True))
+                for k in range(len(heads))
+            ]
+            beaten += max(totals) >= observed
+        assert row["p_offset"] == pytest.approx((1 + beaten) / 10)
+
+
+def test_all_heads_and_their_maps_equal_counting_in_the_store(
+    result: Result, paper: Result, splits: tuple[Counted, Counted]
+) -> None:
+    table, of_dev = result.tables["heads"].frame, paper.tables["heads"].frame
+    assert list(of_dev["dev"]) == [
+        splits[0].accuracy(place % 16, name) for place, name in enumerate(of_dev["relation"])
+    ]
+    for place, row in enumerate(table.to_dict("records")):
+        k, relation = place % 16, row["relation"]
+        assert (row["direction"], row["head"]) == (DIRECTIONS[k // 8], f"{row['layer']}-{row['number']}")
+        assert (row["layer"], row["number"], row["n"]) == (k % 8 // 4 + 1, k % 4 + 1, splits[1].right(k, relation)[1])
+        assert (row["dev"], row["test"]) == tuple(split.accuracy(k, relation) for split in splits)
+    maps = {name: one for name, one in result.figures.items() if isinstance(one, HeatMap)}
+    assert {"heads_all", "heads_all_no_punctuation", "heads_nmod_poss"} < maps.keys()
+    highest = max(one.values.max() for one in maps.values())
+    for one in maps.values():
+        relation, _, direction = one.title.removeprefix("Accuracy of each head: ").rpartition(", ")
+        own = table[(table["relation"] == relation) & (table["direction"] == direction)]
+        assert one.values.ravel().tolist() == own["test"].tolist()
+        best = result.tables["best_heads"].frame.set_index("relation").loc[relation]
+        assert (NAMES.place(str(best["head"])), best["direction"]) == (one.marked, direction)
+        assert one.limits == (min(one.values.min() for one in maps.values()), highest)
+
+
+def test_accuracy_by_length_equals_counting(result: Result, splits: tuple[Counted, Counted]) -> None:
+    dev, test = splits
+    found = {
+        (row["relation"], row["length"]): row for row in result.tables["best_heads_by_length"].frame.to_dict("records")
+    }
+    bounds = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, 98)}
+    for best, (length, (shortest, longest)) in product(
+        result.tables["best_heads"].frame.to_dict("records"), bounds.items()
+    ):
+        k = dev.best(best["relation"])
+        words = [
+            (test.names(k, item, word) == gold, gold - word == best["best_offset"])
+            for item, word, gold in test.words(best["relation"])
+            if gold and shortest <= abs(gold - word) <= longest
+        ]
+        if words:
+            row = found.pop((best["relation"], length))
+            assert (row["n"], row["head"], row["direction"]) == (len(words), best["head"], best["direction"])
+            assert [row["accuracy"], row["offset"]] == np.mean(words, axis=0).tolist()
+    assert not found
+
+
+def test_the_accuracy_of_a_role_is_that_of_its_head_on_test(result: Result) -> None:
+    heads = result.tables["heads"].frame.set_index(["relation", "direction", "head"])
+    roles = result.tables["roles"].frame
+    found = [heads.loc[(row["relation"], row["direction"], row["head"]), "test"] for _, row in roles.iterrows()]
+    assert roles["accuracy"].tolist() == found
+    assert (roles["low"] <= roles["accuracy"]).all()
+    assert (roles["accuracy"] <= roles["high"]).all()
+    assert (result.tables["random_init.roles"].frame["confidence"] != roles["confidence"]).all()
+
+
+def test_attention_to_delimiters_where_the_function_of_a_head_applies_equals_counting(
+    result: Result, splits: tuple[Counted, Counted]
+) -> None:
+    roles, table, test = result.tables["roles"].frame, result.tables["no_op"].frame, splits[1]
+    roles = roles[roles["syntactic"]].reset_index()
+    assert table[["head", "relation", "direction"]].equals(roles[["head", "relation", "direction"]])
+    assert set(table["direction"]) == set(DIRECTIONS)
+    differences: list[float] = []
+    for row, head in zip(table.to_dict("records"), roles["index"], strict=True):
+        pairs = []
+        for weights, sentence in zip(test.weights, test.sentences, strict=True):
+            arcs = [
+                (dependent, governor)
+                for dependent, (governor, label) in enumerate(
+                    zip(sentence.heads, sentence.relations, strict=True), start=1
+                )
+                if label == row["relation"] and governor
+            ]
+            applies = {arc[DIRECTIONS.index(row["direction"])] for arc in arcs}
+            shares: dict[bool, list[float]] = {True: [], False: []}
+            for word, label in enumerate(sentence.relations, start=1):
+                if label != "punct":
+                    shares[word in applies].append(float(weights[head][word, 0] + weights[head][word, -1]))
+            if shares[True] and shares[False]:
+                pairs.append((np.mean(shares[True]), np.mean(shares[False])))
+        assert row["sentences"] == len(pairs)
+        own = [float(without - of) for of, without in pairs]
+        differences += own
+        if pairs:
+            assert [row["with"], row["without"]] == pytest.approx(np.mean(pairs, axis=0).tolist(), abs=1e-4)
+            assert row["difference"] == pytest.approx(np.mean(own), abs=1e-4)
+            assert row["low"] <= row["difference"] <= row["high"] or len(pairs) < 2
+    score = result.scores["no_op"]
+    assert score.value == pytest.approx(np.mean(differences), abs=1e-4)
+    assert score.low is not None
+    assert score.low < score.value
+
+
+def by_hand(numbers: list[float]) -> tuple[float, float]:
+    """Percentile bootstrap of a mean over sentences."""
+    rng = np.random.default_rng(0)
+    draws = [np.mean([numbers[pick] for pick in rng.integers(len(numbers), size=len(numbers))]) for _ in range(1000)]
+    return pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))  # type: ignore[return-value]
+
+
+def of_few(differences: list[int]) -> ChosenHeads:
+    """Sentences of three words, in which the head finds as much more of the relation than the offset −1 does.
+
+    The first word is ROOT, the second has no other head than the first, and the third has the first or the second one.
+    """
+    count = len(differences)
+    sentence, word = np.repeat(np.arange(count), 3), np.tile([1, 2, 3], count)
+    heads = [[0, 1, 2 if more <= 0 else 1] for more in differences]
+    found = [[2, 1, {-1: 1, 0: 2, 1: 1}[more]] for more in differences]
+    relation, nothing = np.tile([0, 1, 2], count), np.zeros(3 * count, np.bool_)
+    gold = Arcs(sentence, word, np.full(3 * count, 3), np.concatenate(heads), relation, nothing)
+    predicted = np.stack([np.concatenate(found), np.full(3 * count, -1)], axis=1)
+    both = Predictions(gold, ["root", "first", "last"], predicted)
+    return ChosenHeads(both, replace(both), Names((0,), (0,)))
+
+
+@pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [0] * 30])
+def test_differences_of_few_words_are_no_shares(differences: list[int]) -> None:
+    chosen = of_few(differences)
+    [row] = chosen.best_heads(None, 9).frame.query("relation == 'last'").to_dict("records")
+    assert (row["head"], row["best_offset"], row["n"]) == ("1-1", -1, len(differences))
+    assert row["over_offset"] == pytest.approx(np.mean(differences))
+    assert (row["over_offset.low"], row["over_offset.high"]) == by_hand([float(one) for one in differences])
+    if len(differences) < 20:  # the accuracy itself is a share of few words
+        assert row["low"] < row["test"] - 0.1
+
+
+def test_without_a_word_in_dev_no_head_is_chosen() -> None:
+    scored = of_few([0, 1, 1]).scored
+    dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
+    frame = ChosenHeads(dev, scored, Names((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
+    assert frame.loc["last"].drop("n").isna().all()
+    assert frame.loc["last", "n"] == 3
+    assert frame.drop("last")[["head", "test", "best_offset", "p_offset"]].notna().all(axis=None)
+
+
+def test_differences_of_attention_to_delimiters_are_no_shares() -> None:
+    """All attention is on delimiters, or on none: differences of 0 and 1 are no counts."""
+    chosen = of_few([0] * 6)
+    roles = pd.DataFrame(
+        {"head": ["1-1"] * 2, "relation": ["last", "none"], "direction": DIRECTIONS[0], "syntactic": True}
+    )
+    for ones in range(7):
+        shares = np.zeros((18, 2))
+        shares[: 3 * ones, 0] = np.tile([1.0, 1.0, 0.0], ones)  # of words without the relation, in some sentences
+        table, scores = chosen.no_op(roles, shares)
+        own = by_hand([1.0] * ones + [0.0] * (6 - ones))
+        row, nothing = table.frame.to_dict("records")
+        assert (row["low"], row["high"]) == scores["no_op"].interval == own
+        assert (row["with"], row["without"]) == (0, pytest.approx(ones / 6))
+        # No sentence has words with a relation that does not occur: there is nothing to compare.
+        assert nothing["sentences"] == 0
+        assert np.isnan([nothing[name] for name in ("with", "without", "difference", "low", "high")]).all()
+
+
+def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
+    dev, test = splits
+    k = dev.best("all (no punctuation)")
+    assert result.numbers["heads.uas"] == test.accuracy(k, "all (no punctuation)")
+    assert result.numbers["heads.uas_with_punctuation"] == test.accuracy(k, "all")
+    for name in ("heads.uas", "heads.uuas", "heads.tree_uuas", "random_init.uas"):
+        assert result.numbers[f"{name}.low"] <= result.numbers[name] <= result.numbers[f"{name}.high"]
+    items = result.items
+    assert items is not None
+    assert list(items["id"]) == [f"tiny-test-{index}" for index in range(17)]
+    assert items["correct"].sum() / items["scored"].sum() == result.numbers["heads.uas"]
+    on_dev = [dev.tree_edges(head) for head in range(8)]
+    head = max(range(8), key=lambda k: (on_dev[k][0], -k))
+    found, total = test.tree_edges(head)
+    assert result.numbers["heads.tree_uuas"] == found / total
+    assert result.tables["trees"].frame["dev"].tolist() == [found / total for found, total in on_dev]
+
+
+def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Result, make_data: MakeData) -> None:
+    chosen = ("nsubj", "det")
+    found = scored(probe(relations=chosen), make_data(random_init=True))
+    names = ["all", "all (no punctuation)", *chosen]
+    for name in ("best_heads", "best_heads_by_length", "heads", "ensembles"):
+        table = result.tables[name].frame
+        rows = [row for relation in names for row in table[table["relation"] == relation].to_dict("records")]
+        assert {row["relation"] for row in rows} == set(names[2:] if name == "ensembles" else names)
+        pd.testing.assert_frame_equal(found.tables[name].frame, pd.DataFrame(rows, columns=list(table)))
+    bars = found.figures["best_heads"]
+    assert isinstance(bars, Bars)
+    assert len(bars.categories) == 4
+    maps = {name for name, figure in found.figures.items() if isinstance(figure, HeatMap)}
+    assert maps == {"heads_all", "heads_all_no_punctuation", "heads_nsubj", "heads_det"}
+    pd.testing.assert_frame_equal(found.tables["roles"].frame, result.tables["roles"].frame)
+    best = found.tables["best_heads"].frame.set_index("relation")
+    own = {
+        f"heads.{name}{end}": best.loc[name, column]
+        for name in ("all", *chosen)
+        for end, column in (("", "test"), (".low", "low"), (".high", "high"))
+    }
+    assert found.numbers == {**result.numbers, **own}
+    assert found.items is not None
+    for name in ("all", *chosen):
+        right, words = (found.items[column].sum() for column in found.ratios[f"heads.{name}"])
+        assert (right / words, words) == (best.loc[name, "test"], best.loc[name, "n"])
+
+
+def test_ensembles_begin_with_the_best_head(result: Result) -> None:
+    table = result.tables["ensembles"].frame
+    heads = result.tables["heads"].frame
+    for _, row in table.iterrows():
+        chosen = row["heads"].split(" + ")
+        among = heads[(heads["relation"] == row["relation"]) & (heads["direction"] == row["direction"])]
+        first = among[among["head"] == chosen[0]].iloc[0]
+        assert row["single"] == first["test"]
+        if len(chosen) == 1:
+            assert (row["dev"], row["test"]) == (first["dev"], first["test"])
+    assert len(table) == 2 * (len(result.tables["best_heads"].frame) - 2)
+
+
+def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, alone = probe(), scored(probe(), make_data())
+    update = SingleHeads.update
+
+    def with_an_empty_batch(self: SingleHeads, batch: AttentionBatch) -> None:
+        update(self, self.data.splits["dev"][[]])
+        update(self, batch)
+
+    monkeypatch.setattr(SingleHeads, "update", with_an_empty_batch)
+    assert scored(module, make_data()).numbers == alone.numbers
+    assert not [name for name in alone.scores if name.startswith("random_init")]
+    assert alone.tables["best_heads"].frame["random_init"].isna().all()
+
+
+def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Counted, Counted]) -> None:
+    dev = splits[0]
+    table = paper.tables["best_heads"].frame
+    assert set(table) == set(BEST.split())
+    for _, row in table.iterrows():
+        k, offsets = dev.best(row["relation"]), dev.by_offset(row["relation"])
+        assert (row["n"], row["dev"]) == (dev.right(k, row["relation"])[1], dev.accuracy(k, row["relation"]))
+        assert row["offset"] == offsets[row["best_offset"]] == max(offsets.values())
+        own = dev.by_sentence(k, row["relation"])
+        assert_array_equal([row["low"], row["high"]], bootstrap_ratio(own["sum"], own["size"], seed=0).interval)
+    assert table["test"].isna().all()
+    # The best of sixteen on a split is at least as good as any one of them: never nothing on all words.
+    assert table["random_init"][0] > 0
+    assert table["random_init"].notna().all()
+    assert paper.tables["heads"].frame["test"].isna().all()
+    assert paper.tables["ensembles"].frame["test"].isna().all()
+    k = dev.best("all (no punctuation)")
+    assert paper.numbers["heads.uas"] == dev.accuracy(k, "all (no punctuation)")
+    found, total = max(dev.tree_edges(head) for head in range(8))
+    assert paper.numbers["heads.tree_uuas"] == found / total
+    assert paper.items is not None
+    assert list(paper.items["id"]) == [f"tiny-dev-{index}" for index in range(13)]
+    assert paper.audit["mode"] == "paper"
+
+
+def test_uniform_attention_of_a_bert_is_that_over_every_word(result: Result, make_data: MakeData) -> None:
+    plain = scored(Baselines(), make_data(encoder=None))
+    for name in ("uas", "uuas"):
+        assert result.scores[f"uniform.{name}"] == plain.scores[f"uniform.{name}"]
+
+
+@pytest.fixture
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Path of a treebank whose sentences lie within the window of the tiny encoders, but for that of dev."""
+    monkeypatch.setattr("tests.tiny.WINDOW", 7)
+    for split, heads in {"train": [2, 0], "dev": [2, 3, 4, 5, 6, 7, 8, 0], "test": [2, 0]}.items():
+        rows = (f"{k}\tthe\t_\tDET\t_\t_\t{head}\tdet\t_\t_\n" for k, head in enumerate(heads, start=1))
+        (tmp_path / f"{split}.conllu").write_text("".join(rows) + "\n", encoding="utf-8")
+    return str(tmp_path / "{split}.conllu")
+
+
+@pytest.mark.parametrize("save", [save_mistral, save_gemma3, save_modernbert])
+@pytest.mark.parametrize("treebank", ["corpus", "short"])
+def test_baselines_are_of_what_the_heads_may_attend_to(
+    save: Callable[[Path], Path], treebank: str, make_data: MakeData, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    corpus = request.getfixturevalue(treebank)
+    data = make_data(encoder=EncoderSpec(str(save(tmp_path / "one"))), corpus=corpus)
+    windowed = scored(probe(), data)
+    ways = list(product((False, True), range(2)))  # backwards or not, in each layer
+    found: dict[tuple[str, bool, int], list[float]] = {}
+    splits: tuple[Split, ...] = ("dev", "test")
+    for split, (back, layer) in product(splits, ways):
+        reach, before = data.splits[split].reach, 0
+        assert (reach is None) == (split == "test" and (save, treebank) == (save_modernbert, "short"))
+        for item, n in enumerate(data.splits[split].lengths.tolist()):
+            [heads], [punctuation] = (getattr(data.splits[split][[item]], name) for name in ("heads", "punctuation"))
+            ends = [(1, n)] * n if reach is None else reach[before : before + n, layer].tolist()
+            before += n
+            for word, (head, left_out) in enumerate(zip(heads.tolist(), punctuation.tolist(), strict=True), start=1):
+                pairs = [((j, word) if back else (word, j)) for j in range(1, n + 1)]
+                seen = [i if back else j for i, j in pairs if ends[i - 1][0] <= j <= ends[i - 1][1]]
+                if not left_out:
+                    found.setdefault((split, back, layer), []).append(float(head in seen or not head) / len(seen))
+    best = max(ways, key=lambda way: np.mean(found["dev", *way]))
+    assert len({np.mean(found["dev", *way]) for way in ways}) > 1
+    assert windowed.scores["uniform.uas"].value == pytest.approx(np.mean(found["test", *best]))
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (probe(), {"encoder": None}, "SingleHeads needs attention, but --data.init_args.encoder is null"),
+        (
+            Baselines(),
+            {"random_init": True},
+            "--data.init_args.random_init is true, but Baselines has no control with random weights",
+        ),
+        (
+            probe(relations=("nsbj", "det", "x")),
+            {},
+            "relations: no word of the corpus has the relation 'nsbj', 'x'; the relations are ",
+        ),
+        *(
+            (probe(drawings=(drawing,)), {}, message)
+            for drawing, message in (
+                (
+                    AttentionDrawing("3-1", "tiny-test-0"),
+                    "head '3-1' does not exist; heads are named layer-head, from ",
+                ),
+                (AttentionDrawing("1-1", "tiny-dev-0"), "the scored split has no sentence 'tiny-dev-0'"),
+                (AttentionDrawing("1-1", "tiny-test-0", "dobj"), "relation 'dobj' is not in the corpus"),
+            )
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    module: Measure[Any], options: dict[str, Any], message: str, make_data: MakeData
+) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        scored(module, make_data(**options))
+
+
+@pytest.mark.parametrize("alone", ["dev", "test"])
+def test_a_treebank_of_roots_is_refused_before_the_heads_are_scored(
+    alone: str, make_data: MakeData, corpus: str, tmp_path: Path
+) -> None:
+    """Sentences of one word have no arc."""
+    words = "".join(f"1\t{word}\t_\tNOUN\t_\t_\t0\troot\t_\t_\n\n" for word in ("fox", "dogs", "coffee"))
+    (tmp_path / "roots.conllu").write_text(words, encoding="utf-8")
+    files = {split: corpus.replace("{split}", split) for split in ("dev", "test")}
+    data = make_data(corpus={**files, alone: str(tmp_path / "roots.conllu")})
+    with pytest.raises(UserError, match=r"roots\.conllu: no word depends on another word.* a treebank"):
+        scored(probe(), data)
+    result = scored(probe(mode="paper"), data) if alone == "test" else None
+    assert result is None or isinstance(result.figures["best_heads"], Bars)
+
+
+def test_the_command_line_names_heads_and_sentences_to_draw(result: Result, corpus: str, run_config: RunConfig) -> None:
+    _, found, folder = run_config(
+        "measure",
+        "--model=SingleHeads",
+        "--model.init_args.permutations=9",
+        "--model.init_args.minimum=1",
+        "--model.init_args.maps=1",
+        "--model.init_args.ensemble=1",
+        "--model.init_args.drawings=[{head: 1-2, sentence: tiny-test-3, direction: head→dependent}]",
+        "--data=DependencyDataModule",
+        f"--data.init_args.corpus={corpus}",
+        "--data.init_args.random_init=true",
+        figures=True,
+    )
+    assert found["scores"] == result.numbers
+    assert "ensembles" not in found["tables"]
+    assert set(found["figures"]) == {"best_heads", "heads_all", "attention_1_1-2"}
+    for name in found["figures"].values():
+        assert (folder / name).stat().st_size > 0
+    best = pd.read_csv(folder / found["tables"]["best_heads"])
+    assert list(best) == BEST.split()
+    np.testing.assert_allclose(best["test"], result.tables["best_heads"].frame["test"], atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def split(make_data: MakeData) -> tuple[DependencySplit, Predictions, Names]:
+    return opened(make_data())
+
+
+def opened(data: DependencyDataModule, split: Split = "dev") -> tuple[DependencySplit, Predictions, Names]:
+    """A split with the predictions of all heads."""
+    data.setup("test")
+    metric = ArcRows(heads=2 * len(data.layers) * len(data.heads))
+    for batch in chain(*data.test_dataloader()):
+        if batch.split == split:
+            metric.add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))
+    arcs, rows = metric.arcs()
+    return data.splits[split], Predictions(arcs, data.relations, rows["heads"]), Names(data.layers, data.heads)
+
+
+def test_where_a_relation_is_absent_the_best_head_of_all_words_counts(
+    split: tuple[DependencySplit, Predictions, Names],
+) -> None:
+    turned = replace(split[1], predicted=split[1].predicted[:, ::-1])  # the best is not the first
+    assert turned.best("absent") == turned.best("all (no punctuation)") > 0
+    assert np.isnan(turned.accuracies("absent")).all()
+
+
+def test_bars_show_what_was_scored_beside_its_controls(result: Result, paper: Result) -> None:
+    for found, column in ((result, "test"), (paper, "dev")):
+        table, bars = found.tables["best_heads"].frame, found.figures["best_heads"]
+        assert isinstance(bars, Bars)
+        table = table[table["relation"] != "root"]  # which nothing ever finds
+        assert bars.categories == tuple(table["relation"] + " " + table["head"])
+        columns = {"best head": column, "best fixed offset": "offset", "best head, random weights": "random_init"}
+        assert bars.series == {name: table[of].tolist() for name, of in columns.items()}
+        assert_array_equal(bars.intervals["best head"], [table["low"], table["high"]])
+
+
+def test_roles_know_positional_and_syntactic_heads() -> None:
+    """Heads that see the first word, on which all words depend; 2-4 looks back by one, nine times of ten."""
+    first = np.array([2, *[1] * 9])
+    back = np.array([2, *range(1, 10)])
+    ahead = np.array([*range(2, 11), 1])  # nobody looks back at the last word
+    predicted = np.tile(np.column_stack([*[first] * 7, back, *[first] * 7, ahead]), (2, 1))
+
+    def roles(minimum: int, *others: str) -> tuple[pd.DataFrame, dict[str, Estimate]]:
+        names = [["root", "obj", *others], ["root", "det", "obj", *others[1:]]]
+        known = ("root", "obj", "det", "amod", "punct")
+        gold = arcs(
+            [[0, *[1] * 9]] * 2,
+            relations=[[known.index(name) for name in one] for one in names],
+            punctuation=[[name == "punct" for name in one] for one in names],
+        )
+        drawn = Predictions(gold, known, predicted)
+        table, shares = ChosenHeads(drawn, drawn, NAMES).roles(np.zeros((2, 4)), minimum)
+        return table.frame.set_index("head"), shares
+
+    table, shares = roles(3, *["amod"] * 8)
+    columns = ["offset", "offset_share", "positional", "relation", "syntactic"]
+    # Of fifteen of them two are three words behind the first word: no offset finds more.
+    assert list(table.loc["1-2", columns]) == [-9, 0.1, False, "amod", True]
+    assert list(table.loc["1-2", ["accuracy", "fixed_offset", "margin"]]) == pytest.approx([1, 2 / 15, 13 / 15])
+    # The last word of either sentence, at which nobody looks back, has its head from 2-4, the other way round.
+    assert list(table.loc["2-4", [*columns, "margin"]]) == [-1, 0.9, True, "amod", False, 0]
+    assert (shares["positional_heads"].value, shares["syntactic_heads"].value) == (1 / 8, 7 / 8)
+    # Punctuation is no relation that makes a head syntactic, and neither is the arc to ROOT.
+    assert set(roles(2, *["punct"] * 8)[0]["relation"]) == {"obj"}
+    # With a higher minimum no relation is left, and no head is syntactic.
+    table, shares = roles(99, *["amod"] * 8)
+    assert table["margin"].isna().all()
+    assert shares["syntactic_heads"].value == 0
+
+
+def test_heads_are_named_from_one_and_after_the_encoder() -> None:
+    names = Names((1, 4), (0, 2, 5))
+    assert [names.head(index) for index in range(6)] == ["2-1", "2-3", "2-6", "5-1", "5-3", "5-6"]
+    assert len(names) == 6
+    assert [names.place(names.head(index)) for index in range(6)] == list(product(range(2), range(3)))
+    assert names.split(8) == (1, 2)
+
+
+def sentences(split: DependencySplit) -> Iterator[tuple[str, list[str], torch.Tensor]]:
+    for item, name in enumerate(split.ids):
+        yield name, split.store.labels["words"][item].as_py(), split.store.read("attention", item)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("relation", [None, "all", "det", "root", "all (no punctuation)"])
+def test_a_drawing_holds_the_heads_weights_and_the_gold_arcs(
+    split: tuple[DependencySplit, Predictions, Names], relation: str | None, direction: str
+) -> None:
+    data, scored, names = split
+    arcs = scored.arcs
+    drawn = 0
+    for item, (name, words, attention) in enumerate(sentences(data)):
+        wanted = AttentionDrawing("2-3", name, relation, FORTH if direction == FORTH else BACK)
+        lines = draw_sentence(wanted, scored, names, data)
+        assert lines.title.startswith("Head 2-3 (layer-head)")
+        assert lines.words == ("[start]", *words, "[end]")
+        assert_array_equal(lines.weights, attention[1, 2].double().numpy())
+        expected = set()
+        for row in np.flatnonzero(arcs.sentence == item).tolist():
+            label = scored.relations[arcs.relation[row]]
+            wrong = relation == "all (no punctuation)" and label == "punct"
+            if arcs.head[row] > 0 and not wrong and (relation in (None, label) or str(relation).startswith("all")):
+                pair = (int(arcs.word[row]), int(arcs.head[row]))
+                expected.add(pair if direction == FORTH else pair[::-1])
+        assert lines.arcs == expected
+        drawn += len(expected)
+    assert (drawn > 0) == (relation != "root")
+
+
+def test_delimiters_are_drawn_where_the_tokenizer_writes_them(make_data: MakeData, tmp_path: Path) -> None:
+    encoder = EncoderSpec(str(save_gpt2(tmp_path / "gpt2")))
+    data, scored, names = opened(make_data(encoder=encoder, options=Options(layers=(2,)), cache=str(tmp_path)))
+    for name, words, attention in sentences(data):
+        lines = draw_sentence(AttentionDrawing("2-1", name), scored, names, data)
+        assert lines.words == tuple(words)
+        assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
+        assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
+    with pytest.raises(UserError, match="head '1-1' does not exist; heads are named layer-head, from 2-1 to 2-4"):
+        check_drawing(AttentionDrawing("1-1", data.ids[0]), names, data, scored.relations)
+
+
+def test_examples_show_the_heads_furthest_above_the_best_offset(
+    split: tuple[DependencySplit, Predictions, Names], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, scored, names = split
+    monkeypatch.setattr("measures.single_heads._WORDS", range(4, 9))
+    chosen = ChosenHeads(scored, scored, names)
+    best = chosen.best_heads(None, permutations=1).frame
+    margins = {
+        row["relation"]: row["dev"] - row["offset"]
+        for _, row in best.iterrows()
+        if not row["relation"].startswith("all")
+    }
+    found = chosen.examples(best, data, minimum=1)
+    assert len(found) == 3
+    order = sorted(margins, key=lambda name: -margins[name])
+    assert [order.index(str(one.relation)) for one in found] == sorted(order.index(str(one.relation)) for one in found)
+    for one in found:
+        row = best[best["relation"] == one.relation].iloc[0]
+        assert (one.head, one.direction) == (row["head"], row["direction"])
+        # In no sentence of a readable length does the head find more arcs of the relation.
+        hits = {name: 0 for name, words, _ in sentences(data) if 4 <= len(words) <= 8}
+        layer, head = map(int, one.head.split("-"))
+        column = scored.predicted[:, DIRECTIONS.index(one.direction) * len(names) + (layer - 1) * 4 + head - 1]
+        for place, item in enumerate(scored.arcs.sentence.tolist()):
+            same = scored.relations[scored.arcs.relation[place]] == one.relation
+            if same and data.ids[item] in hits and column[place] == scored.arcs.head[place]:
+                hits[data.ids[item]] += 1
+        assert hits[one.sentence] == max(hits.values()) > 0
+        assert isinstance(draw_sentence(one, scored, names, data), AttentionLines)
+
+
+# Ensembles
+
+RELATIONS = ("nsubj", "obj", "det", "punct", "root")
+HEADS = 8
+
+
+@pytest.fixture(scope="module")
+def store(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Arcs]:
+    """Ten sentences of 1 to 12 words through the tiny BERT; arcs that three of its heads know between them."""
+    extraction = Extraction(tmp_path_factory.mktemp("ensembles"), bert)
+    sentences, store = extraction.treebank.sentences, extraction.prepare()
+    heads = []
+    for item, sentence in enumerate(sentences):
+        weights = store.read("attention", item).flatten(0, 1)[[1, 4, 6], 1:-1, 1:-1].float().sum(0)
+        known = (weights - 9 * torch.eye(len(sentence))).argmax(-1) + 1
+        # Roots stay as they are in the treebank, and about a quarter of the other words do.
+        heads.append(
+            [head if head == 0 or head % 4 == 1 else int(known[place]) for place, head in enumerate(sentence.heads)]
+        )
+    relations = [[RELATIONS.index(name) for name in sentence.relations] for sentence in sentences]
+    return store, arcs(heads, relations=relations)
+
+
+def found_by(store: Store, gold: Arcs, words: Flags, direction: int, heads: tuple[int, ...]) -> list[float]:
+    """One word after the other, and among all other words in turn."""
+    right = []
+    for row in np.flatnonzero(words):
+        word, n = int(gold.word[row]), int(gold.length[row])
+        weights = store.read("attention", int(gold.sentence[row])).flatten(0, 1).double()
+        best, most = -1, -1.0
+        for other in range(1, n + 1):
+            pairs = [weights[head, word, other] if direction == 0 else weights[head, other, word] for head in heads]
+            mean = sum(map(float, pairs)) / len(heads)
+            if other != word and mean > most:
+                best, most = other, mean
+        right.append(float(best == gold.head[row]))
+    return right
+
+
+def chosen_by_hand(store: Store, gold: Arcs, words: Flags, direction: int, most: int) -> tuple[tuple[int, ...], int]:
+    """Try every head that is not in yet."""
+    heads: tuple[int, ...] = ()
+    reached = -1.0
+    while len(heads) < most:
+        others = [head for head in range(HEADS) if head not in heads]
+        tried = {head: sum(found_by(store, gold, words, direction, (*heads, head))) for head in others}
+        best = max(tried, key=lambda head: (tried[head], -head))
+        if tried[best] <= reached:
+            break
+        heads, reached = (*heads, best), tried[best]
+    return heads, int(reached)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("relation", [*RELATIONS, "all"])
+def test_the_choice_equals_trying_all_heads(store: tuple[Store, Arcs], relation: str, direction: int) -> None:
+    attention, gold = store
+    every = np.ones(len(gold), dtype=np.bool_)
+    words = every if relation == "all" else gold.relation == RELATIONS.index(relation)
+    group = (words, direction)
+    [alone] = [found] = choose_ensembles(attention, gold, [group], 1)
+    for most in (1, 4):
+        [found] = choose_ensembles(attention, gold, [group], most)
+        assert found == chosen_by_hand(attention, gold, words, direction, most)
+        [right] = ensemble_hits(attention, gold, [group], [found[0]])
+        assert right.tolist() == found_by(attention, gold, words, direction, found[0])
+        assert right.sum() == found[1]
+    # On words it was not chosen on.
+    [right] = ensemble_hits(attention, gold, [(every, direction)], [found[0]])
+    assert right.tolist() == found_by(attention, gold, every, direction, found[0])
+    if relation == "all" and direction == 0:  # there are ensembles better than their first head
+        assert found[0][0] == alone[0][0]
+        assert found[1] > alone[1]
+    [(heads, _)] = choose_ensembles(attention, gold, [group], 99)
+    assert len(set(heads)) == len(heads) <= HEADS
+
+
+def test_ensembles_of_several_relations_are_those_of_each_alone(store: tuple[Store, Arcs]) -> None:
+    attention, gold = store
+    groups = [(gold.relation == code, direction) for code in range(len(RELATIONS)) for direction in (0, 1)]
+    together = choose_ensembles(attention, gold, groups, 4)
+    assert together == [choose_ensembles(attention, gold, [group], 4)[0] for group in groups]
+    assert len({heads for heads, _ in together}) > 2
+    hits = ensemble_hits(attention, gold, groups, [heads for heads, _ in together])
+    assert [right.sum() for right in hits] == [found for _, found in together]
+
+
+def test_a_word_alone_has_no_head_to_find(store: tuple[Store, Arcs]) -> None:
+    attention, gold = store
+    words = gold.length == 1
+    assert words.sum() == 1
+    assert choose_ensembles(attention, gold, [(words, 0)], 4) == [((0,), 0)]
+    [right] = ensemble_hits(attention, gold, [(words, 1)], [(2, 5)])
+    assert right.tolist() == [0]
+
+    # Nor has one to which nothing has any weight.
+    weights = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, -torch.inf, 0.5]])
+    assert _right(weights, torch.tensor([2, 3])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("quantity", ["norms", "effective", "norms_residual", "rollout"])
+def test_heads_of_another_quantity_are_scored_and_drawn(quantity: QuantityName, make_data: MakeData) -> None:
+    drawing = AttentionDrawing("2-1", "tiny-test-0")
+    result = scored(probe(drawings=[drawing]), make_data(random_init=True, options=Options(quantity=quantity)))
+    drawings = [figure for figure in result.figures.values() if isinstance(figure, AttentionLines)]
+    assert drawings
+    assert all(0 <= drawing.weights.min() <= drawing.weights.max() <= 1 + 1e-3 for drawing in drawings)
+    titles = {"rollout": ", rollout,", "norms_residual": ", norms residual relative to the largest,"}
+    assert titles.get(quantity, f", {quantity} relative to the largest,") in drawings[0].title
+    assert result.tables["roles"].units["confidence"] == ("fraction" if quantity == "rollout" else "ratio")
+    assert len(result.tables["roles"].frame) == (8 if quantity in ("norms", "effective") else 2)

@@ -1,0 +1,72 @@
+"""Two copies of an analysis that share the batches, as two processes do, sum what one copy sums over all of them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from torchmetrics.utilities import dim_zero_sum
+
+from datamodules.batches import Ranks
+from measures import (
+    Analysis,
+    Bags,
+    Change,
+    Clusters,
+    Importance,
+    Linguistic,
+    Patterns,
+    RawMaps,
+    Relations,
+    RepeatedSequences,
+    Surface,
+)
+from metrics.rows import GatheredMetric
+from tests.measures.passes import show
+from tests.measures.segments import batch_of
+from tests.measures.test_importance import language_model
+from tests.measures.trees import TREES
+
+SUMMED: list[Callable[[], Analysis]] = [
+    *(Surface, Bags, Clusters, Patterns, Linguistic, Change, Importance),
+    *(partial(Relations, None), partial(RepeatedSequences, sequences=25, length=5)),
+]
+
+
+def sums(analysis: Analysis) -> Iterator[Tensor]:
+    """States of all metrics of an analysis, each reduced over processes by addition."""
+    for metric in analysis.modules():
+        if isinstance(metric, GatheredMetric):
+            assert set(metric._reductions.values()) == {dim_zero_sum}
+            yield from map(torch.as_tensor, metric.metric_state.values())
+
+
+@pytest.mark.parametrize("make", SUMMED, ids=lambda make: make().name)
+def test_copies_that_share_the_batches_sum_what_one_does(make: Callable[[], Analysis], tmp_path: Path) -> None:
+    encoder = language_model("bert", tmp_path)
+    whole, *parts = analyses = [make() for _ in range(3)]
+    for analysis, ranks in zip(analyses, (Ranks(), Ranks(0, 2), Ranks(1, 2)), strict=True):
+        data = SimpleNamespace(names=("test",), ranks=ranks, max_cells=4096, max_length=64)
+        data.passages, data.encoders = lambda: ((tree,) for tree in TREES), {"before": encoder}
+        analysis.begin(data, encoder)  # type: ignore[arg-type]
+    for place, texts in enumerate((TREES[:3], TREES[3:4], TREES[4:])):
+        batch = batch_of(encoder, *texts, first=place * 3)
+        weights = show(encoder, batch)
+        for analysis in (whole, parts[place % 2]):
+            for layer, own in enumerate(weights):
+                analysis.update(batch, layer, own)
+            for layer, other in enumerate(reversed(weights) if analysis.compares else ()):
+                analysis.update(replace(batch, encoder="before"), layer, other)
+            analysis.end(batch)
+    for one, first, second in zip(*map(sums, analyses), strict=True):
+        assert one.any()
+        torch.testing.assert_close(one, first + second, rtol=1e-12, atol=0)
+
+
+def test_every_analysis_is_summed_or_keeps_single_maps() -> None:
+    ours = {kind for kind in Analysis.__subclasses__() if not kind.__module__.startswith("tests.")}
+    assert {type(make()) for make in SUMMED} | {RawMaps} == ours
