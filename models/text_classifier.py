@@ -28,7 +28,7 @@ from models.layers import EntmaxAttention
 from models.text_model import Output, TextModel, TextSizes
 from results import Estimate, Floats, HeatMap, Integers, Result, Unit
 from results.errors import UserError, check_numbers
-from training import Average, Mean, Origin, no_loss, over_devices
+from training import Average, Mean, Origin, no_loss, over_devices, training_audit
 
 
 class Decisions(NamedTuple):
@@ -232,7 +232,7 @@ class TextClassifier(TextModel):
         # The same on every device: they are joined already.
         self.log_dict({**means, "val_loss": sum(self._eval_losses.take().values())}, sync_dist=True)
 
-    def update(self, batch: TextBatch) -> None:
+    def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if batch.split == "test":
             self._evaluate(batch, self._test)
         elif len(batch.labels):
@@ -240,7 +240,7 @@ class TextClassifier(TextModel):
 
     def outcome(self) -> Result:
         losses = self._eval_losses.take()
-        audit = {**self.audit, **self.trained_for, **self.learned_alphas}
+        audit = {**self.audit, **training_audit(self), **self.learned_alphas}
         return classification_result(self.data, self._dev.decisions(), self._test.decisions(), losses, audit)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:

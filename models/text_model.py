@@ -151,6 +151,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
     checkpoint_key = "classifier"
     checkpoint_entry = "modules"
     takes = ClassificationDataModule
+    sizes_type = TextSizes
     regresses: ClassVar[bool] = False
     predictions: pd.DataFrame | None = None
 
@@ -191,7 +192,7 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         """
         return None
 
-    def prepare(self) -> None:
+    def setup(self, stage: str) -> None:
         """Create the parameters of the model for the datamodule of the run."""
         self.make_for(self.data)
 
@@ -210,10 +211,6 @@ class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
         classes also tell apart models that differ in submodules without parameters.
         """
         return {**super().checkpoint_part(), "modules": _modules(self)}
-
-    def sizes_from(self, part: Mapping[str, Any]) -> TextSizes:
-        """Return the sizes of the parameters from what `checkpoint_part` has stored in a checkpoint."""
-        return TextSizes.from_plain(part["sizes"])
 
     def difference(self, trained: Origin[TextSizes], run: Origin[TextSizes]) -> str | None:
         """Return a message if vocabulary, labels, tokenizer or delimiters differ from the training's.

@@ -15,7 +15,7 @@ from probes.frozen import FrozenProbe, Sizes, weight_maps
 from probes.head_selection import attention_scores, weighted_scores
 from results import Figure, Result
 from results.errors import UserError, check_numbers
-from training import Average, device_count, no_loss
+from training import Average, device_count, no_loss, training_audit, training_warnings
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -110,15 +110,15 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         """
         return _choice(candidate_scores(self(batch), links))
 
-    def update(self, batch: AntecedentBatch) -> None:
+    def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.evaluation.update(batch, partial(self.choose, batch))
 
     def outcome(self) -> Result:
-        found = self.evaluation.result(self.experiment, self.figures(), self.trained_for)
+        found = self.evaluation.result(self.experiment, self.figures(), training_audit(self))
         own, best = (found.scores[f"{name}.{ANTECEDENT_GROUPS[0]}"].value for name in (TRAINED, "antecedent"))
         told = f"the probe finds fewer antecedents ({100 * own:.1f}) than the best single head ({100 * best:.1f}): "
         self.warnings = [f"{told}train it for longer, or change its learning rate"] if own < best else []
-        return replace(found, audit={**found.audit, **self.warned(self.epochs)})
+        return replace(found, audit={**found.audit, **training_warnings(self, self.epochs)})
 
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
         right = loss = torch.zeros((), device=self.device)

@@ -44,6 +44,11 @@ class Sizes:
     hidden: int = 0
     pairs: tuple[tuple[int, int], ...] = ()
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Sizes":
+        """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them."""
+        return cls(**plain)
+
 
 class FrozenProbe(TrainedModule[Data, Sizes]):
     """A trained probe over frozen input: attention, hidden states or word vectors.
@@ -52,6 +57,7 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         reads: Names of the fields of a batch that the probe reads, such as `attention`.
     """
 
+    sizes_type = Sizes
     reads: Collection[Field] = frozenset(("attention",))
 
     def __init__(self) -> None:
@@ -95,9 +101,6 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
             source["vectors"] = dict(data.vectors.identity)
             sizes = replace(sizes, vectors=data.vectors.size)
         self.bind(sizes, source)
-
-    def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
-        return Sizes(**part["sizes"])
 
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
         if trained == run:
@@ -172,7 +175,7 @@ class DependencyProbe(FrozenProbe[DependencyDataModule]):
             f"computed. Use another probe, for instance AttentionOnlyProbe."
         )
 
-    def prepare(self) -> None:
+    def setup(self, stage: str) -> None:
         read_fields(self.data, self.reads, type(self).__name__)
         self.bind_to(self.data, self.reads)
 

@@ -26,7 +26,7 @@ from probes.frozen import DependencyProbe, Sizes, weight_maps
 from results import Figure, Result
 from results.errors import check_numbers
 from results.heads import Names
-from training import Average, device_count
+from training import Average, device_count, training_audit
 
 
 class RelationClassifier(nn.Module):
@@ -135,8 +135,8 @@ class HeadSelectionProbe(DependencyProbe):
             self.reads = frozenset((*self.reads, "attention"))
         self.predictions: pd.DataFrame | None = None
 
-    def prepare(self) -> None:
-        super().prepare()
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
         check_relations(self.evaluation.relations, self.data.relations)
         self._names = self.data.relations
         # UAS on dev of every single head in both directions, and of the probe.
@@ -175,7 +175,7 @@ class HeadSelectionProbe(DependencyProbe):
         relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
         return PredictedArcs(heads, tree_heads(scores, batch.lengths) if tree else None, relations)
 
-    def update(self, batch: AttentionBatch) -> None:
+    def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.evaluation.update(batch, self.predict(batch) if batch.split == "test" else None)
         if batch.split == "dev" and self.sizes.layers:
             most = MostAttended(batch.lengths)
@@ -194,7 +194,7 @@ class HeadSelectionProbe(DependencyProbe):
                 f"the probe finds fewer heads on dev (UAS {100 * own:.1f}) than the attention head {names.head(head)} "
                 f"({DIRECTIONS[direction]}, {100 * best:.1f}): train it for longer, or change its learning rate"
             ]
-        return self.evaluation.result(self.experiment, self.data, self.figures(), self.trained_for)
+        return self.evaluation.result(self.experiment, self.data, self.figures(), training_audit(self))
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Return the predicted heads of a batch, int64 `[batch, n]`, −1 in the padding.

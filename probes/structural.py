@@ -23,7 +23,7 @@ from probes.arc_evaluation import read_fields
 from probes.frozen import DependencyProbe, Sizes
 from results import Floats, HeatMap, Integers, Result, Table
 from results.errors import UserError, check_names, check_numbers
-from training import Mean, over_devices
+from training import Mean, over_devices, training_warnings
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""
@@ -416,7 +416,7 @@ class StructuralProbe(MatrixSweep):
                 is undefined.
         """
 
-    def prepare(self) -> None:
+    def setup(self, stage: str) -> None:
         data = self.data
         read_fields(data, self.reads, type(self).__name__)
         self._places = {layer: place for place, layer in enumerate(data.hidden_layers)}
@@ -462,7 +462,7 @@ class StructuralProbe(MatrixSweep):
             "write. `python train.py test` scores it."
         )
 
-    def update(self, batch: AttentionBatch) -> None:
+    def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         total, right, correlation = self.found(self(batch), batch)
         metric = self._test if batch.split == "test" else self._dev
         metric.update(index=batch.index, total=total, right=right, correlation=correlation)
@@ -489,7 +489,13 @@ class StructuralProbe(MatrixSweep):
             scores=ratio_scores(items, ratios),
             tables={"sweep": table},
             figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
-            audit={"epochs": epochs, "layer": layer, "rank": rank, **self.trained_on, **self.warned(epochs)},
+            audit={
+                "epochs": epochs,
+                "layer": layer,
+                "rank": rank,
+                **self.trained_on,
+                **training_warnings(self, epochs),
+            },
             items=items,
             ratios=ratios,
             headline=tuple(ratios),

@@ -225,9 +225,7 @@ CASES: Mapping[str, Case] = {
     "pairs of runs, bootstrap": Case("sweeps/compare.py: bootstrap.p", bootstrapped, 0.08),
     "pairs of decisions": Case("measures/ablation.py: p, measures/pruning.py: p", decisions, 0.1),
     "pairs of variants": Case("fidelity/comparison.py: p, fidelity/judge.py: p", seeds, 0.2),
-    "set of heads, 5 random sets": Case(
-        "measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6
-    ),
+    "set of heads, 5 random sets": Case("measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6),
     "one head, 3 other heads": Case(
         "measures/causal.py: p, measures/ablation.py: beyond_random_p",
         lambda rng, effect: sets(rng, effect, 1, 3, 4),

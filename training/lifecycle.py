@@ -16,7 +16,6 @@ from torchmetrics import Metric
 
 from attention.encoder import usable_device
 from attention.extraction import return_free_memory
-from datamodules.batches import run_seed
 from datamodules.corpus import Data, data_for
 from results import Result
 from results.errors import check_values
@@ -50,11 +49,13 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
     sizes of its parameters and the source of its input (see `Origin`), so that `load_from_checkpoint`
     needs neither a Trainer nor a datamodule.
 
-    Subclasses implement `build`, `sizes_from`, `difference`, `update` and `outcome`, and call `bind` in `prepare`.
+    Subclasses implement `build`, `difference`, `test_step` and `outcome`, and call `bind` in `setup`.
 
     Attributes:
         experiment: Name of the experiment in `results.json`.
         takes: Required class of the datamodule.
+        sizes_type: Class of `sizes`; its `from_plain` makes them of the entry `sizes` of a checkpoint.
+        sizes: Sizes of the parameters, set by `bind`.
         result: Result of the test; None before the test, and on ranks whose `outcome` is None.
         checkpoint_key: Key under which a checkpoint holds the result of `checkpoint_part`.
         checkpoint_entry: Name of an entry that `checkpoint_part` of this class must have; a checkpoint without
@@ -79,11 +80,13 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
 
     experiment: ClassVar[str]
     takes: ClassVar[type[Any]]
+    sizes_type: ClassVar[type[Any]]
     checkpoint_key: ClassVar[str] = "probe"
     checkpoint_entry: ClassVar[str] = "sizes"
     may_come_trained: ClassVar[bool] = False
     objects: ClassVar[tuple[str, ...]] = ()
     example_input_array = None
+    sizes: Sizes
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,29 +110,9 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         """
         return data_for(type(self).__name__, self.takes, self.trainer.datamodule)  # type: ignore[attr-defined, no-any-return]
 
-    @property
-    def seed(self) -> int:
-        """Seed of all random draws."""
-        return run_seed(None)
-
-    def prepare(self) -> None:
-        """Check the data, create metrics, and call `bind`; called after `setup` of the datamodule."""
-
-    def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
-        """Score one batch of a test, usually by updating metrics."""
-        raise NotImplementedError(f"{type(self).__name__} must implement update().")
-
+    @abstractmethod
     def outcome(self) -> Result | None:
         """Return the result of the test; called once on every rank, after all batches. Other ranks may return None."""
-        raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
-
-    def setup(self, stage: str) -> None:
-        """Call `prepare`; Lightning calls this at the beginning of a stage."""
-        self.prepare()
-
-    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ANN401
-        """Pass a test batch to `update`."""
-        self.update(batch)
 
     def on_test_epoch_end(self) -> None:
         """Call `outcome` after all test batches, and store its value in `result`."""
@@ -141,10 +124,6 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         """Create the parameters of the module with these sizes."""
 
     @abstractmethod
-    def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
-        """Return the sizes of the parameters, given the module's part of a checkpoint; see `checkpoint_part`."""
-
-    @abstractmethod
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
         """Return an error message with a remedy if trained parameters do not fit the data of a run; None if they fit.
 
@@ -152,12 +131,6 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
             trained: Properties of the data for which the parameters were trained.
             run: Properties of the data of the run.
         """
-
-    @property
-    def sizes(self) -> Sizes:
-        """Sizes of the module's parameters, set by `bind`."""
-        assert self.origin is not None
-        return self.origin.sizes
 
     def checkpoint_part(self) -> dict[str, Any]:
         """Return the module's own part of a checkpoint, in plain types and tensors.
@@ -180,7 +153,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         """
         run = Origin(sizes, source)
         if self.origin is None:
-            self.origin = run
+            self.origin, self.sizes = run, sizes
             self.build(sizes)
         elif reason := self.difference(self.origin, run):
             raise TrainingError(reason)
@@ -210,30 +183,6 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
 
     on_validation_start = on_test_start = on_predict_start = refuse_untrained
 
-    @property
-    def trained_for(self) -> dict[str, object]:
-        """Facts about the training by name, reported with the results.
-
-        - `epochs`: epoch of the loaded checkpoint, from 1; absent without a checkpoint.
-        - `epochs_run`: number of epochs of the training in this run; absent without a training.
-        - `devices` and `batch_per`: number of devices, and the unit of the batch size (`run` or `device`);
-          absent if the training used one device.
-        - `warnings`: see `warned`; absent if there are none.
-        """
-        known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
-        found = {name: epochs for name, epochs in known.items() if epochs is not None}
-        return {**found, **self.trained_on, **self.warned(self.epochs)}
-
-    def warned(self, best: int | None) -> dict[str, object]:
-        """Return `warnings`, and one more if the best epoch is the last of the training, as an entry of the audit.
-
-        Args:
-            best: Best epoch on dev, from 1; None if it is not known.
-        """
-        last = f"the best epoch on dev ({best}) is the last that was allowed, so the training may be too short: raise "
-        messages = [*self.warnings, *([f"{last}max_epochs"] if best is not None and best == self.epochs_run else [])]
-        return {"warnings": messages} if messages else {}
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.
 
@@ -256,7 +205,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
             path, name = getattr(attached_trainer(self), "ckpt_path", None), type(self).__name__
             remedy = f"Give a file from checkpoints/ of a run of {name}."
             raise TrainingError(f"{path or 'The file'} is not a checkpoint of {name}. {remedy}")
-        trained = Origin(self.sizes_from(part), part.get("source", {}))
+        trained = Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {}))
         if self.origin is None:
             self.bind(trained.sizes, trained.source)
         elif reason := self.difference(trained, self.origin):
@@ -310,6 +259,32 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         module.load_state_dict(content["state_dict"])
         module.loaded_from = path, {"config": content.get("config")}
         return module.to(device).eval()
+
+
+def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:
+    """Return facts about the training of a module by name, reported with its results.
+
+    - `epochs`: epoch of the loaded checkpoint, from 1; absent without a checkpoint.
+    - `epochs_run`: number of epochs of the training in this run; absent without a training.
+    - `devices` and `batch_per`: number of devices, and the unit of the batch size (`run` or `device`);
+      absent if the training used one device.
+    - `warnings`: see `training_warnings`; absent if there are none.
+    """
+    known = {"epochs": module.epochs, "epochs_run": module.epochs_run}
+    found = {name: epochs for name, epochs in known.items() if epochs is not None}
+    return {**found, **module.trained_on, **training_warnings(module, module.epochs)}
+
+
+def training_warnings(module: TrainedModule[Any, Any], best: int | None) -> dict[str, object]:
+    """Return `warnings`, and one more if the best epoch is the last of the training, as an entry of the audit.
+
+    Args:
+        module: The module.
+        best: Best epoch on dev, from 1; None if it is not known.
+    """
+    last = f"the best epoch on dev ({best}) is the last that was allowed, so the training may be too short: raise "
+    messages = [*module.warnings, *([f"{last}max_epochs"] if best is not None and best == module.epochs_run else [])]
+    return {"warnings": messages} if messages else {}
 
 
 def epochs_of(steps: int, trainer: Trainer) -> int:

@@ -171,7 +171,7 @@ def killed_after_the_first_copy() -> Iterator[None]:
 @contextmanager
 def killed_before_the_sum() -> Iterator[None]:
     """Have an ablation end when it has scored all batches."""
-    with patch.object(HeadAblation, "on_test_epoch_end", side_effect=Killed):
+    with patch.object(HeadAblation, "outcome", side_effect=Killed):
         yield
 
 
@@ -227,7 +227,7 @@ def scenes(work: Path) -> Iterator[Scene]:
     copies = work / "copies"
     short = ("--model.init_args.max_epochs=3", "--model.init_args.batches=1")
     command = command_of(copies, "hewitt2019/control.yaml", *short)
-    yield scene(copies, command, {"nested training": "runs/*/*/state-*/copy-*.ckpt"}, killed_after_the_first_copy)
+    yield scene(copies, command, {"nested training": "stores/trained/*/copy-*.ckpt"}, killed_after_the_first_copy)
     sample = work / "sample"
     own = ("--data.init_args.corpus=sample", "--data.init_args.options.too_long=skip")
     command = command_of(sample, "clark2019/heads.yaml", *own)
@@ -245,7 +245,7 @@ def scenes(work: Path) -> Iterator[Scene]:
         *given,
         "--trainer.enable_progress_bar=false",
     ]
-    kinds = {"outputs of an ablation": "runs/*/*/state-*/outputs-*.pt", "named checkpoint": "named/*.ckpt"}
+    kinds = {"named checkpoint": "named/*.ckpt"}
     yield scene(rows, [*command, "--trainer.accelerator=cpu"], kinds, killed_before_the_sum)
     adversaries = work / "adversaries"
     adversaries.mkdir()

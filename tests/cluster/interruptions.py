@@ -86,13 +86,13 @@ STAGES = {
     ),
     "nested": Stage(
         "ControlTask",
-        ("test", "--config=configs/hewitt2019/control.yaml", *PROBE, "--model.init_args.max_epochs=3"),
+        ("measure", "--config=configs/hewitt2019/control.yaml", *PROBE, "--model.init_args.max_epochs=3"),
         "Data ready",
     ),
     "adversary": Stage(
         "Fidelity",
         (
-            "test",
+            "measure",
             "--config=configs/wiegreffe2019/fidelity.yaml",
             "--model.init_args.checkpoints=SHARED/classifier",
             f"--model.init_args.tests={ADVERSARIES}",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from results.errors import UserError, new_items
-from training import Origin, TrainedModule, TrainingError
+from training import Origin, TrainedModule, TrainingError, training_audit
 from training.checkpoints import read_checkpoint
 
 
@@ -22,9 +22,15 @@ from training.checkpoints import read_checkpoint
 class Width:
     inputs: int
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, int]) -> "Width":
+        return cls(**plain)
+
 
 class Line(TrainedModule[Any, Width]):
     """y = w·x for inputs of a width that only the data know."""
+
+    sizes_type = Width
 
     def __init__(self, rate: float = 0.1, power: int = 1) -> None:
         super().__init__()
@@ -33,8 +39,7 @@ class Line(TrainedModule[Any, Width]):
     def build(self, sizes: Width) -> None:
         self.line = nn.Linear(sizes.inputs, 1)
 
-    def sizes_from(self, part: Mapping[str, Any]) -> Width:
-        return Width(**part["sizes"])
+    def outcome(self) -> None: ...
 
     def difference(self, trained: Origin[Width], run: Origin[Width]) -> str | None:
         return None if trained == run else f"trained on {trained.source['name']}, and this is {run.source['name']}"
@@ -95,8 +100,8 @@ def test_a_checkpoint_is_enough_to_make_the_module_anew(trained: tuple[Line, Pat
     inputs = next(iter(loader()))[0]
     assert torch.equal(loaded(inputs), line(inputs))
     assert (loaded.rate, loaded.power, loaded.training, loaded.epochs) == (0.05, 2, False, 2)
-    assert loaded.trained_for == {"epochs": 2}
-    assert line.trained_for == {"epochs_run": 2}
+    assert training_audit(loaded) == {"epochs": 2}
+    assert training_audit(line) == {"epochs_run": 2}
     assert Line.load_from_checkpoint(path, power=1).power == 1
     assert loaded.origin == line.origin
 
