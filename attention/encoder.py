@@ -477,15 +477,6 @@ class LoadedEncoder:
                 f"{self.layers} layers, but {what} needs it in all. Choose an encoder with attention in every layer."
             )
 
-    @property
-    def reentrant(self) -> bool:
-        """True if two threads may run the encoder at once.
-
-        They may not if a forward pass changes the frequencies of rotary positions (dynamic scaling, LongRoPE).
-        """
-        kinds = [str(getattr(module, "rope_type", "")) for module in self.model.modules()]
-        return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
-
     @cached_property
     def state_size(self) -> int:
         """Size of a hidden state.

@@ -75,6 +75,15 @@ console = Console(stderr=True)
 log = logging.getLogger(__name__)
 
 
+def is_reentrant(encoder: LoadedEncoder) -> bool:
+    """Return True if two threads may run the encoder at once.
+
+    They may not if a forward pass changes the frequencies of rotary positions (dynamic scaling, LongRoPE).
+    """
+    kinds = [str(getattr(module, "rope_type", "")) for module in encoder.model.modules()]
+    return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
+
+
 def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor of a shard by its name, `<quantity>.<item>`, in the order of the file.
 
@@ -226,7 +235,7 @@ def current(device: torch.device) -> AbstractContextManager[object]:
 
 def workers_of(encoder: LoadedEncoder, items: Items) -> int:
     """Return the number of forward passes to run at once."""
-    if encoder.device.type != "cpu" or not encoder.reentrant:
+    if encoder.device.type != "cpu" or not is_reentrant(encoder):
         return 1
     longest = max(len(part) for cut in items.inputs for part in cut)
     # Every worker may have one finished pass beside the running one.

@@ -28,7 +28,15 @@ from corpora.sentence import CorpusError
 from corpora.shortcuts import Planting
 from datamodules import tokenization
 from datamodules.batches import BatchLoader, LengthBatches, Split, TextBatch, check_batch, padder
-from datamodules.corpus import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_of, count_shared, warn_of_shared
+from datamodules.corpus import (
+    SPLITS,
+    UNKNOWN_SHARE,
+    CorpusDataModule,
+    corpus_of,
+    count_shared,
+    warn_of_quotes,
+    warn_of_shared,
+)
 from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTexts, TokenOptions, Vocabulary, Words
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from results import Provenance
@@ -610,7 +618,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         # Two splits of one file are the same by intention.
         same = [] if self.columns.split else [one for one in self._contents if files[one] == files[split]]
         others = {one: texts for one, texts in self._contents.items() if one == split or one not in same}
-        self.warn_of_quotes(str(self.corpus if self._known_labels else files[split]), read.audit)
+        warn_of_quotes(str(self.corpus if self._known_labels else files[split]), read.audit)
         shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))
@@ -660,11 +668,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         for word, own in zip(words, found, strict=True):
             if self.vocabulary.unknown in own or found.count(own) > 1:
                 raise CorpusError.at(path, None, f"the planted word {word!r} is not in the vocabulary", remedy)
-
-    @property
-    def class_counts(self) -> Numbers:
-        """Number of train texts with each label, int64 `[classes]`."""
-        return np.bincount(self.splits["train"].labels, minlength=len(self.labels))
 
     def tokenizer_fault(self, source: EncoderSource) -> str | None:
         """Return why an encoder cannot read the tokens of the texts; None if its tokenizer gives the same tokens.
@@ -775,3 +778,8 @@ def masked(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[np.boo
     found = copy(data)
     found.splits = {split: data.splits[split].replaced(some, data.vocabulary.mask) for split, some in chosen.items()}
     return found
+
+
+def class_counts(data: ClassificationDataModule) -> Numbers:
+    """Return the number of train texts with each label, int64 `[classes]`."""
+    return np.bincount(data.splits["train"].labels, minlength=len(data.labels))

@@ -32,7 +32,7 @@ from corpora.registry import CORPORA, locate
 from corpora.sample import SAMPLE_VERSION, write_sample_documents
 from corpora.sentence import CorpusError
 from datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, Split, check_batch
-from datamodules.corpus import SPLITS, AttentionDataModule
+from datamodules.corpus import SPLITS, AttentionDataModule, mapping_of
 from results import Provenance
 from results.errors import UserError, check_numbers, check_values, counted
 
@@ -388,7 +388,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             raise CorpusError(
                 f"{self.corpus}: {count} with mentions {'is' if len(genres) == 1 else 'are'} too few to be split into "
                 f"{', '.join(names[:-1])} and {names[-1]} (--data.init_args.parts). Give one file per split: "
-                f"{self._mapping}."
+                f"{mapping_of(self)}."
             )
         return parts[split]
 

@@ -190,6 +190,20 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
         )
 
 
+def warn_of_quotes(name: str, audit: Mapping[str, int]) -> None:
+    """Log a warning if texts of a TSV file are quoted as in CSV; those of the registry are read as GLUE reads them.
+
+    Args:
+        name: Name of a corpus of the registry, or the file.
+        audit: Counts of the corpus's reader; `quoted_texts` is the number of such texts.
+    """
+    if name not in CORPORA and (count := audit.get("quoted_texts", 0)):
+        rank_zero_only(log.warning)(
+            f"{name}: {counted(count, 'text')} in double quotes with all quotes inside doubled, as in CSV. TSV is "
+            "read without quoting: these quotes are words. Save it as CSV, in pandas to_csv('my.csv', index=False)."
+        )
+
+
 def warn_of_tags(path: Path, store: Store) -> None:
     """Log a warning if heads or types of mentions depend on part-of-speech tags whose meaning is unknown.
 
@@ -226,6 +240,12 @@ def warn_of_words(path: Path, store: Store) -> None:
         )
     warn_of_roots(path, store.manifest.audit)
     warn_of_tags(path, store)
+
+
+def mapping_of(data: "CorpusDataModule[Any]") -> str:
+    """Return an example of a mapping of files on the command line, for messages."""
+    files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
+    return f"--data.init_args.{data.option} '{{{files}}}'"
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -329,33 +349,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             raise CorpusError(
                 f"{self.corpus}: this is neither `sample` nor a corpus of the "
                 f"registry{near(self.corpus, ('sample', *CORPORA))}: {', '.join(CORPORA)}. For your own files give a "
-                f"path with `{{split}}` in it, or a mapping: {self._mapping}."
+                f"path with `{{split}}` in it, or a mapping: {mapping_of(self)}."
             )
         return locate(self.corpus, self.root)
 
     @property
-    def _mapping(self) -> str:
-        """Example of a mapping of files on the command line."""
-        files = ", ".join(f"{split}: {name}.{self.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
-        return f"--data.init_args.{self.option} '{{{files}}}'"
-
-    @property
     def missing_remedy(self) -> str:
         """Advice for the error message if the corpus lacks a split that is needed."""
-        return f"Name its file: {self._mapping}"
-
-    def warn_of_quotes(self, name: str, audit: Mapping[str, int]) -> None:
-        """Log a warning if texts of a TSV file are quoted as in CSV; those of the registry are read as GLUE reads them.
-
-        Args:
-            name: Name of a corpus of the registry, or the file.
-            audit: Counts of the corpus's reader; `quoted_texts` is the number of such texts.
-        """
-        if name not in CORPORA and (count := audit.get("quoted_texts", 0)):
-            rank_zero_only(log.warning)(
-                f"{name}: {counted(count, 'text')} in double quotes with all quotes inside doubled, as in CSV. TSV is "
-                "read without quoting: these quotes are words. Save it as CSV, in pandas to_csv('my.csv', index=False)."
-            )
+        return f"Name its file: {mapping_of(self)}"
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return the splits that a stage reads, and the splits that it only prepares for a later test.
@@ -644,22 +645,18 @@ class AttentionDataModule(CorpusDataModule[Item]):
     @property
     def layers(self) -> tuple[int, ...]:
         """Encoder layers whose attention is in the batches, as 0-based indices."""
-        return self._any.manifest.layers
+        return any_store(self).manifest.layers
 
     @property
     def heads(self) -> tuple[int, ...]:
         """Attention heads that the batches hold of each layer, as 0-based indices."""
-        return self._any.manifest.heads
+        return any_store(self).manifest.heads
 
     @property
     def encoder_identity(self) -> Mapping[str, object] | None:
         """Values that determine the encoder's attention, on which a trained probe depends; None without an encoder."""
-        identity = self._any.manifest.identity["encoder"]
+        identity = any_store(self).manifest.identity["encoder"]
         return identity if isinstance(identity, dict) else None
-
-    @property
-    def _any(self) -> Store:
-        return next(iter(self.stores.values()))
 
     def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
         """Return the items of each split as strings, to count the items that several splits have."""
@@ -684,12 +681,17 @@ class AttentionDataModule(CorpusDataModule[Item]):
             audit[split] = {**store.manifest.audit, **count_shared(self._texts(self.stores), split)}
         if halved := sum(encoder.halved for encoder in self._loaded):
             audit["batches_halved_for_memory"] = halved
-        if (quantity := self._any.manifest.quantity) != "attention":
+        if (quantity := any_store(self).manifest.quantity) != "attention":
             audit["quantity"] = quantity
-        encoder = _described(self._any)
+        encoder = _described(any_store(self))
         if self.random_splits:
             encoder["random_init"] = _described(self.random_splits["test"].store)
         return Provenance(encoder, data, audit)
+
+
+def any_store(data: AttentionDataModule[Any]) -> Store:
+    """Return one of the stores, which have the same encoder, layers and heads."""
+    return next(iter(data.stores.values()))
 
 
 def _described(store: Store) -> dict[str, object]:

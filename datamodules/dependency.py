@@ -20,7 +20,7 @@ from corpora.conllu import READER_VERSION, read_treebank
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, Split, check_batch, padder
-from datamodules.corpus import AttentionDataModule
+from datamodules.corpus import AttentionDataModule, any_store
 from results import Provenance
 from results.errors import check_numbers, check_values
 
@@ -280,12 +280,12 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     @property
     def hidden_layers(self) -> tuple[int, ...]:
         """Layers whose hidden states the batches hold: 0 for the embeddings, k for the output of layer k."""
-        return self._any.manifest.hidden.layers
+        return any_store(self).manifest.hidden.layers
 
     @property
     def hidden_size(self) -> int:
         """Size of a hidden state in the batches; 0 without hidden states."""
-        return self._any.manifest.hidden.size
+        return any_store(self).manifest.hidden.size
 
     def setup(self, stage: str) -> None:
         """Open the stores of the splits of a stage, and number the relations.

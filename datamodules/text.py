@@ -28,7 +28,7 @@ from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text
 from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
-from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_roots
+from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_quotes, warn_of_roots
 from results import Provenance
 from results.digests import Digests
 from results.errors import check_numbers, check_values, from_options, near
@@ -577,22 +577,6 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         }
         return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self.audits.items()})
 
-    def warn_of_left_out(self) -> None:
-        """Log a warning if many texts were left out as too long, if trees have several roots, or if TSV is quoted.
-
-        Only rank 0 logs.
-        """
-        for name, audit in self.audits.items():
-            warn_of_roots(name, audit)
-            self.warn_of_quotes(name, audit)
-            left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
-            if left_out > LEFT_OUT * read:
-                rank_zero_only(log.warning)(
-                    f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were "
-                    f"left out: the results describe the shorter ones. Raise --data.init_args.max_length "
-                    f"({self.max_length}), or choose an encoder that takes longer inputs."
-                )
-
     def only(self, names: Collection[str]) -> "TextDataModule":
         """Return a copy of the datamodule that has only the named corpora."""
         chosen = copy(self)
@@ -683,3 +667,20 @@ def _check_before(before: Encoder, given: Encoder) -> None:
         f"{fault}, so {second} was not fine-tuned from {first}. Set --data.init_args.before.name to the encoder from "
         f"which {second} was fine-tuned."
     )
+
+
+def warn_of_left_out(data: TextDataModule) -> None:
+    """Log a warning if many texts were left out as too long, if trees have several roots, or if TSV is quoted.
+
+    Only rank 0 logs.
+    """
+    for name, audit in data.audits.items():
+        warn_of_roots(name, audit)
+        warn_of_quotes(name, audit)
+        left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
+        if left_out > LEFT_OUT * read:
+            rank_zero_only(log.warning)(
+                f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were "
+                f"left out: the results describe the shorter ones. Raise --data.init_args.max_length "
+                f"({data.max_length}), or choose an encoder that takes longer inputs."
+            )

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.classified import ClassifiedBatch, require_one_distribution
+from fidelity.classified import ClassifiedBatch, logits_under, require_one_distribution
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.perturbation import bin_table, by_max_attention, max_attention, violins
@@ -431,7 +431,7 @@ def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -
         # Positions outside the mask get no weight: the text keeps its own attention.
         some = torch.where((some * classified.mask).sum(-1, keepdim=True) > 0, some, classified.weights)
         with torch.no_grad():
-            found = classified.logits(some).double()
+            found = logits_under(classified, some).double()
         logits.append(found[..., 1] - found[..., 0])
         yield some
     by_position = torch.cat(logits).T  # [batch, positions]

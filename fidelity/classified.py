@@ -69,10 +69,6 @@ class ClassifiedBatch:
         """Attention of the classifier, averaged over the heads, `[batch, positions]`."""
         return self.weights.mean(0)
 
-    def select(self, rows: Tensor) -> "ClassifiedBatch":
-        """Return some of the texts; `rows` as in `select_texts`."""
-        return replace(self, batch=select_texts(self.batch, rows), output=select_texts(self.output, rows))
-
     @property
     def mask(self) -> Tensor:
         """Mask of the positions that may get attention weight, bool `[batch, positions]`; True for such positions."""
@@ -158,21 +154,7 @@ class ClassifiedBatch:
         Returns:
             Probabilities `[..., batch, classes]`.
         """
-        return self.logits(weights).softmax(-1)
-
-    def logits(self, weights: Tensor) -> Tensor:
-        """Return the logits of the classifier if its attention is replaced by `weights`; `decide` is their softmax.
-
-        Args:
-            weights: Attention `[..., heads, batch, positions]`; the heads are the tested levels, in the
-                order of `names`.
-
-        Returns:
-            Logits `[..., batch, classes]`.
-        """
-        self.progress.advance(weights[..., 0, :, 0].numel())
-        imposed = {name: weights[..., head, :, :] for head, name in enumerate(self.names)}
-        return self.checkpoint.model.decide(self.output, imposed)
+        return logits_under(self, weights).softmax(-1)
 
     def reread(self, keep: Tensor, removal: Removal = "delete") -> Tensor:
         """Remove words from copies of the texts, and encode and classify what is left.
@@ -238,6 +220,28 @@ class ClassifiedBatch:
             random = np.random.default_rng((self.seed, crc32(purpose.encode()), text))
             found[:, place, own] = random.random((draws, int(own.sum())))
         return torch.from_numpy(found).to(self.mask.device)
+
+
+def selected(classified: ClassifiedBatch, rows: Tensor) -> ClassifiedBatch:
+    """Return some of the texts; `rows` as in `select_texts`."""
+    batch, output = select_texts(classified.batch, rows), select_texts(classified.output, rows)
+    return replace(classified, batch=batch, output=output)
+
+
+def logits_under(classified: ClassifiedBatch, weights: Tensor) -> Tensor:
+    """Return the logits of the classifier if its attention is replaced by `weights`; `decide` is their softmax.
+
+    Args:
+        classified: The texts.
+        weights: Attention `[..., heads, batch, positions]`; the heads are the tested levels, in the
+            order of `names`.
+
+    Returns:
+        Logits `[..., batch, classes]`.
+    """
+    classified.progress.advance(weights[..., 0, :, 0].numel())
+    imposed = {name: weights[..., head, :, :] for head, name in enumerate(classified.names)}
+    return classified.checkpoint.model.decide(classified.output, imposed)
 
 
 def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:

@@ -127,7 +127,7 @@ class Effects(FidelityTest):
     Rankings of the words, each with two columns and scores:
 
     - `learned` and `learned_norms`: scores of a probe of the attention, and of the norms of what each head adds
-      (`Saliency.head_norms`).
+      (`AttentionSaliency.head_norms`).
     - `learned_shuffled`: the control. The effects of a text are shuffled among its removals before the fit. A
       mean over `draws` shuffles: each gives weights in a random direction, with one head a random sign.
     - `best_head`: attention of the head with the highest mean LDS on train.
@@ -357,7 +357,7 @@ def features_of(saliency: Saliency, quantity: str) -> Tensor:
         saliency: Importance of the words of the texts.
         quantity: `attention` for the weights, `norms` for the norms of what they add.
     """
-    return saliency.head_norms.detach() if quantity == "norms" else saliency.classified.weights.detach()
+    return saliency.of_attention.head_norms.detach() if quantity == "norms" else saliency.classified.weights.detach()
 
 
 def predicted_effects(scores: Tensor, removed: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.classified import ClassifiedBatch, ranks_of, renormalised
+from fidelity.classified import ClassifiedBatch, ranks_of, renormalised, selected
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
@@ -253,7 +253,7 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
         size = min(size, max(CELLS // (cells * len(ranks)), 1))
         counts = torch.arange(start, min(start + size, int(most.max()) + 1), device=most.device)
         for texts, orders in _passes(left, cells * size):
-            some = classified.select(texts)
+            some = selected(classified, texts)
             # [counts, orders, heads, texts, positions]
             erased = ranks[orders, texts][:, None] < counts[:, None, None, None, None]
             weights = renormalised(some.weights.masked_fill(erased, 0), some.groups)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attention import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
-from fidelity.classified import ClassifiedBatch, classify, to_tokens
+from fidelity.classified import ClassifiedBatch, classify, selected, to_tokens
 from fidelity.comparison import (
     CheckpointResult,
     by_score,
@@ -519,7 +519,9 @@ def examples_of(
     rows = [place for place, text in enumerate(classified.batch.index.tolist()) if text in chosen]
     if not rows:
         return []
-    few = classified.select(torch.tensor(rows, device=classified.mask.device))  # rankings may take many passes a text
+    few = selected(
+        classified, torch.tensor(rows, device=classified.mask.device)
+    )  # rankings may take many passes a text
     own = replace(saliency, classified=few, seconds={})
     shown: dict[str | Explainer, None] = dict.fromkeys(("attention", "input_x_gradient", *rankings))
     values = {name_of(one): own.rankings(one, 1)[0] for one in shown}

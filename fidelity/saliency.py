@@ -12,7 +12,7 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from datamodules.batches import TextBatch
-from fidelity.classified import ClassifiedBatch, passes, select_texts, shortened
+from fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shortened
 from fidelity.explanations import FILE, Explanations
 from metrics.distributions import tvd
 from models import TransformerClassifier
@@ -68,6 +68,91 @@ class Explainer(ABC):
 
 
 @dataclass(frozen=True, eq=False)
+class AttentionSaliency:
+    """Importance of each position by its attention weights, their gradients, and what they add.
+
+    The hidden states that attention averages are held fixed. Measures are computed when they are first used.
+
+    Attributes:
+        classified: The texts, with the decisions of a classifier.
+    """
+
+    classified: ClassifiedBatch
+
+    @property
+    def attention(self) -> Tensor:
+        """Attention, averaged over the heads, `[batch, positions]`."""
+        return self.classified.attention
+
+    @cached_property
+    def _attention_gradients(self) -> Tensor:
+        """∂p/∂α `[heads, batch, positions]` with fixed hidden states, 0 outside the mask."""
+        weights = self.classified.weights.detach().requires_grad_()
+        gradients = decision_gradient(self.classified, logits_under(self.classified, weights), weights)
+        return gradients.masked_fill(~self.classified.mask, 0)
+
+    @cached_property
+    def head_norms(self) -> Tensor:
+        """Norm of what each head's attention adds, `[heads, batch, positions]` (Kobayashi et al. 2020, §3).
+
+        In a transformer it is ‖α v W_O‖. In other classifiers it is ‖α ∂logits/∂α‖ over the classes: where the
+        logits are linear in the weights, as W Σ α h, this is ‖α W h‖. The states that attention averages are
+        held fixed. The norm is 0 outside the mask.
+        """
+        classified = self.classified
+        written = [classified.checkpoint.model.value_norms(classified.output, name) for name in classified.names]
+        if None not in written:
+            return (classified.weights * torch.stack(written)).masked_fill(~classified.mask, 0)  # type: ignore[arg-type]
+        weights = classified.weights.detach().requires_grad_()
+        logits = logits_under(classified, weights).sum(0)
+        by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]
+        norms = weights.detach() * torch.stack(by_class).square().sum(0).sqrt()
+        return norms.masked_fill(~classified.mask, 0)
+
+    @property
+    def attention_norm(self) -> Tensor:
+        """Norm of what attention adds, `[batch, positions]`: the sum of `head_norms` over the heads."""
+        return self.head_norms.sum(0)
+
+    @cached_property
+    def attention_gradient(self) -> Tensor:
+        """Gradient ∂p/∂α of the probability p of the predicted class by attention, `[batch, positions]`.
+
+        The gradients of all heads are summed (Serrano & Smith 2019, §5). The hidden states that
+        attention averages are held fixed. The gradient is 0 outside the mask.
+        """
+        return self._attention_gradients.sum(0)
+
+    @cached_property
+    def attention_times_gradient(self) -> Tensor:
+        """Attention times its gradient, α ∂p/∂α, `[batch, positions]`.
+
+        p is the probability of the predicted class. The products of all heads are summed (Serrano &
+        Smith 2019, §5). The hidden states that attention averages are held fixed. The product is 0
+        outside the mask.
+        """
+        return (self.classified.weights.detach() * self._attention_gradients).sum(0)
+
+    @cached_property
+    def rollout(self) -> Tensor:
+        """Attention rollout from the position of the decision, `[batch, positions]` (Abnar & Zuidema 2020, §3).
+
+        It is a row of the product, over all layers, of (mean of the heads + 1)/2, whichever levels are tested.
+
+        Raises:
+            UserError: The classifier is no transformer.
+        """
+        checkpoint = self.classified.checkpoint
+        if not isinstance(checkpoint.model, TransformerClassifier):
+            raise UserError(
+                f"The ranking rollout multiplies the attention of all layers of a transformer, which {checkpoint.name} "
+                "does not have. Leave it out of the `rankings` and `saliencies` of each test, or test a "
+                "TransformerClassifier."
+            )
+        return self.classified.to_positions(checkpoint.model.rollout(self.classified.output))
+
+
+@dataclass(frozen=True, eq=False)
 class Saliency:
     """Importance of each position for the decision, by several measures, for a batch of texts.
 
@@ -91,6 +176,11 @@ class Saliency:
     points: int = 50
     seconds: dict[str, float] = field(default_factory=dict)
     _of_explainers: dict[Explainer, Tensor] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def of_attention(self) -> AttentionSaliency:
+        """Measures of attention weights."""
+        return AttentionSaliency(self.classified)
 
     def _timed(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Compute a measure; the first time, keep its seconds."""
@@ -205,55 +295,6 @@ class Saliency:
         """
         return self._left_out[1]
 
-    @cached_property
-    def _attention_gradients(self) -> Tensor:
-        """∂p/∂α `[heads, batch, positions]` with fixed hidden states, 0 outside the mask."""
-        weights = self.classified.weights.detach().requires_grad_()
-        gradients = decision_gradient(self.classified, self.classified.logits(weights), weights)
-        return gradients.masked_fill(~self.classified.mask, 0)
-
-    @cached_property
-    def head_norms(self) -> Tensor:
-        """Norm of what each head's attention adds, `[heads, batch, positions]` (Kobayashi et al. 2020, §3).
-
-        In a transformer it is ‖α v W_O‖. In other classifiers it is ‖α ∂logits/∂α‖ over the classes: where the
-        logits are linear in the weights, as W Σ α h, this is ‖α W h‖. The states that attention averages are
-        held fixed. The norm is 0 outside the mask.
-        """
-        classified = self.classified
-        written = [classified.checkpoint.model.value_norms(classified.output, name) for name in classified.names]
-        if None not in written:
-            return (classified.weights * torch.stack(written)).masked_fill(~classified.mask, 0)  # type: ignore[arg-type]
-        weights = classified.weights.detach().requires_grad_()
-        logits = classified.logits(weights).sum(0)
-        by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]
-        norms = weights.detach() * torch.stack(by_class).square().sum(0).sqrt()
-        return norms.masked_fill(~classified.mask, 0)
-
-    @property
-    def attention_norm(self) -> Tensor:
-        """Norm of what attention adds, `[batch, positions]`: the sum of `head_norms` over the heads."""
-        return self.head_norms.sum(0)
-
-    @cached_property
-    def attention_gradient(self) -> Tensor:
-        """Gradient ∂p/∂α of the probability p of the predicted class by attention, `[batch, positions]`.
-
-        The gradients of all heads are summed (Serrano & Smith 2019, §5). The hidden states that
-        attention averages are held fixed. The gradient is 0 outside the mask.
-        """
-        return self._attention_gradients.sum(0)
-
-    @cached_property
-    def attention_times_gradient(self) -> Tensor:
-        """Attention times its gradient, α ∂p/∂α, `[batch, positions]`.
-
-        p is the probability of the predicted class. The products of all heads are summed (Serrano &
-        Smith 2019, §5). The hidden states that attention averages are held fixed. The product is 0
-        outside the mask.
-        """
-        return (self.classified.weights.detach() * self._attention_gradients).sum(0)
-
     @property
     def planted(self) -> Tensor:
         """Random numbers below 1, plus 1 at positions with a word of the rationale, `[batch, positions]`.
@@ -262,24 +303,6 @@ class Saliency:
         """
         marked = self.classified.to_positions(self.classified.batch.rationale.float()) > 0
         return marked + self.classified.noise(PLANTED, 1)[0]
-
-    @cached_property
-    def rollout(self) -> Tensor:
-        """Attention rollout from the position of the decision, `[batch, positions]` (Abnar & Zuidema 2020, §3).
-
-        It is a row of the product, over all layers, of (mean of the heads + 1)/2, whichever levels are tested.
-
-        Raises:
-            UserError: The classifier is no transformer.
-        """
-        checkpoint = self.classified.checkpoint
-        if not isinstance(checkpoint.model, TransformerClassifier):
-            raise UserError(
-                f"The ranking rollout multiplies the attention of all layers of a transformer, which {checkpoint.name} "
-                "does not have. Leave it out of the `rankings` and `saliencies` of each test, or test a "
-                "TransformerClassifier."
-            )
-        return self.classified.to_positions(checkpoint.model.rollout(self.classified.output))
 
     def signed(self, measure: str | Explainer) -> Tensor:
         """Return a measure with its sign, `[batch, positions]`.
@@ -299,7 +322,8 @@ class Saliency:
             return self._of_explainers[measure]
         if measure in self.explanations:
             return self._timed(measure, lambda: self.explanations[measure].of(self.classified))
-        return self._timed(measure, lambda: getattr(self.classified if measure == "attention" else self, measure))
+        source = self.of_attention if hasattr(AttentionSaliency, measure) else self
+        return self._timed(measure, lambda: getattr(source, measure))
 
     def magnitude(self, measure: str | Explainer) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.

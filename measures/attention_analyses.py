@@ -15,6 +15,7 @@ from attention.extraction import Allowance
 from attention.quantities import QUANTITIES, QuantityName
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.batches import EncoderOf
+from datamodules.text import warn_of_left_out
 from measures.by_head import HeadNumbers, head_rows
 from measures.contract import Measure
 from metrics.bootstrap import holm
@@ -232,7 +233,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
             analysis.end(batch)
 
     def outcome(self) -> Result:
-        self.data.warn_of_left_out()
+        warn_of_left_out(self.data)
         found = {which: self._results(analyses) for which, analyses in self._of.items()}
         if "before" in self._of:
             found["given"]["differences"] = self._differences()

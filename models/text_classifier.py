@@ -13,6 +13,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from datamodules import ClassificationDataModule, TextBatch
+from datamodules.classification import class_counts
 from metrics.classification import (
     CLASSIFICATION_RATIOS,
     class_table,
@@ -317,7 +318,7 @@ def classification_result(
     axes = ("gold", "predicted", "share of the class")
     return Result(
         TextClassifier.experiment,
-        scores={**scores, **majority_scores(data.class_counts, gold, positive)},
+        scores={**scores, **majority_scores(class_counts(data), gold, positive)},
         tables={"classes": class_table(gold, predicted, labels)},
         figures={"confusion": HeatMap("Confusion", shares, labels, labels, *axes, unit="fraction")},
         audit=audit,

@@ -134,7 +134,9 @@ class Sweeper:
         if faults := self.check(key for key in self.waiting if self._is_ready(key)):
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
-        if hours := self.expected_hours():
+        left = set(self.waiting)
+        rows = [(row.minutes, row.all_runs()) for row in self._named.values()]
+        if hours := sum(minutes * sum(run.key in left for run in runs) / len(runs) for minutes, runs in rows) / 60:
             time_of = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
             said = f"{counted(len(self.waiting), 'run')} to start: about {time_of} on 2 cores, by the plan."
             self.console.print(Text(said), soft_wrap=True)
@@ -149,12 +151,6 @@ class Sweeper:
                     time.sleep(self.jobs.interval)
         finally:
             self.jobs.stop()
-
-    def expected_hours(self) -> float:
-        """Return the time of the unfinished runs on 2 cores, from the `minutes` of the rows of the plan."""
-        left = set(self.waiting)
-        rows = ((row.minutes, row.all_runs()) for row in self._named.values())
-        return sum(minutes * sum(run.key in left for run in runs) / len(runs) for minutes, runs in rows) / 60
 
     def _is_ready(self, key: str) -> bool:
         return all(run.key in self.records for run in self.runs[key].trained)
@@ -185,18 +181,17 @@ class Sweeper:
     def _check_readers(self, keys: Sequence[str]) -> None:
         """Check runs that read trained models: export the encoders that they read, and check their command lines."""
         for key in keys:
-            if self.runs[key].reads == "encoder" and (fault := export(self._trained(key)[0])):
+            if self.runs[key].reads == "encoder" and (
+                fault := export(self.records[self.runs[key].trained[0].key].path.parent)
+            ):
                 self._fail(key, f"its encoder cannot be exported: {fault}")
         for fault, faulty in self.check(k for k in keys if self.runs[k].trained and k not in self.failed).items():
             for key in faulty:
                 self._fail(key, f"invalid command line: {fault}")
 
-    def _trained(self, key: str) -> list[Path]:
-        """Return the folders of the earlier runs that a run reads."""
-        return [self.records[one.key].path.parent for one in self.runs[key].trained]
-
     def _arguments(self, key: str) -> list[str]:
-        run, folders = self.runs[key], self._trained(key)
+        run = self.runs[key]
+        folders = [self.records[one.key].path.parent for one in run.trained]  # of the earlier runs that it reads
         if not folders:
             return run.arguments
         if run.reads == "checkpoints":

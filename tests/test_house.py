@@ -1,3 +1,4 @@
+import ast
 import importlib
 import tomllib
 from itertools import pairwise
@@ -53,3 +54,15 @@ def test_releases_of_lightning_that_are_compromised_or_not_tried_are_excluded() 
     )
     versions = ("2.5.6", "2.6", "2.6.1", "2.6.2", "2.6.3", "2.6.4", "2.7", "3.0")
     assert [version for version in versions if version in lightning.specifier] == ["2.6", "2.6.1", "2.6.4"]
+
+
+def test_no_class_has_more_than_fifteen_methods_and_properties() -> None:
+    """Without those of Python, such as `__init__`: a class with more has a second idea."""
+    most = 15
+    for package in PROJECT["tool"]["setuptools"]["packages"]:
+        for path in sorted((ROOT / package).glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    own = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+                    plain = [name for name in own if not name.startswith("__")]
+                    assert len(plain) <= most, f"{path.relative_to(ROOT)}: {node.name} has {len(plain)}"

@@ -11,6 +11,7 @@ from corpora.sentence import CorpusError
 from corpora.shortcuts import Planting
 from datamodules import ClassificationDataModule
 from datamodules.batches import Split
+from datamodules.classification import class_counts
 from tests.models.corpora import write_texts
 from tests.tiny import save_gpt2
 
@@ -43,7 +44,7 @@ def test_planted_words_reach_the_batches_with_their_labels(kind: str, pieces: bo
         for item in with_words:
             words = [word for word in marked(data, split, item) if word != "contexta"]
             assert some.labels[item] == ("zeroa", "onea").index(words[0])
-    assert data.class_counts.tolist() == [int((data.splits["train"].labels == label).sum()) for label in (0, 1)]
+    assert class_counts(data).tolist() == [int((data.splits["train"].labels == label).sum()) for label in (0, 1)]
 
 
 def test_texts_that_two_splits_share_are_counted_as_before(tmp_path: Path) -> None:

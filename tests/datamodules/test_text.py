@@ -17,6 +17,7 @@ from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError
 from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule, TextSource
+from datamodules.text import warn_of_left_out
 from results import UserError
 from tests.tiny import BROKEN, FAMILIAR, save_bert, save_gpt2, save_llama, save_roberta, write_treebank
 
@@ -180,7 +181,7 @@ def test_quoted_texts_and_labels_left_out_are_counted(
     assert {batch.passages[row][0].label for batch, row in rows(data)} == {"a", "b"}
     audit = data.audits["table"]
     assert (audit["segments"], audit["labels_left_out"], audit["quoted_texts"]) == (2, 1, 1)
-    data.warn_of_left_out()
+    warn_of_left_out(data)
     [message] = [message for message in caplog.messages if "quotes" in message]
     assert message.startswith("table: 1 text in double quotes with all quotes inside doubled")
 
@@ -372,7 +373,7 @@ def test_absent_files_are_named_with_their_remedy(make: Make, tmp_path: Path) ->
 
 
 def test_only_a_test_reads_texts() -> None:
-    with pytest.raises(CorpusError, match=r"Run `python train\.py test`"):
+    with pytest.raises(CorpusError, match=r"Run `python train\.py measure`"):
         TextDataModule().setup("fit")
 
 

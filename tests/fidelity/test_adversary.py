@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fidelity.adversary import Adversary, Farthest, pairs
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, classify
+from fidelity.classified import ClassifiedBatch, classify, logits_under
 from fidelity.comparison import CheckpointResult
 from metrics.distributions import jsd, tvd
 from models.text_model import WORD
@@ -294,13 +294,13 @@ def test_the_audit_counts_the_evaluations_that_ran(
 ) -> None:
     text = short_texts("flat", labels)[1]
     rows = [0]
-    decide = ClassifiedBatch.logits
 
-    def counting(self: ClassifiedBatch, weights: Tensor) -> Tensor:
+    def counting(changed: ClassifiedBatch, weights: Tensor) -> Tensor:
         rows[0] += math.prod(weights.shape[:-3])
-        return decide(self, weights)
+        return logits_under(changed, weights)
 
-    monkeypatch.setattr(ClassifiedBatch, "logits", counting)
+    for module in ("classified", "adversary"):
+        monkeypatch.setattr(f"fidelity.{module}.logits_under", counting)
     adversary = Adversary(copies=2, steps=3, starts=2, draws=60, search=search)
     measurements(with_constants(adversary, ascents=3, ascent_steps=4, epsilons=(0.01, 0.3)), text)
     counts = adversary.audit()["evaluations"]

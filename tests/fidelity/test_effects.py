@@ -101,7 +101,7 @@ def test_measurements_are_those_of_loops(kind: Kind) -> None:
     numbers = measurements(test, found).numbers
     kept, saliency = test._kept(found, "test"), tiny.saliency_of(found)
     probes = test._fitted[found.checkpoint.name].probes
-    norms = saliency.head_norms
+    norms = saliency.of_attention.head_norms
     for row in range(len(TEXTS)):
         label, places = int(found.predicted[row]), found.words[row].nonzero().flatten().tolist()
 

@@ -14,7 +14,7 @@ from datamodules import ClassificationDataModule
 from fidelity import rationale as rationale_module
 from fidelity import removal as removal_module
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import Removal
+from fidelity.classified import Removal, selected
 from fidelity.rationale import Rationale
 from fidelity.removal import WIDTHS, EveryLength, chosen_width, removal_bounds, search_bounds, sets_read
 from results import Flags, Floats
@@ -213,12 +213,12 @@ def test_one_long_text_tells_its_progress(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("results.progress.FIRST", 0.0)
     monkeypatch.setattr("results.progress.EVERY", 0.0)
     monkeypatch.setattr("fidelity.classified.PASS", 1)  # a copy is a pass
-    found = classified("flat").select(torch.tensor([0]))
+    found = selected(classified("flat"), torch.tensor([0]))
     found = replace(found, progress=Progress("copies", float("inf")))
     count = int(found.words.sum())
     found.reread(torch.eye(found.words.size(1), dtype=torch.bool)[:, None] & found.words)
     assert [line.split(" in ")[0] for line in lines] == [f"copies: {copy + 1:,}" for copy in range(count)]
-    found.select(torch.tensor([0])).decide(found.weights.expand(5, *found.weights.shape))
+    selected(found, torch.tensor([0])).decide(found.weights.expand(5, *found.weights.shape))
     assert lines[-1].startswith(f"copies: {count + 5} in "), "decisions count too, also of selected texts"
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification
 
 from datamodules import TextBatch
 from fidelity import saliency
-from fidelity.classified import ClassifiedBatch, classify
+from fidelity.classified import ClassifiedBatch, classify, logits_under
 from fidelity.comparison import CheckpointResult
 from fidelity.correlation import Correlation, agreements, without_rounding
 from fidelity.erasure import SetErasure
@@ -161,9 +161,9 @@ def test_gradients_of_attention_are_finite_differences_under_the_same_hidden_sta
             change[head, :, position] = STEP
             higher, lower = (found.of_predicted(found.decide(found.weights + sign * change)) for sign in (1, -1))
             gradients[head, :, position] = ((higher - lower) / (2 * STEP)).masked_fill(~found.mask[:, position], 0)
-    close(saliency_of(found).attention_gradient, gradients.sum(0), 1e-8)
-    close(saliency_of(found).attention_times_gradient, (gradients * found.weights).sum(0), 1e-8)
-    assert saliency_of(found).attention_gradient[found.mask].abs().min() > 0
+    close(saliency_of(found).of_attention.attention_gradient, gradients.sum(0), 1e-8)
+    close(saliency_of(found).of_attention.attention_times_gradient, (gradients * found.weights).sum(0), 1e-8)
+    assert saliency_of(found).of_attention.attention_gradient[found.mask].abs().min() > 0
 
 
 def test_the_norm_of_attention_is_that_of_the_weighted_state_after_the_last_layer() -> None:
@@ -171,7 +171,7 @@ def test_the_norm_of_attention_is_that_of_the_weighted_state_after_the_last_laye
     model = found.checkpoint.model
     assert isinstance(model, AttentionClassifier)
     hidden, last = found.output.levels["word"].hidden, model.decision.weight
-    norms = saliency_of(found).attention_norm
+    norms = saliency_of(found).of_attention.attention_norm
     for text, position in np.ndindex(tuple(norms.shape)):
         weighted = found.attention[text, position] * last @ hidden[text, position]
         assert float(norms[text, position]) == pytest.approx(math.hypot(*weighted.tolist()))
@@ -189,7 +189,7 @@ def test_the_norm_in_a_transformer_is_that_of_the_weighted_value_after_the_outpu
         own = written[:, head * values.size(2) : (head + 1) * values.size(2)]
         for text, position in np.ndindex(tuple(norms.shape)):
             norms[text, position] += (weights[text, position] * own @ values[text, position]).norm()
-    close(saliency_of(found).attention_norm, norms.masked_fill(~found.mask, 0), 1e-7)
+    close(saliency_of(found).of_attention.attention_norm, norms.masked_fill(~found.mask, 0), 1e-7)
 
 
 def test_rollout_is_the_product_of_eager_attention_of_all_layers() -> None:
@@ -199,7 +199,7 @@ def test_rollout_is_the_product_of_eager_attention_of_all_layers() -> None:
     name = model.classifier.model.config.name_or_path
     assert name is not None
     eager = AutoModelForSequenceClassification.from_pretrained(name, attn_implementation="eager").double().eval()
-    rolled = saliency_of(found).rollout
+    rolled = saliency_of(found).of_attention.rollout
     for row, length in enumerate(found.batch.lengths.tolist()):
         layers = eager(input_ids=found.batch.tokens[row, None, :length], output_attentions=True).attentions
         assert len(layers) > 1
@@ -211,7 +211,7 @@ def test_rollout_is_the_product_of_eager_attention_of_all_layers() -> None:
             if found.token_to_position[row, place] >= 0:
                 expected[found.token_to_position[row, place]] += float(product[0, place])
         close(rolled[row].double(), expected, 1e-6)
-        alone = Saliency(classified("transformer", [row])).rollout[0]
+        alone = Saliency(classified("transformer", [row])).of_attention.rollout[0]
         close(rolled[row, : len(alone)].double(), alone.double(), 1e-7)
 
 
@@ -236,10 +236,10 @@ def test_the_norm_of_attention_is_of_the_change_of_all_logits(kind: Kind) -> Non
     for head, position in np.ndindex(len(found.weights), norms.size(1)):
         change = torch.zeros_like(found.weights)
         change[head, :, position] = STEP
-        higher, lower = (found.logits(found.weights + sign * change) for sign in (1, -1))
+        higher, lower = (logits_under(found, found.weights + sign * change) for sign in (1, -1))
         slope = ((higher - lower) / (2 * STEP)).square().sum(-1).sqrt()
         norms[:, position] += (found.weights[head, :, position] * slope).masked_fill(~found.mask[:, position], 0)
-    close(saliency_of(found).attention_norm, norms, 1e-7)
+    close(saliency_of(found).of_attention.attention_norm, norms, 1e-7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -247,9 +247,9 @@ def test_rankings_are_of_the_slots_that_get_weight(kind: Kind) -> None:
     found = classified(kind, time=12)
     expected = {
         "attention": found.weights.mean(0),
-        "attention_norm": saliency_of(found).attention_norm,
-        "attention_gradient": saliency_of(found).attention_gradient,
-        "attention_times_gradient": saliency_of(found).attention_times_gradient,
+        "attention_norm": saliency_of(found).of_attention.attention_norm,
+        "attention_gradient": saliency_of(found).of_attention.attention_gradient,
+        "attention_times_gradient": saliency_of(found).of_attention.attention_times_gradient,
         "leave_one_out": saliency_of(found).leave_one_out,
         "integrated_gradients": saliency_of(found).integrated_gradients,
     }
@@ -280,7 +280,7 @@ def test_a_decision_that_is_all_but_certain_has_gradients_still() -> None:
     certain = classify(replace(found.checkpoint, model=model), found.batch, None, seed=0, vocabulary=VOCABULARY)[1]
     assert certain is not None
     assert (certain.confidence > 1 - 1e-7).all()
-    for values in (saliency_of(certain).attention_gradient, saliency_of(certain).input_x_gradient):
+    for values in (saliency_of(certain).of_attention.attention_gradient, saliency_of(certain).input_x_gradient):
         assert (values[certain.words].abs() > 0).all()
 
 
