@@ -37,12 +37,11 @@ from commands.state import (
     model_checkpoints,
     open_state,
     run_digest,
+    sources_of,
 )
 from commands.tasks import check_tasks, refuse_shell
 from commands.writer import ResultWriter
-from datamodules.corpus import CorpusDataModule
 from results.command import print_fault
-from results.digests import source_digest
 from results.errors import UserError, counted
 from results.files import is_full
 from results.progress import ProgressLines
@@ -234,9 +233,7 @@ class ProbingCLI(CommandLine):
 
     def _digest(self, trainer: Trainer) -> str:
         """Return the digest of the run's options, of this program, and of the sizes of the data files."""
-        files = self.datamodule.files() if isinstance(self.datamodule, CorpusDataModule) else {}
-        sizes = [[name, path.stat().st_size] for name, path in sorted(files.items()) if path.is_file()]
-        sources = {"sources": [source_digest(), sizes]}
+        sources = {"sources": sources_of(self.datamodule)}
         return run_digest(str(self.subcommand), {**self.plain_settings, **sources}, trainer.world_size)
 
     def make_trainer(self, **kwargs: object) -> Trainer:

@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, Literal, cast
 
+import torch.distributed as dist
 import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined] # named in its documentation
 from lightning_fabric import Fabric
@@ -16,12 +17,11 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import seed_everything
 from rich.console import Console
 
-from commands.state import RunState, new_folder, run_digest, save_config
+from commands.state import RunState, new_folder, run_digest, save_config, sources_of
 from commands.tasks import check_tasks, refuse_shell
 from datamodules.corpus import CorpusDataModule
 from measures.contract import Measure, measure
 from results import Result
-from results.digests import source_digest
 from results.errors import UserError, check_numbers
 from results.files import is_full
 from results.writer import publish
@@ -90,7 +90,7 @@ class Devices:
             )
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
             raise trainer_fault(error, self.accelerator) from error
-        check_tasks(fabric.world_size // self.num_nodes, self.num_nodes)
+        check_tasks(len(getattr(fabric.strategy, "parallel_devices", None) or [self]), self.num_nodes)
         return fabric
 
 
@@ -151,33 +151,32 @@ def run(words: Sequence[str]) -> Result | None:
         UserError: An option, the data or a model cannot be used, or the disk is full.
     """
     made, settings = parsed(words)
-    devices = Devices(**vars(settings.trainer))
-    if settings.seed_everything is not False:
-        seed = None if settings.seed_everything is True else settings.seed_everything
-        settings.seed_everything = seed_everything(seed, workers=True, verbose=False)
+    _seed(settings)
     objects = made.instantiate(settings)
-    measurement, data = objects.model, objects.data
     _require_data(objects)
+    measurement, data, devices = objects.model, objects.data, objects.trainer
     fabric = devices.fabric()
     parent = Path(devices.default_root_dir) / type(measurement).__name__
     _require_writable(parent)  # before hours of work
     plain = yaml.safe_load(made.dump(settings, skip_none=False))
-    sizes = [[name, path.stat().st_size] for name, path in sorted(data.files().items()) if path.is_file()]
-    digest = run_digest("measure", {**plain, "sources": [source_digest(), sizes]}, 1)  # on any number of devices
+    digest = run_digest("measure", {**plain, "sources": sources_of(data)}, 1)  # on any number of devices
     measurement.kept = data.cache / "trained" / digest
     bar = devices.enable_progress_bar and not settings.quiet and Console().is_terminal
+
+    def write(result: Result) -> None:
+        left = RunState.find(parent, digest)  # of the same command, killed while it wrote
+        folder = left.run if left else new_folder(parent)
+        unfinished = folder / f"state-{digest}"  # until all is written
+        unfinished.mkdir(exist_ok=True)
+        save_config(made, settings, folder / "config.yaml")
+        how = {**vars(settings.figures), "quiet": settings.quiet}
+        publish(folder, result, data.provenance, limit=devices.limit, **how)
+        unfinished.rmdir()
 
     def work(fabric: Fabric) -> Result | None:
         result = measure(measurement, data, fabric, limit=devices.limit, bar=bar)
         if fabric.global_rank == 0 and result is not None and not devices.fast_dev_run:
-            how = {**vars(settings.figures), "quiet": settings.quiet}
-            left = RunState.find(parent, digest)  # of the same command, killed while it wrote
-            folder = left.run if left else new_folder(parent)
-            unfinished = folder / f"state-{digest}"  # until all is written
-            unfinished.mkdir(exist_ok=True)
-            save_config(made, settings, folder / "config.yaml")
-            publish(folder, result, data.provenance, limit=devices.limit, **how)
-            unfinished.rmdir()
+            write(result)
         fabric.barrier()  # the first process prints, and deletes what the others may still read
         if fabric.global_rank == 0:
             rmtree(measurement.kept, ignore_errors=True)
@@ -190,6 +189,9 @@ def run(words: Sequence[str]) -> Result | None:
         if not is_full(error):
             raise
         raise full_disk(parent, error) from error
+    finally:
+        if dist.is_initialized():  # a later run in this process has a group of its own
+            dist.destroy_process_group()
     return found
 
 
@@ -206,6 +208,13 @@ def without_data_options(words: Sequence[str]) -> list[str]:
         if not left_out:
             kept.append(word)
     return kept
+
+
+def _seed(settings: Namespace) -> None:
+    """Seed all random numbers, and note the seed in the settings."""
+    if settings.seed_everything is not False:
+        seed = None if settings.seed_everything is True else settings.seed_everything
+        settings.seed_everything = seed_everything(seed, workers=True, verbose=False)
 
 
 def _data_of(settings: Namespace) -> Namespace | None:

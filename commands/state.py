@@ -26,7 +26,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from results.digests import file_digest
+from datamodules.corpus import CorpusDataModule
+from results.digests import file_digest, source_digest
 from results.errors import UserError
 from results.files import is_full, keep, kept, remove_leftovers, write_atomically
 from results.locks import held
@@ -55,6 +56,12 @@ def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
     """
     text = json.dumps([command, sorted(score_settings(config).items()), world], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def sources_of(data: object) -> list[object]:
+    """Return a digest of this program, and the sizes of the files of a datamodule."""
+    files = data.files() if isinstance(data, CorpusDataModule) else {}
+    return [source_digest(), [[name, path.stat().st_size] for name, path in sorted(files.items()) if path.is_file()]]
 
 
 class Left(NamedTuple):

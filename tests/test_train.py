@@ -664,11 +664,11 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
-        (slurm(4), DDP, r"You set `devices=2` .* `--ntasks-per-node=4` does not match"),
+        (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(2 devices × 1 node\)"),
         (slurm(2, NNODES="2"), [], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
         # No number of devices gives this on each of the nodes.
         (slurm(3, NNODES="2"), [], r"1 node\)\. Start the command with srun --nodes 1 --ntasks-per-node 1\.$"),
-        (slurm(1, NNODES="2"), DDP, r"You set `devices=2` .* `--ntasks-per-node=1` does not match"),
+        (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* with srun --nodes 1 --ntasks-per-node 2\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
         (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
