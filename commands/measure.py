@@ -15,6 +15,7 @@ from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-define
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import seed_everything
+from pytorch_lightning.utilities import rank_zero_info
 from rich.console import Console
 
 from commands.state import RunState, new_folder, run_digest, save_config, sources_of
@@ -158,8 +159,7 @@ def run(words: Sequence[str]) -> Result | None:
     fabric = devices.fabric()
     parent = Path(devices.default_root_dir) / type(measurement).__name__
     _require_writable(parent)  # before hours of work
-    plain = yaml.safe_load(made.dump(settings, skip_none=False))
-    digest = run_digest("measure", {**plain, "sources": sources_of(data)}, 1)  # on any number of devices
+    digest = _digest(made, settings, data)
     measurement.kept = data.cache / "trained" / digest
     bar = devices.enable_progress_bar and not settings.quiet and Console().is_terminal
 
@@ -175,7 +175,9 @@ def run(words: Sequence[str]) -> Result | None:
 
     def work(fabric: Fabric) -> Result | None:
         result = measure(measurement, data, fabric, limit=devices.limit, bar=bar)
-        if fabric.global_rank == 0 and result is not None and not devices.fast_dev_run:
+        if devices.fast_dev_run:
+            rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
+        elif fabric.global_rank == 0 and result is not None:
             write(result)
         fabric.barrier()  # the first process prints, and deletes what the others may still read
         if fabric.global_rank == 0:
@@ -189,9 +191,8 @@ def run(words: Sequence[str]) -> Result | None:
         if not is_full(error):
             raise
         raise full_disk(parent, error) from error
-    finally:
-        if dist.is_initialized():  # a later run in this process has a group of its own
-            dist.destroy_process_group()
+    if dist.is_initialized():  # a later run in this process has a group of its own
+        dist.destroy_process_group()
     return found
 
 
@@ -215,6 +216,12 @@ def _seed(settings: Namespace) -> None:
     if settings.seed_everything is not False:
         seed = None if settings.seed_everything is True else settings.seed_everything
         settings.seed_everything = seed_everything(seed, workers=True, verbose=False)
+
+
+def _digest(made: Parser, settings: Namespace, data: object) -> str:
+    """Return the digest of the options, this program and the sizes of the data files; the same on all devices."""
+    plain = yaml.safe_load(made.dump(settings, skip_none=False))
+    return run_digest("measure", {**plain, "sources": sources_of(data)}, 1)
 
 
 def _data_of(settings: Namespace) -> Namespace | None:

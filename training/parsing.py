@@ -25,7 +25,7 @@ from training.faults import wait_for_the_first
 # Unclear messages of jsonargparse. tests/training/test_parsing.py provokes each of them.
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
 _LITERAL = re.compile(r"a typing\.Literal\[([^\]]*)\]")
-_NO_MODEL = re.compile(r"the following arguments are required: \w+\.model\b.*")
+_NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
