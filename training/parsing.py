@@ -35,6 +35,7 @@ _GONE = {
     "data.init_args.rank_timeout": "; leave it out: processes wait for each other as long as it takes",
 }
 """Former options, with the remedy."""
+_FORMER_ROOMS = ("analysis", "heads", "interventions")
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
 
@@ -111,9 +112,11 @@ def explained(message: str) -> str:
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if denied := _DENIED.search(message):
-        module = denied[1].rpartition(".")[0]
+        module, _, name = denied[1].rpartition(".")
         fault = f"{denied[1]} is in an external package, which only the command line may allow"
         fault = f"{fault}. If you trust it, {remedy(module)}"
+        if module.partition(".")[0] in _FORMER_ROOMS:
+            fault = f"{denied[1]} is now measures.{name}"
     elif found := _CLASS.search(message):
         rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
         known = {name: value for room in rooms for name, value in room.items() if isinstance(value, type)}
