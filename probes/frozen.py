@@ -151,7 +151,7 @@ def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapp
 
 
 class DependencyProbe(FrozenProbe[DependencyDataModule]):
-    """A trained probe over a dependency treebank; a `NestedExperiment` can train copies of it.
+    """A trained probe over a dependency treebank; a `ProbeMeasure` can train copies of it.
 
     Attributes:
         monitor: Name of a score or loss on dev, and `min` or `max`. The best epoch is the one with its
