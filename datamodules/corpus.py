@@ -141,21 +141,12 @@ def corpus_of(path: Path) -> dict[str, str]:
     return {"corpus": found[1] or path.resolve().parent.name, "split": found[2].replace("val", "dev")}
 
 
-def parts_of(data: object, kind: type[Data]) -> list[Data]:
-    """Return all instances of the class `kind` among a datamodule and its `parts`.
+def part_of(data: object, kind: type[Data]) -> Data | None:
+    """Return the first instance of the class `kind` among a datamodule and its `parts`; None if there is none.
 
     Only a datamodule that combines others, such as `AtlasDataModule`, has `parts`.
-
-    Args:
-        data: The datamodule.
-        kind: Class of the instances.
     """
-    return [one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)]
-
-
-def part_of(data: object, kind: type[Data]) -> Data | None:
-    """Return the first instance of the class `kind` among a datamodule and its `parts`; None if there is none."""
-    return next(iter(parts_of(data, kind)), None)
+    return next((one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)), None)
 
 
 def data_for(reader: str, kind: type[Data], given: object) -> Data:
