@@ -20,7 +20,7 @@ from rich.console import Console
 
 from commands.state import RunState, new_folder, run_digest, save_config, sources_of
 from commands.tasks import check_tasks, refuse_shell
-from datamodules.corpus import CorpusDataModule
+from datamodules.corpus import CorpusDataModule, data_for
 from measures.contract import Measure, measure
 from results import Result
 from results.errors import UserError, check_numbers
@@ -139,10 +139,10 @@ def check(words: Sequence[str]) -> None:
     """
     made, settings = parsed(words)
     objects = made.instantiate(settings)
-    _require_data(objects)
+    data_for(type(objects.model).__name__, objects.model.takes, objects.data)
     for absent in objects.data.absent(("test",)):
         raise absent
-    Devices(**vars(settings.trainer)).fabric()
+    objects.trainer.fabric()
 
 
 def run(words: Sequence[str]) -> Result | None:
@@ -154,8 +154,8 @@ def run(words: Sequence[str]) -> Result | None:
     made, settings = parsed(words)
     _seed(settings)
     objects = made.instantiate(settings)
-    _require_data(objects)
     measurement, data, devices = objects.model, objects.data, objects.trainer
+    data_for(type(measurement).__name__, measurement.takes, data)  # before anything is loaded
     fabric = devices.fabric()
     parent = Path(devices.default_root_dir) / type(measurement).__name__
     _require_writable(parent)  # before hours of work
@@ -228,13 +228,6 @@ def _data_of(settings: Namespace) -> Namespace | None:
     module, _, name = settings.model.class_path.rpartition(".")
     kind = cast("type[Measure[Any]]", getattr(import_module(module), name))
     return kind.data_of(settings.model.init_args, settings.data)
-
-
-def _require_data(objects: Namespace) -> None:
-    if objects.data is None:
-        kind = type(objects.model)
-        needed = f"needs {kind.takes.holds}, but no data are given. Give --data {kind.takes.__name__}."
-        raise UserError(f"{kind.__name__} {needed}")
 
 
 def _require_writable(folder: Path) -> None:

@@ -42,6 +42,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
     """
 
     unit = "segments, sentences and windows"
+    holds = "texts, a treebank and documents"
 
     def __init__(
         self,

@@ -12,9 +12,9 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
 from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
-from datamodules.atlas import TREEBANK
+from datamodules.atlas import TREEBANK, AtlasDataModule
 from datamodules.batches import EncoderOf
-from datamodules.corpus import CorpusDataModule, data_for, part_of
+from datamodules.corpus import data_for, part_of
 from measures.antecedent_heads import AntecedentHeads
 from measures.attention_analyses import Analysis, AttentionAnalyses
 from measures.by_head import HeadNumbers, class_map, head_rows, without_interval
@@ -294,7 +294,7 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
     return HeadSummary({"antecedent": Estimate(value, low, high, unit="fraction"), "nearest_mention": nearest}, {})
 
 
-class Atlas(Measure[CorpusDataModule[Any]]):
+class Atlas(Measure[AtlasDataModule]):
     """Description of each attention head in one row of a table, `atlas`.
 
     The row has surface statistics, pattern, cluster, roles, the relation that the head finds best, and
@@ -311,7 +311,7 @@ class Atlas(Measure[CorpusDataModule[Any]]):
     """
 
     experiment = "atlas"
-    takes = CorpusDataModule
+    takes = AtlasDataModule
 
     def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
         super().__init__(seed)
