@@ -1,5 +1,6 @@
 #!/bin/bash
-# A run on the devices of a SLURM allocation, continued after preemption and at the time limit. From the checkout:
+# A run on the devices of a SLURM allocation, requeued after preemption and before the time limit: a training continues, a
+# measurement starts again. From the checkout:
 #   sbatch configs/trainer/slurm.sh fit --config configs/clark2019/attention_only.yaml
 # One task for each device. Adapt partition, nodes, devices, cores and time. Two GPUs of a node: --gpus-per-node=2.
 #SBATCH --job-name=probe
