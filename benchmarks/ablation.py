@@ -21,7 +21,7 @@ TOLERANCE = 1e-4
 
 
 class Shared:
-    """What the experiment does with its batches.
+    """What `HeadAblation` does with its batches.
 
     Attributes:
         inputs: Of all batches, in memory beforehand.
@@ -81,7 +81,7 @@ def _zeros(head: int, heads: int) -> Callable[[nn.Module, tuple[Tensor, ...]], t
 
 
 def inputs_of(data: ClassificationDataModule, most: int) -> list[dict[str, Tensor]]:
-    """The first texts of dev in batches as the experiment has them."""
+    """The first texts of dev in batches as `HeadAblation` has them."""
     texts = data.splits["dev"]
     found = texts.batches(PIECES["cpu"] // 2, range(min(most, len(texts))))
     return [

@@ -26,7 +26,7 @@ _COPIES = 40  # of the embedded text, so that it has as many
 
 
 class Streamed:
-    """What the experiment does with batches whose weights have passed by.
+    """What the measurement does with batches whose weights have passed by.
 
     Args:
         data: Texts, set up.
@@ -125,7 +125,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 
 
 def _memory(settings: Settings, corpus: str, folder: Path, report: Report) -> None:
-    """Of whole tests of `Surface` and `Clusters` in processes of their own."""
+    """Of whole measurements of `Surface` and `Clusters` in processes of their own."""
     if corpus == "sample":
         long = folder / "long.txt"
         long.write_text(write_sample_text(folder).read_text(encoding="utf-8") * _COPIES, encoding="utf-8")

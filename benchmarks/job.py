@@ -2,8 +2,8 @@
 
 Prints one line of JSON: `startup_s`, from the start of the process to the first line of the job, `ready_s`, from
 entering the datamodule's `setup` to its end, and under `fit` `fit_s`, one epoch of training with its validation. Under
-`distances` TRAIN is a corpus of texts, of which `--limit` segments are read, and `test_s` a whole test of all distances
-between heads. Under `heads` it is a whole test of single heads, streamed, scored on TRAIN; DEV is the test split.
+`distances` TRAIN is a corpus of texts, of which `--limit` segments are read, and `test_s` a whole measurement of all
+distances between heads. Under `heads` it is one of single heads, streamed, scored on TRAIN; DEV is the test split.
 """
 
 import argparse

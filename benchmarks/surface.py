@@ -16,7 +16,7 @@ SEGMENTS = 256
 
 
 class OnePass:
-    """What the experiment does with its batches: a pass in which the analysis sees every layer.
+    """What the measurement does with its batches: a pass in which the analysis sees every layer.
 
     Attributes:
         batches: Of all segments, in memory beforehand.

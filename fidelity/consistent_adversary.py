@@ -1,6 +1,6 @@
 """Model-consistent adversaries: models with other attention and the same decisions (Wiegreffe & Pinter 2019, §4).
 
-`Recipe` trains models inside a test; the test with guided token-wise models uses it too.
+`Recipe` trains models inside the measurement; the test with guided token-wise models uses it too.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The experiment that runs fidelity tests over checkpoints, and the base class of a test."""
+"""The measurement that runs fidelity tests over checkpoints, and the base class of a test."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -90,7 +90,7 @@ class FidelityTest(ABC):
 
     Subclasses implement `columns`, `measure` and `scores`, and optionally `tables` and `figures`. The names
     of tables and figures begin with the name of the test. The names of columns and scores do not: the
-    experiment prepends it.
+    measurement prepends it.
 
     Attributes:
         name: Name of the test.
@@ -228,8 +228,8 @@ class Example(NamedTuple):
 class Fidelity(Measure[ClassificationDataModule]):
     """Tests of attention as an explanation of the decisions of trained classifiers.
 
-    Without `--data` it uses the data of the first checkpoint. The tests
-    read the test split. Texts of fewer than two words are classified, but not tested.
+    Without `--data` it uses the data of the first checkpoint. The tests read the test split. Texts of fewer than two
+    words are classified, but not tested.
 
     Args:
         checkpoints: One or several files of trained classifiers; a folder stands for all checkpoints below
@@ -241,8 +241,8 @@ class Fidelity(Measure[ClassificationDataModule]):
             all heads of a layer, `all` for those of all layers. None tests the sentences of a hierarchical
             classifier, and all levels of other classifiers: those of a transformer's option `heads`, else
             the heads of its last layer.
-        texts: Number of texts to read, drawn at random from the test split; None for all. `limit_test_batches` of the
-            trainer would read the shortest.
+        texts: Number of texts to read, drawn at random from the test split; None for all.
+            `--trainer.limit_test_batches` would read the shortest.
         examples: Number of texts on the example page, evenly spread over those that are read; 0 for no page.
         eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
         seed: Seed of all random numbers; None for the seed of the run.
@@ -285,7 +285,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         Without a given tokenizer, that of the first Hugging Face model is used.
 
         Args:
-            arguments: Arguments of the experiment from the command line, with `checkpoints`.
+            arguments: Arguments of the measurement from the command line, with `checkpoints`.
             given: Settings of `--data`; None if it is not given.
 
         Returns:

@@ -144,7 +144,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         raise NotImplementedError(f"{type(self).__name__} must implement sets().")
 
     def summary(self, outputs: TaskOutputs) -> Result:
-        """Return the result of the experiment.
+        """Return the result of the measurement.
 
         Args:
             outputs: Outputs of the model for all texts, with each set of heads ablated.

@@ -235,7 +235,7 @@ def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
 
 
 def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
-    """Read what the experiment `SingleHeads` found for each head, from its table `roles`.
+    """Read what `SingleHeads` found for each head, from its table `roles`.
 
     Args:
         result: Result of `SingleHeads`.
@@ -321,7 +321,7 @@ class Atlas(Measure[AtlasDataModule]):
         self.parts = nn.ModuleList()
 
     def prepare(self) -> None:
-        """Prepare the analyses, and the experiments on treebank and documents if the data have them."""
+        """Prepare the analyses, and the measurements on treebank and documents if the data have them."""
         if self.parts:
             return
         self.texts = data_for(type(self).__name__, TextDataModule, self.data)
@@ -377,7 +377,7 @@ class Atlas(Measure[AtlasDataModule]):
 
 
 def _of_each_head(result: Result) -> Result:
-    """Keep the scores of an experiment, and its tables of single heads."""
+    """Keep the scores of a measurement, and its tables of single heads."""
     tables = {name: table for name, table in result.tables.items() if name.split(".")[-1] in ("heads", "roles")}
     return replace(result, figures={}, tables=tables)
 

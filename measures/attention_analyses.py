@@ -78,14 +78,14 @@ class Analysis(nn.Module):
         """Finish a batch; called after `update` has received the last layer."""
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
-        """Return numbers for each attention head, `[layers, heads]` by name, which the experiment `Atlas` collects.
+        """Return numbers for each attention head, `[layers, heads]` by name, which `Atlas` collects.
 
         Every process must call this method, because it gathers from all processes.
         """
         return {}
 
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return classes of the attention heads, such as their pattern, which the experiment `Atlas` collects.
+        """Return classes of the attention heads, such as their pattern, which `Atlas` collects.
 
         Every process must call this method, because it gathers from all processes.
 
@@ -123,7 +123,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
 
     Raises:
         UserError: There is no analysis, one is named twice or before another one that it needs, or
-            `corpora` names an unknown analysis. During setup: `corpora` names an unknown corpus.
+            `corpora` names an unknown analysis. In `prepare`: `corpora` names an unknown corpus.
     """
 
     experiment = "attention"
@@ -266,7 +266,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         self.corpora = {name: list(names) for name, names in corpora.items()}
 
     def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
-        """Return what the analyses found for each head of one encoder, for the experiment `Atlas`.
+        """Return what the analyses found for each head of one encoder, for `Atlas`.
 
         Every process must call this method, because it gathers from all processes.
 

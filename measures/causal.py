@@ -341,7 +341,7 @@ class CausalCheck(ProbeMeasure):
             depends on the sentence; `zero` also shifts the inputs of all later layers.
 
     Raises:
-        UserError: During setup: there are no such relations, layers or heads, or the probe reads no
+        UserError: In `prepare`: there are no such relations, layers or heads, or the probe reads no
             attention.
     """
 

@@ -1,4 +1,4 @@
-"""Training of probe copies within a test, each on its own data, for control tasks and online codes."""
+"""Training of probe copies inside a measurement, each on its own data, for control tasks and online codes."""
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
@@ -25,7 +25,7 @@ def best_copy(probe: Probe, best: Best) -> Probe:
         probe: The untrained probe.
         best: Best state of the training, as from `train_copy`.
     """
-    # The test around is in inference mode, and tensors that are made in it can never be trained.
+    # The measurement is in inference mode, and tensors that are made in it can never be trained.
     with isolate_rng(), recorded_gradients():
         fresh = deepcopy(probe)
         fresh.on_load_checkpoint({"epoch": best.epoch - 1, "state_dict": best.state, "probe": best.part})

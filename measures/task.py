@@ -156,7 +156,7 @@ class Task(ABC):
     def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
         """Run the model on a batch with each set of heads ablated.
 
-        It runs in single precision, whatever precision the trainer has.
+        It runs in single precision, whatever precision the measurement has.
 
         Args:
             inputs: Inputs of a batch, from `inputs`.
@@ -585,7 +585,7 @@ class LanguageModelling(Task):
 
         Args:
             data: Datamodule of the corpora.
-            split: Split of the corpora to draw from; None for the texts that a test reads.
+            split: Split of the corpora to draw from; None for the texts that the measurement reads.
             most: Largest number of segments drawn from each corpus.
             seed: Seed of the draw.
 

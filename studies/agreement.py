@@ -42,8 +42,8 @@ class HeadAgreement(Measure[DependencyDataModule]):
         relation: Relation whose words are predicted; by default all words.
 
     Raises:
-        UserError: There is no such run. During setup: the run has other heads than the encoder, or the quantity has one
-            map for each layer. During the test: no word has the relation.
+        UserError: There is no such run. In `prepare`: the run has other heads than the encoder, or the quantity has one
+            map for each layer. In `outcome`: no word has the relation.
     """
 
     experiment = "head_agreement"

@@ -35,7 +35,7 @@ _OF_ALL = "It is recommended to use .* when logging on epoch level in distribute
 
 
 class Best(NamedTuple):
-    """Result of a nested training, which runs inside a test.
+    """Result of a training inside a measurement.
 
     Attributes:
         state: Parameters of the best epoch by name, on the CPU.
@@ -56,7 +56,7 @@ class Best(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A training inside a test, independent of all other trainings.
+    """A training inside a measurement, independent of all other trainings.
 
     Attributes:
         name: Name in the log.
@@ -187,7 +187,7 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # arguments of Trainer
 ) -> Trainer:
-    """Return a silent trainer for a training or test that runs inside the test of another trainer.
+    """Return a silent trainer for a training or test inside a measurement.
 
     It uses one process and one device.
 
@@ -285,7 +285,7 @@ def save_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
 
 @contextmanager
 def recorded_gradients() -> Iterator[None]:
-    """Within the block, enable gradients inside a test, which Lightning runs in inference mode."""
+    """Within the block, enable gradients inside a measurement or a test, which run in inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
