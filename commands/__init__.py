@@ -84,7 +84,7 @@ def main(words: Sequence[str]) -> int:
         try:
             return int(import_module("commands.fit").main(words))
         except KeyboardInterrupt:  # outside of the trainer, which ends itself
-            print("Interrupted. The same command continues the run.", file=sys.stderr)
+            print("Interrupted. The same command goes on from what is kept.", file=sys.stderr)
             return 130
     if name not in COMMANDS:
         fault = f"the first word is {name}, which is no command" if name else "no command is given"

@@ -219,8 +219,9 @@ def _seed(settings: Namespace) -> None:
 
 
 def _digest(made: Parser, settings: Namespace, data: object) -> str:
-    """Return the digest of the options, this program and the sizes of the data files; the same on all devices."""
+    """Return the digest of the options, this program and the sizes of the data files; the same on any devices."""
     plain = yaml.safe_load(made.dump(settings, skip_none=False))
+    plain["trainer"] = {name: plain["trainer"][name] for name in ("precision", "limit_test_batches", "fast_dev_run")}
     return run_digest("measure", {**plain, "sources": sources_of(data)}, 1)
 
 

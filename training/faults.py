@@ -35,8 +35,8 @@ def fault(error: BaseException | None) -> BaseException | None:
             lines = str(error).strip().splitlines()
             said = lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
             return UserError(
-                f"Another process of the run has ended or does not answer: look at its output. The same command "
-                f"continues the run. ({said})"
+                f"Another process of the run has ended or does not answer: look at its output. Give the same "
+                f"command again. ({said})"
             )
         error = error.__cause__  # not __context__: a bug in the handling of a fault gets its traceback
     return error
@@ -65,8 +65,8 @@ def full_disk(run: Path, error: OSError) -> UserError:
     scored = (run / "results.json").exists()
     written = "The scores are written: only figures or the page are missing. " if scored else ""
     return UserError(
-        f"{error.filename or run}: {error.strerror}. {written}Free some space, then repeat the command: it "
-        f"continues the run in {run}."
+        f"{error.filename or run}: {error.strerror}. {written}Free some space, then repeat the command; what it "
+        f"has kept lies in {run} and in the cache."
     )
 
 

@@ -133,4 +133,4 @@ def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
 ) -> None:
     monkeypatch.setattr("commands.fit.main", Mock(side_effect=KeyboardInterrupt))
     assert commands.main(["fit"]) == 130
-    assert capsys.readouterr().err == "Interrupted. The same command continues the run.\n"
+    assert capsys.readouterr().err == "Interrupted. The same command goes on from what is kept.\n"

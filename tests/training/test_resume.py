@@ -350,7 +350,8 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     assert "Traceback" not in said
     assert len(errors) == 1
     assert errors[0].endswith(
-        f": No space left on device. {missing}Free some space, then repeat the command: it continues the run in {run}."
+        f": No space left on device. {missing}Free some space, then repeat the command; what it has kept lies in {run} "
+        "and in the cache."
     )
     assert drawing == (run / "results.json").exists()
     assert not list(run.rglob("*.tmp"))
