@@ -166,17 +166,15 @@ class ProbingCLI(CommandLine):
         has been trained.
 
         Raises:
-            UserError: The model does not support the command, it takes no checkpoint, or the checkpoint
-                is of another model.
+            UserError: The model does not support the command, or the checkpoint is of another model.
             TrainingError: The model was not trained, or the file of `--ckpt_path` is damaged or not a
                 checkpoint of a run.
         """
         name, path = type(self.model).__name__, self.settings.ckpt_path
         able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
         if self.subcommand not in able:
-            does = f"cannot {self.subcommand}"
             commands = " or ".join(f"`python train.py {stage}`" for stage in able)
-            raise UserError(f"{name} {does}. Run it with {commands}.")
+            raise UserError(f"{name} cannot {self.subcommand}. Run it with {commands}.")
         if self.checkpoint is not None:
             max_epochs = self.objects.trainer["max_epochs"] if self.subcommand == "fit" else None
             check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand), max_epochs)
@@ -362,19 +360,25 @@ class CheckedCLI(ProbingCLI):
         """Do nothing: the command line is only checked."""
 
 
-def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -> Any:  # noqa: ANN401
+def main(
+    args: list[str] | None = None,
+    *,
+    cli: type[ProbingCLI] = ProbingCLI,
+    measuring: Callable[[list[str]], object] = measure.run,
+) -> Any:  # noqa: ANN401
     """Run fit, validate, test, predict or measure.
 
     Args:
         args: Words of the command line; None for `sys.argv`.
         cli: Class of the command line of all but measure.
+        measuring: Function that runs measure, given its options.
 
     Returns:
         The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
     """
     words = sys.argv[1:] if args is None else args
     with only_known_classes(trusted_modules(words), how="add --trust {}"):
-        return measure.run(words[1:]) if words[:1] == ["measure"] else cli(args, ResultWriter)
+        return measuring(words[1:]) if words[:1] == ["measure"] else cli(args, ResultWriter)
 
 
 def run(args: list[str] | None = None) -> int:
@@ -402,11 +406,7 @@ def check(args: list[str]) -> str | None:
     said = io.StringIO()
     try:
         with redirect_stderr(said), redirect_stdout(said):
-            if args[0] != "measure":
-                main(args, cli=CheckedCLI)
-            else:
-                with only_known_classes(trusted_modules(args), how="add --trust {}"):
-                    measure.check(args[1:])
+            main(args, cli=CheckedCLI, measuring=measure.check)
     except SystemExit:  # of the command line's parser
         return said.getvalue().partition("error: ")[2].strip()
     except Exception as error:

@@ -120,9 +120,9 @@ def parsed(words: Sequence[str]) -> tuple[Parser, Namespace]:
     """
     import_trusted(words)
     made = parser()
-    if not any(word.partition("=")[0] == "--data" for word in words):
+    if (rest := without_data_options(words)) != list(words):  # options of data that a checkpoint may imply
         with silent_parser(), suppress(SystemExit):  # the whole line has the same fault, or adds what is missing
-            known = made.parse_args(without_data_options(words))
+            known = made.parse_args(rest)
             if known.data is None and (implied := _data_of(known)) is not None:
                 made.set_defaults({"data": implied.as_dict()})
     settings = made.parse_args(list(words))

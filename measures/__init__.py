@@ -1,4 +1,4 @@
-"""What attention knows, and what it is needed for: one published measurement a file."""
+"""Measurements of what attention knows and of what it is needed for, one published measurement a file."""
 
 from measures.ablation import HeadAblation
 from measures.antecedent_heads import AntecedentHeads

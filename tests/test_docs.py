@@ -41,7 +41,7 @@ from tests.measures import test_configs as of_analyses
 from tests.measures import test_pruning as of_pruning
 from tests.sweeps.test_plan import SHIPPED as SWEEPS
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
-from training.parsing import import_trusted, only_known_classes, trusted_modules
+from training.parsing import import_trusted
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -165,12 +165,8 @@ class ParsedCLI(CheckedCLI):
 
 def parsed(arguments: list[str]) -> None:
     """Give the arguments to the parser of train.py."""
-    if arguments[0] == "measure":
-        with only_known_classes(trusted_modules(arguments)):
-            import_trusted(arguments)
-            measure.parser().parse_args(arguments[1:])
-    else:
-        train.main(arguments, cli=ParsedCLI)
+    import_trusted(arguments)
+    train.main(arguments, cli=ParsedCLI, measuring=lambda words: measure.parser().parse_args(words))
 
 
 class ReadError(Exception):

@@ -16,7 +16,6 @@ from training.lifecycle import (
 from training.nested import (
     Best,
     Training,
-    kept_tensors,
     nested_trainer,
     quiet,
     recorded_gradients,

@@ -107,7 +107,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
     share_files({file: partial(make, training) for file, training in filed.items()})
     found = []
     for training in trainings:
-        content, _ = kept_tensors(training.file, partial(_made, training))
+        content = kept_tensors(training.file, partial(_made, training))
         best, how = Best(**content), made.get(training.file or Path(), "trained by each process")
         cut = "" if best.stopped else ", cut off by max_epochs"
         rank_zero_info(
@@ -251,7 +251,7 @@ def result_of(module: TrainedModule[Any, Any], data: LightningDataModule, device
     return module.result
 
 
-def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the tensors that an interrupted run saved in `file`; if there are none, compute and save them.
 
     Args:
@@ -259,14 +259,14 @@ def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tu
         compute: Function that returns the tensors.
 
     Returns:
-        The tensors, and True if they were read from `file`; tensors from a file are on the CPU.
+        The tensors; those from a file are on the CPU.
     """
     if file is not None and (saved := load_tensors(file)) is not None:
-        return saved, True
+        return saved
     tensors = compute()
     if file is not None:
         save_tensors(file, tensors)
-    return tensors, False
+    return tensors
 
 
 def load_tensors(file: Path) -> dict[str, Any] | None:
