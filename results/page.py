@@ -30,7 +30,7 @@ FIRST = 100  # rows of a table that remain on a page that is too large
 
 
 @dataclass(eq=False)
-class Part:
+class PagePart:
     """Table or figure of a page, which can be left out.
 
     Attributes:
@@ -62,7 +62,7 @@ class Part:
     caption: str = ""
     svg: str = ""
     texts: str = ""
-    numbers: "Part | None" = None
+    numbers: "PagePart | None" = None
     omitted: bool = False
 
 
@@ -169,14 +169,14 @@ class RunPage:
             self.faults.append(f"{file}: {getattr(error, 'strerror', None) or error}")
             return ""
 
-    def _read(self, kind: Literal["rows", "numbers"], name: str, file: str) -> Part | None:
+    def _read(self, kind: Literal["rows", "numbers"], name: str, file: str) -> PagePart | None:
         """Read a table from its CSV file; None, with a message in `faults`, if the file cannot be read."""
         try:
             raw = pd.read_csv(below(self.folder, file), dtype=str, keep_default_na=False)
         except (OSError, ValueError) as error:
             self.faults.append(f"{file}: {' '.join(str(error).split())}")
             return None
-        part, raw = Part(kind, name, file, total=len(raw)), raw.head(ROWS[kind])
+        part, raw = PagePart(kind, name, file, total=len(raw)), raw.head(ROWS[kind])
         words = raw.rename(columns=unquoted).map(unquoted)
         try:
             table = typed(words, self.record.content["columns"].get(Path(file).stem, {}))
@@ -188,7 +188,7 @@ class RunPage:
             table = Table(words)
         return self._filled(part, table, raw)
 
-    def _scores(self) -> Part | None:
+    def _scores(self) -> PagePart | None:
         """Return the scores of the run as a table; None if there are none."""
         if not self.record.scores:
             return None
@@ -197,10 +197,10 @@ class RunPage:
         units: dict[str, Unit | Sequence[Unit]] = {"value": frame["unit"].tolist()}
         units |= {"p": "p"} if "p" in frame else {}
         raw = frame.map(lambda value: "" if pd.isna(value) else str(quoted(value)))
-        part = Part("rows", "scores", "results.json", total=len(frame))
+        part = PagePart("rows", "scores", "results.json", total=len(frame))
         return self._filled(part, Table(frame, units, interval="value"), raw)
 
-    def _filled(self, part: Part, table: Table, raw: pd.DataFrame) -> Part:
+    def _filled(self, part: PagePart, table: Table, raw: pd.DataFrame) -> PagePart:
         """Add the rows of a table to its part: formatted cells with units, and the strings of its file for copying."""
         cells, places = written(table, missing=DASH), list(table.frame)
         units = {column: SIGNS.get(str(unit), "") for column, unit in table.units.items()}
@@ -211,11 +211,11 @@ class RunPage:
         part.latex = latex_table(table, self.record.experiment, part.name) if len(raw) == part.total else None
         return part
 
-    def _figure(self, name: str, file: str) -> Part:
+    def _figure(self, name: str, file: str) -> PagePart:
         content = self.record.content
         data, caption = content["figure_data"].get(name), str(content["captions"].get(name) or name)
         numbers = self._read("numbers", name, data) if data else None
         if file.endswith(".html"):
-            return Part("figure", name, file, caption=caption, texts=self._text(file), numbers=numbers)
+            return PagePart("figure", name, file, caption=caption, texts=self._text(file), numbers=numbers)
         vector = str(Path(file).with_suffix(".svg"))
-        return Part("figure", name, vector, caption=caption, svg=self._text(vector), numbers=numbers)
+        return PagePart("figure", name, vector, caption=caption, svg=self._text(vector), numbers=numbers)
