@@ -13,6 +13,8 @@ from results import Estimate, Result
 from results.errors import UserError
 
 MakeData = Callable[..., DependencyDataModule]
+SMALL = 20
+"""Padded cells of a batch, so that each split has several."""
 
 
 class Lengths(Measure[DependencyDataModule]):
@@ -42,7 +44,7 @@ class Lengths(Measure[DependencyDataModule]):
 
 
 def test_each_batch_is_read_once_dev_before_test(make_data: MakeData) -> None:
-    measurement, data = Lengths(), make_data()
+    measurement, data = Lengths(), make_data(max_cells=SMALL)
     result = measure(measurement, data)
     assert result is not None
     assert result.numbers["words"] == sum(data.splits["test"].lengths)
@@ -53,8 +55,10 @@ def test_each_batch_is_read_once_dev_before_test(make_data: MakeData) -> None:
 
 
 def test_a_limit_leaves_some_batches_of_each_dataloader_or_is_refused(make_data: MakeData) -> None:
-    measurement = Lengths()
-    measure(measurement, make_data(), limit=1)
+    measurement, whole = Lengths(), Lengths()
+    measure(whole, make_data(max_cells=SMALL))
+    assert min(count or 0 for count in whole.counts) > 2
+    measure(measurement, make_data(max_cells=SMALL), limit=1)
     assert measurement.steps == ["begin", "dev", "test"]
     for limit in (0.001, 0):
         with pytest.raises(UserError, match=rf"limit_test_batches {limit} cannot be read of \d+ batches"):
