@@ -420,7 +420,7 @@ def _section(encoder: str, lines: pd.DataFrame, asked: str) -> tuple[str, list[s
     by_paper = pd.crosstab(lines["paper"], lines["judged"]).reindex(papers, columns=VERDICTS, fill_value=0)
     found = ", ".join(f"{count} {verdict}" for verdict, count in by_paper.sum().items())
     blocks = [f"## {escaped(name)}", f"{len(lines)} findings: {found}.", _markdown(by_paper.reset_index())]
-    blocks += [f"The runs of a row: {asked}"]
+    blocks += [f"The runs of a row (an empty cell: the row above): {asked}"]
     reasons = list[str]()
     if not encoder:  # the reasons are about the default encoder
         reasons += dict.fromkeys(lines.loc[lines["judged"] == NOT_SEEN, "reason"])
@@ -428,7 +428,8 @@ def _section(encoder: str, lines: pd.DataFrame, asked: str) -> tuple[str, list[s
         marks = lines["reason"].map(numbered).where(lines["judged"] == NOT_SEEN, "")
         lines = lines.assign(verdict=lines["verdict"] + marks.astype(str))
     for (paper, of), some in lines.groupby(["paper", "of"], sort=False):
-        blocks += [f"### {_link(str(paper))}: {escaped(of)}", _markdown(some[list(COLUMNS)])]
+        shown = some["row"].where(some["row"] != some["row"].shift(), "")
+        blocks += [f"### {_link(str(paper))}: {escaped(of)}", _markdown(some.assign(row=shown)[list(COLUMNS)])]
     if reasons:
         blocks += ["### Most likely reasons", "\n".join(f"{n}. {escaped(why)}" for n, why in enumerate(reasons, 1))]
     return f"{name}: {found}", blocks

@@ -268,7 +268,6 @@ def page(rows: Sequence[Row], seconds: float) -> str:
             refused.setdefault(reason(one.refused), []).append(one.model_type)
     head = PAGE.read_text(encoding="utf-8").partition("<!-- made by tests/attention/matrix.py -->")[0]
     kinds = {
-        "Read through the interface": [one for one in equal if not one.layers or not one.layers.tapped],
         "Read from their own weights": [one for one in equal if one.layers and one.layers.tapped],
         "With sinks": [one for one in equal if one.layers and one.layers.has_sinks],
         "Hybrid": [one for one in equal if one.layers and one.layers.is_hybrid],
@@ -285,6 +284,8 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         f"pieces (windows, chunks and top-k are {WINDOW}), alone, padded on the right and padded on the left. "
         f"Equal models differ by at most {max(1e-6, *(one.gap for one in equal)):.0e}.",
         "",
+        f"- Read through the interface ({sum(not one.layers or not one.layers.tapped for one in equal)}): all types that "
+        "are not named below",
         *(f"- {kind} ({len(some)}): {listed(one.model_type for one in some)}" for kind, some in kinds.items()),
         *(f"- `{one.model_type}` differs by {one.gap:.0e}" for one in silent),
         "",
