@@ -272,6 +272,7 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         "With sinks": [one for one in equal if one.layers and one.layers.has_sinks],
         "Hybrid": [one for one in equal if one.layers and one.layers.is_hybrid],
     }
+    direct = len(equal) - len(kinds["Read from their own weights"])
     lines = [
         "<!-- made by tests/attention/matrix.py -->",
         "",
@@ -284,7 +285,7 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         f"pieces (windows, chunks and top-k are {WINDOW}), alone, padded on the right and padded on the left. "
         f"Equal models differ by at most {max(1e-6, *(one.gap for one in equal)):.0e}.",
         "",
-        f"- Read through the interface ({len(equal) - len(kinds['Read from their own weights'])}): all types not named below",
+        f"- Read through the interface ({direct}): all types not named below",
         *(f"- {kind} ({len(some)}): {listed(one.model_type for one in some)}" for kind, some in kinds.items()),
         *(f"- `{one.model_type}` differs by {one.gap:.0e}" for one in silent),
         "",
