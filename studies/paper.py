@@ -406,7 +406,7 @@ def _line(one: Finding, numbers: Numbers, notes: list[str]) -> list[str]:
     bound = DASH
     if limit and verdict in (SEEN, NOT_SEEN):
         ends = " to ".join(number(end, limit.unit, missing=DASH) for end in _interval(limit))
-        bound = f"{one.seen[0]} {score_cell(limit)}" if one.seen[0] in "<>" else ends
+        bound = f"{one.seen[0]} {score_cell(limit)}" if one.seen[0] in "<>" else "±" if one.seen == "±" else ends
     published = one.published if isinstance(one.published, str) else f"{one.published:g}"
     shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
     rows = ", ".join(dict.fromkeys(row_of(place) for place in one.places())) or DASH
