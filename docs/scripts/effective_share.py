@@ -1,4 +1,4 @@
-"""How much of an attention row cannot change the output of its head, on WikiText: the numbers of docs/papers/quantities.md.
+"""Share of an attention row that cannot change the output of its head, on WikiText (docs/papers/quantities.md).
 
 PYTHONPATH=. python docs/scripts/effective_share.py
 """
