@@ -13,7 +13,6 @@ from typing import Any
 from results.files import keep, kept
 
 RECORD = "results.json"
-SEALED = 3  # the first schema of records with checksums
 _NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
 _INDEX = "digests/index.json"
 
@@ -63,8 +62,7 @@ def _named(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[
 def altered(path: Path, content: Mapping[str, Any]) -> str | None:
     """Return an error message if a record or a file that it names has another checksum than when it was written.
 
-    A missing file is not an error. A record of a version before `SEALED`, without checksums, gives a warning in the
-    log. No file outside the folder is read.
+    A missing file is not an error. No file outside the folder is read.
 
     Args:
         path: Path of the `results.json`.
@@ -73,12 +71,7 @@ def altered(path: Path, content: Mapping[str, Any]) -> str | None:
     for name in _named(content, (*_NUMBERS, "figures")):
         if (path.parent / name).resolve().parent != path.parent.resolve():
             return f"{path} names {name}, which is not in its folder. Run the experiment again"
-    if not (sealed := content.get("checksums")):
-        if content.get("schema", 0) >= SEALED:
-            return f"{path} has no checksums, which schema {SEALED} has: it was changed after the run. Test again"
-        log.warning("%s was written by an older version, without checksums: changed numbers are not noticed.", path)
-        return None
-    names = [name for name, found in checksums(path.parent, content).items() if found != sealed.get(name)]
+    names = [name for name, found in checksums(path.parent, content).items() if found != content["checksums"].get(name)]
     fault = f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
     return f"{path.with_name(names[0])} {fault}" if names else None
 

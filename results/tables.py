@@ -94,22 +94,6 @@ def described(table: Table) -> dict[str, object]:
     return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
 
 
-def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
-    """Convert the rows of a CSV file, read as strings, to a table with numbers and units.
-
-    Args:
-        raw: The first rows of the file.
-        described: What `described` has returned for the table.
-    """
-    numeric = [name for name in described["numeric"] if name in raw]
-    frame = raw.assign(**{name: pd.to_numeric(raw[name].replace("", np.nan)) for name in numeric})
-    units: dict[str, Any] = {
-        name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
-    }
-    frame = frame.where(frame != "", None)
-    return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
-
-
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows

@@ -330,7 +330,7 @@ def no_results(run: Path) -> None:
         (lambda run: change_record(run, seed=7), r"results\.json was changed after the run"),
         (
             lambda run: seal(run, ratios={}),
-            r"results\.json: the experiment .* has no counts for each item.* Only runs of probes and",
+            r"results\.json: .* cannot be compared item by item; no score of it can be",
         ),
         (
             lambda run: seal(run) if (run / "items.parquet").write_text("words") else None,
@@ -369,7 +369,7 @@ def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: s
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        ("uass", r"uass is not a score \(did you mean `uas`\?\); choose a score with counts per item: uas"),
+        ("uass", r"uass cannot be compared item by item \(did you mean `uas`\?\); choose a score with counts"),
         ("loss", "loss cannot be compared item by item; choose a score with counts per item: uas"),
         ("uas", "run is named twice"),
     ],
