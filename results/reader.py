@@ -153,6 +153,8 @@ class Record:
         try:
             frame = pd.read_parquet(self.items)
             counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
+            if not np.isfinite(counts.to_numpy()).all():
+                raise ValueError(f"a count of {score} is not a finite number")
         except (OSError, ValueError, TypeError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise RecordError(f"{self.items} cannot be read ({reason}). Run the experiment again") from None
@@ -323,24 +325,20 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
         RecordError: There is no run, or no run has the table.
     """
     patterns = [runs] if isinstance(runs, str | Path) else list(runs)
-    rows: list[dict[str, object]] = []
-    tables, read, faults = set[str](), 0, list[str]()
+    rows, tables, faults = list[dict[str, object]](), set[str](), list[str]()
     for path in _paths(patterns):
         try:
             record = read_record(path)
             if not record.is_sweep:
                 rows += _score_rows(record) if table is None else _table_rows(record, table)
                 tables |= set(record.content["tables"])
-                read += 1
         except (RecordError, SettingsError) as error:
             faults.append(str(error))
             warnings.warn(f"left out: {error}", stacklevel=2)
-    if table is not None and read and not rows:
-        there = f"there are {', '.join(sorted(tables))}" if tables else "the runs have no tables"
-        raise RecordError(f"no run has a table {table}{near(table, tables)}; {there}")
     if not rows:
-        why = faults[0] if faults else "Give folders of tested runs"
-        raise RecordError(f"{', '.join(map(str, patterns))}: no run has a results.json that can be read. {why}")
+        wanted = f"a table {table}{near(table, tables)}" if table else "scores"
+        why = "; ".join([*faults[:1], *([f"there are the tables {', '.join(sorted(tables))}"] if tables else [])])
+        raise RecordError(f"{', '.join(map(str, patterns))}: no run has {wanted}. {why or 'Give tested runs.'}")
     frame = pd.DataFrame(rows)
     if table is not None:
         return frame

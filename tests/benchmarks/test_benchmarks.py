@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -15,18 +14,12 @@ import torch
 from attention import Encoder, EncoderSpec, resolve
 from benchmarks import (
     ablation,
-    adversary,
-    billion,
     classifier_training,
-    devices,
-    erasure,
     extraction,
     head_distances,
     heads,
     job,
     probe_training,
-    quantities,
-    store,
     streaming,
     surface,
 )
@@ -37,7 +30,6 @@ from benchmarks.probe_training import DataPass, PlainData
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
 from datamodules import AttentionBatch, DependencyDataModule, TextDataModule, TextSource
-from fidelity.adversary import Adversary
 from models import RecurrentEncoder
 from tests.benchmarks.conftest import Measured, Numbers
 
@@ -60,51 +52,21 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
         {"sentences": 30},
     ),
     classifier_training: ({"packed_over_epoch": "packed_epoch_s / epoch_s"}, {"texts": 30}),
-    devices: (
-        {
-            **{f"{what}_2_processes": f"{what}_1_s / {what}_2_s" for what in ("extraction", "bare", "training")},
-            "extraction_of_bare": "extraction_2_processes / bare_2_processes",
-        },
-        {"sentences": 30},
-    ),
     head_distances: ({"over_reference": "reference_s / streamed_s"}, {"segments": 16, "heads": 72}),
     surface: ({"to_bare_forward": "surface_s / bare_forward_s", "capture_to_bare_forward": ""}, {"segments": 30}),
-    quantities: (dict.fromkeys(("norms", "effective", "rollout", "norms_residual"), ""), {"sentences": 30}),
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
-    store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
     heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
     streaming: (
         dict.fromkeys(("to_bare_forward", "all_layers_to_bare_forward", "stream_over_store"), ""),
         {"sentences": 30},
-    ),
-    billion: (
-        dict.fromkeys(("float32_to_bare_forward", "bfloat16_to_bare_forward"), ""),
-        {"sentences": 30},
-    ),
-    adversary: (
-        {
-            "over_reference": "reference_s / search_s",
-            "best_over_published": "best_s / search_s",
-            "draws_over_forwards": "draws_s / forwards_s",
-        },
-        {"texts": 30, "reference_texts": 24},
-    ),
-    erasure: (
-        {"over_reference": "reference_s / erasure_s", "over_forwards": "forwards_s / erasure_s"},
-        {"texts": 30, "orders": 11, "different_flips": 0},
     ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", BENCHMARKS, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_a_benchmark_reports_its_ratios(
-    module: ModuleType, measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adversary, "Adversary", partial(Adversary, steps=15))
-    for size, small in (("LAYERS", 2), ("HEADS", 4), ("SIZE", 64)):
-        monkeypatch.setattr(billion, size, small)
-    name, ratios, figures = measured(module.main, "--limit", "30", *([] if module is store else ["--no-memory"]))
+def test_a_benchmark_reports_its_ratios(module: ModuleType, measured: Measured) -> None:
+    name, ratios, figures = measured(module.main, "--limit", "30", "--no-memory")
     quotients, counts = BENCHMARKS[module]
     assert name == module.__name__.rpartition(".")[2]
     assert ratios.keys() >= quotients.keys()
@@ -183,19 +145,6 @@ def test_packed_sequences_give_the_same_states() -> None:
     embedded, mask = torch.randn(3, 7, 5), torch.arange(7) < torch.tensor([[7], [2], [5]])
     with torch.no_grad():
         torch.testing.assert_close(packed(embedded, mask), ours(embedded, mask), atol=1e-6, rtol=0)
-
-
-@pytest.mark.slow
-def test_a_plain_map_reads_what_the_store_reads(few: Path, tmp_path: Path) -> None:
-    data = job.datamodule(tmp_path / "cache", few)
-    data.setup("fit")
-    opened = data.stores["train"]
-    plain = store.PlainMap(opened)
-    for item in range(6):
-        assert torch.equal(plain.read(item), opened.read("attention", item))
-    items = [3, 0, 3]
-    expected = sum(float(opened.read("attention", item).float().sum()) for item in items)
-    assert store.total(plain.read, items) == pytest.approx(expected)
 
 
 def test_a_job_trains_and_prints_its_seconds(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

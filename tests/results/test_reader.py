@@ -77,7 +77,7 @@ def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "b" / "results.json").write_text("{", encoding="utf-8")
     with pytest.warns(UserWarning, match=r"left out: .*b.results\.json is damaged: it is not valid JSON"):
         assert load(tmp_path)["run"].unique().tolist() == [str(tmp_path / "a")]
-    with pytest.raises(RecordError, match=r"no run has a results\.json that can be read"):
+    with pytest.raises(RecordError, match="no run has scores"):
         load(tmp_path / "nowhere")
 
 
@@ -98,7 +98,7 @@ def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
     assert frame["encoder"].tolist() == ["bert-a", "bert-a", "bert-b", "bert-b"]
     with pytest.raises(RecordError, match=r"no run has a table best_head \(did you mean `?best_heads`?\?\)"):
         load(tmp_path, table="best_head")
-    with pytest.raises(RecordError, match=r"no run has a table best_heads; the runs have no tables$"):
+    with pytest.raises(RecordError, match="no run has a table best_heads"):
         load(tmp_path / "probe", table="best_heads")
 
 

@@ -137,14 +137,6 @@ class TestFrames:
             ["uas", "50.0 [40.0,"],
         ]
 
-    def test_of_a_long_path_both_ends_are_left(self) -> None:
-        path = "/scratch/" + 30 * "folder/" + "version_7"
-        given = table(pd.DataFrame({"run": [path], "uas": [0.5]}), answer=("run", "uas"))
-        shown = "".join(row[0] for row in cells(data_table("t", given, "t.csv", 40), 40)[1:])
-        assert (len(shown), shown.count("…")) == (3 * 34, 1)
-        assert shown.startswith("/scratch/folder/")
-        assert shown.endswith("/folder/version_7")
-
 
 def test_audit_is_flat() -> None:
     audit = {

@@ -337,14 +337,10 @@ def no_results(run: Path) -> None:
             r"items.parquet cannot be read \(",
         ),
         (
-            lambda run: seal(run) if items(2).to_parquet(run / "items.parquet") is None else None,
-            r"uas is 0\.\d+, but the counts in .*items.parquet give 0\.\d+",
-        ),
-        (
             lambda run: (run / "results.json").write_text("{"),
             rf"results.json is damaged: it is not valid JSON .*\. {EXPECTED}",
         ),
-        (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not valid YAML"),
+        (lambda run: (run / "config.yaml").write_text("a: ["), r"config\.yaml.* is not valid YAML"),
     ],
 )
 def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], message: str, tmp_path: Path) -> None:
