@@ -86,7 +86,7 @@ def exact(found: int, items: int) -> tuple[float, float]:
 
 
 def test_a_share_of_few_items_has_an_exact_interval() -> None:
-    for items in (2, 6, 19, 20, 400):
+    for items in (2, 19, 20, 60):
         for found in range(items + 1):
             hits, ones = (np.arange(items) < found).astype(float), np.ones(items)
             of_ratio, of_mean = bootstrap_ratio(hits, ones), resample(proportion, hits[:, None], "fraction")
@@ -310,12 +310,11 @@ def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
     np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone), np.nan))
 
 
-@pytest.mark.parametrize("others", [2, 5, 19])
-def test_a_number_is_tested_against_numbers_of_its_kind(others: int) -> None:
+def test_a_number_is_tested_against_numbers_of_its_kind() -> None:
     """A prediction of one further draw: exact for normal draws, and for those that share a part."""
-    rng, texts = np.random.default_rng(others), np.zeros((4, 1))
+    others, rng, texts = 5, np.random.default_rng(5), np.zeros((4, 1))
     found = []
-    for _ in range(1000):
+    for _ in range(500):
         own = rng.normal(rng.normal(), 1, others + 1)
         estimates = [resample(mean, texts + value, "ratio", draws=999) for value in own]
         average, apart = against_random_draws(estimates[0], estimates[1:])

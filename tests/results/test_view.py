@@ -217,19 +217,6 @@ def test_a_decoder_begins_without_its_first_token(show: Callable[..., Page]) -> 
     assert len({end for _, _, end, _ in lines(page)}) == 8
 
 
-def test_a_slider_goes_through_the_steps_of_generation(show: Callable[..., Page]) -> None:
-    page = show(make(steps=5, pieces=None), address="threshold=0")
-    slider = page.locator("#step")
-    assert [slider.get_attribute(name) for name in ("min", "max")] == ["5", "7"]
-    for position in (6, 7, 5):
-        act(page, lambda position=position: slider.fill(str(position)))  # type: ignore[misc]
-        assert page.locator("#words button[aria-pressed=true]").get_attribute("data-position") == str(position)
-        assert {start for start, _ in pairs(page)} == {position}
-    act(page, page.locator("#words button").nth(6).click)
-    assert slider.input_value() == "6"
-    assert show(make()).locator("#step-field").is_hidden()
-
-
 def test_pointing_at_a_word_shows_its_row_with_numbers(show: Callable[..., Page]) -> None:
     view = make()
     page = show(view, address="threshold=0")
@@ -313,23 +300,6 @@ def test_export_holds_what_is_seen(tmp_path: Path, show: Callable[..., Page]) ->
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Save as PNG").click()
     assert waiting.value.path().read_bytes().startswith(b"\x89PNG")
-
-
-def test_state_is_in_the_address_and_comes_back(tmp_path: Path, show: Callable[..., Page]) -> None:
-    page = show(make(), make(title="Another", words=[word.upper() for word in WORDS]))
-    act(page, lambda: page.select_option("#text", "1"))
-    assert page.inner_text("h1") == "Another"
-    act(page, head(page, 5, 2).click)
-    act(page, lambda: page.select_option("#top", "3"))
-    address = page.url.partition("#")[2]
-    before = lines(page)
-    page.goto("about:blank")
-    page.goto((tmp_path / "view.html").as_uri() + "#" + address)
-    page.wait_for_selector("html[data-drawn]")
-    assert (page.inner_text("h1"), page.inner_text("#large-title")) == ("Another", "Layer 5, head 2")
-    assert lines(page) == before
-    act(page, lambda: page.evaluate("location.hash = 'heads=9-9&text=7&top=x&drawing=none&nothing=1'"))
-    assert page.inner_text("#large-title") == "Layer 1, head 1"  # what does not fit is passed over
 
 
 def test_view_of_a_notebook(tmp_path: Path, browser: Browser) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import re
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytorch_lightning as pl
 import torch
 from matplotlib.figure import Figure as Canvas
 from pandas.testing import assert_frame_equal
-from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
@@ -209,17 +207,6 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         assert text in printed
     assert printed.index("data.too_long") < printed.index("33.3") < printed.index("probe: scores")
     assert printed.splitlines()[-2:] == ["More tables: others.csv (3 rows).", f"Written to {tmp_path}"]
-
-
-@pytest.mark.slow
-def test_the_folder_stands_last_below_the_progress_bar(tmp_path: Path) -> None:
-    terminal: dict[str, Any] = {"file": io.StringIO(), "force_terminal": True, "width": 80, "color_system": None}
-    bar, printed = RichProgressBar(console_kwargs=terminal), ResultWriter(Console(**terminal))
-    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, callbacks=[printed, bar])
-    trainer.test(Adding(), SourcedNumbers(), verbose=False)
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", line) for line in terminal["file"].getvalue().splitlines()]
-    assert any(line.startswith("Testing") and "4/4" in line for line in lines)
-    assert [line for line in lines if line.strip()][-1] == f"Written to {tmp_path}"
 
 
 @pytest.mark.slow
