@@ -63,14 +63,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.extraction
 	$(BIN)/python -m benchmarks.probe_training
 	$(BIN)/python -m benchmarks.classifier_training
-	$(BIN)/python -m benchmarks.adversary
-	$(BIN)/python -m benchmarks.erasure
 	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.surface
 	$(BIN)/python -m benchmarks.head_distances
 	$(BIN)/python -m benchmarks.ablation
-	$(BIN)/python -m benchmarks.view
-	$(BIN)/python -m benchmarks.store
-	$(BIN)/python -m benchmarks.quantities
 	$(BIN)/python -m benchmarks.streaming
-	$(BIN)/python -m benchmarks.devices

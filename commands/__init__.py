@@ -7,7 +7,6 @@ r"""Usage: python train.py COMMAND [options].
   measure   measure what attention knows, or test it as an explanation
   sweep     run the rows of a table, on this machine or on SLURM
   compare   compare runs on the same items
-  page      write the page of a run or a sweep
   view      write a page of attention between words
   fetch     fetch a public corpus by its name
   export    write a fine-tuned transformer as plain files of transformers

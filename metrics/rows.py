@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,10 +97,8 @@ class ItemRows(GatheredMetric):
         """
         parts = [part.cpu().numpy() for part in ([self.rows] if isinstance(self.rows, Tensor) else self.rows)]
         parts = parts or [self._nothing().cpu().numpy()]
-        place = np.argsort(np.lexsort(np.concatenate([part[:, : self.keys] for part in parts]).T[::-1]))
-        rows: NDArray[Any] = np.empty((len(place), parts[0].shape[1]), parts[0].dtype)
-        for end, part in zip(accumulate(map(len, parts)), parts, strict=True):
-            rows[place[end - len(part) : end]] = part  # sorted without a second copy of all rows
+        rows: NDArray[Any] = np.concatenate(parts)
+        rows = rows[np.lexsort(rows[:, : self.keys].T[::-1])]
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
             raise ValueError(
@@ -150,33 +148,6 @@ class ItemRows(GatheredMetric):
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
 
-class GoldArcs(Protocol):
-    """Protocol of a batch of sentences, padded to n words, with their gold dependency arcs.
-
-    Its members are the tensors that `ArcRows.add` reads from a batch.
-    """
-
-    @property
-    def index(self) -> Tensor:
-        """Index of each sentence in its split, int `[batch]`."""
-
-    @property
-    def lengths(self) -> Tensor:
-        """Number of words of each sentence, int `[batch]`."""
-
-    @property
-    def heads(self) -> Tensor:
-        """Position of each word's syntactic head, int `[batch, n]`; 1 is the first word, 0 is ROOT."""
-
-    @property
-    def relations(self) -> Tensor:
-        """Id of the dependency relation of each word to its head, int `[batch, n]`."""
-
-    @property
-    def punctuation(self) -> Tensor:
-        """Bool `[batch, n]`, True for punctuation."""
-
-
 class ArcRows(ItemRows):
     """Metric that gathers, for every word, its gold arc and named predictions.
 
@@ -191,11 +162,12 @@ class ArcRows(ItemRows):
         super().__init__({**gold, **kept}, keys=("sentence", "word"), dtype=torch.int)
         self._several = {name: width for name, width in predicted.items() if width is not None}
 
-    def add(self, batch: GoldArcs, **predicted: Tensor) -> None:
+    def add(self, batch: Any, **predicted: Tensor) -> None:  # noqa: ANN401 - of a room above
         """Add the gold arcs of a batch, and the predictions for its words; the padding is left out.
 
         Args:
-            batch: Sentences with gold arcs.
+            batch: Sentences padded to n words, with the tensors `index` (of the sentence in its split) and `lengths`,
+                `[batch]`; `heads` (0 for ROOT), `relations` and `punctuation`, `[batch, n]`.
             **predicted: Predictions by name, `[batch, n]` or `[batch, n, width]`.
 
         Raises:

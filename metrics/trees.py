@@ -143,8 +143,7 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     """Return the heads of the tree whose arcs have the greatest sum of scores, with any number of roots.
 
     This is the algorithm of Chu & Liu (1965) and Edmonds (1967), with which McDonald et al. (2005) decode
-    non-projective trees. Contractions follow a path of best arcs (Gabow et al. 1986), which takes at most 2n steps,
-    each on whole rows of the matrix.
+    non-projective trees.
 
     Args:
         scores: `[n, n+1]`; row i, column j has the score of the arc from head j (0 is ROOT) to word i+1, -inf for no
@@ -156,12 +155,7 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     Raises:
         ValueError: The scores are not `[n, n+1]`, contain nan or +inf, or allow no tree.
     """
-    arcs = _incoming(scores)
-    heads: Integers = arcs.argmax(axis=1)
-    # The argmax of a word without arcs is ROOT; its maximum of -inf identifies it.
-    if not (_all_reach_root(heads) and np.isfinite(arcs[1:].max(axis=1)).all()):
-        heads = _by_contraction(arcs)
-    return heads[1:]
+    return _best_heads(_incoming(scores))[1:]
 
 
 def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
@@ -199,74 +193,41 @@ def _incoming(scores: NDArray[np.floating]) -> Floats:
     return arcs
 
 
-def _all_reach_root(heads: Integers) -> bool:
-    """Return True if the arcs form no cycle; `heads` `[n+1]` has 0 for ROOT itself."""
-    above, steps = heads, 1
-    while steps < len(heads):  # after each turn `above` is twice as far up
-        above, steps = above[above], 2 * steps
-    return not above.any()
-
-
-def _by_contraction(arcs: Floats) -> Integers:
-    """Return the best heads `[n+1]` (0 for ROOT) of arcs `[n+1, n+1]`, which are overwritten.
-
-    A path follows the best incoming arcs to ROOT or to a node that is connected to ROOT already. Where it meets itself,
-    the cycle is contracted to one node, in the row and column of its first member; the score of an arc into the cycle
-    is reduced by the score of the arc that it would replace.
-    """
-    size = len(arcs)
-    numbers = np.arange(size)
-    # The original word and head of every arc of the contracted matrix.
-    word, head = np.repeat(numbers[:, None], size, axis=1), np.repeat(numbers[None, :], size, axis=0)
-    node = list(range(size))  # the node of each row: a word, or from `size` on a cycle
-    above: dict[int, int] = {}  # the cycle into which a node was contracted
-    entry: dict[int, tuple[int, int]] = {}  # word and head of the arc into each node
-    waiting, gone = np.arange(size) > 0, np.zeros(size, dtype=np.bool_)
-    circles = size
-    for start in range(1, size):
-        path = [start] if waiting[start] and not gone[start] else []
-        while path:
-            end = path[-1]
-            best = int(arcs[end].argmax())
-            if np.isneginf(arcs[end, best]):
-                raise ValueError(f"no path of arcs leads from ROOT to word {end}, so no tree exists")
-            entry[node[end]] = int(word[end, best]), int(head[end, best])
-            if not waiting[best]:
-                waiting[path] = False
-                path = []
-            elif best not in path:
-                path.append(best)
-            else:
-                place = path.index(best)
-                circle = np.array(path[place:])
-                for row in circle:
-                    above[node[row]] = circles
-                _contract(arcs, word, head, circle)
-                node[best], circles = circles, circles + 1
-                gone[circle[1:]] = True
-                path = path[: place + 1]
-    # Outermost cycles first: the arc into a cycle replaces the arc of the member that it enters.
-    for circle_node in range(circles - 1, size - 1, -1):
-        inner = entry[circle_node][0]
-        while above[inner] != circle_node:
-            inner = above[inner]
-        entry[inner] = entry[circle_node]
-    heads = np.zeros(size, dtype=np.int64)
-    heads[1:] = [entry[number][1] for number in range(1, size)]
+def _best_heads(arcs: Floats) -> Integers:
+    """Return the head of each node, ROOT included, in the best tree of arcs `[nodes, nodes]`; 0 for ROOT itself."""
+    heads: Integers = arcs.argmax(axis=1)
+    heads[0] = 0
+    if len(arcs) > 1 and np.isneginf(arcs[1:].max(axis=1)).any():
+        raise ValueError("no path of arcs leads from ROOT to some word, so no tree exists")
+    circle = _circle(heads)
+    if not circle.size:
+        return heads
+    # The cycle becomes the last node. An arc into it is worth what it adds to the arc that it replaces.
+    others = np.setdiff1d(np.arange(len(arcs)), circle)
+    inward = arcs[np.ix_(circle, others)] - arcs[circle, heads[circle]][:, None]
+    outward = arcs[np.ix_(others, circle)]
+    contracted = np.full((len(others) + 1, len(others) + 1), -np.inf)
+    contracted[:-1, :-1] = arcs[np.ix_(others, others)]
+    contracted[-1, :-1], contracted[:-1, -1] = inward.max(axis=0), outward.max(axis=1)
+    found = _best_heads(contracted)
+    from_circle = circle[outward.argmax(axis=1)]
+    heads[others] = np.where(found[:-1] == len(others), from_circle, others[np.minimum(found[:-1], len(others) - 1)])
+    heads[circle[inward[:, found[-1]].argmax()]] = others[found[-1]]
     return heads
 
 
-def _contract(arcs: Floats, word: Integers, head: Integers, circle: Integers) -> None:
-    """Contract a cycle of best arcs into the row and column of its first node, and empty the others."""
-    first, others, every = circle[0], circle[1:], np.arange(len(arcs))
-    inward = arcs[circle] - arcs[circle].max(axis=1, keepdims=True)
-    entered = circle[inward.argmax(axis=0)]
-    arcs[first] = inward.max(axis=0)
-    word[first], head[first] = word[entered, every], head[entered, every]
-    left = circle[arcs[:, circle].argmax(axis=1)]
-    arcs[:, first] = arcs[every, left]
-    word[:, first], head[:, first] = word[every, left], head[every, left]
-    arcs[others], arcs[:, others], arcs[first, first] = -np.inf, -np.inf, -np.inf
+def _circle(heads: Integers) -> Integers:
+    """Return the nodes of a cycle of arcs; none where every node leads to ROOT, node 0."""
+    reached = {0}
+    for start in range(1, len(heads)):
+        path, node = list[int](), start
+        while node not in reached:
+            path.append(node)
+            reached.add(node)
+            node = int(heads[node])
+        if node in path:
+            return np.array(path[path.index(node) :])
+    return np.empty(0, dtype=np.int64)
 
 
 def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:

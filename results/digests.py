@@ -13,7 +13,6 @@ from typing import Any
 from results.files import keep, kept
 
 RECORD = "results.json"
-SEALED = 3  # the first schema of records with checksums
 _NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
 _INDEX = "digests/index.json"
 
@@ -63,8 +62,7 @@ def _named(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[
 def altered(path: Path, content: Mapping[str, Any]) -> str | None:
     """Return an error message if a record or a file that it names has another checksum than when it was written.
 
-    A missing file is not an error. A record of a version before `SEALED`, without checksums, gives a warning in the
-    log. No file outside the folder is read.
+    A missing file is not an error. No file outside the folder is read.
 
     Args:
         path: Path of the `results.json`.
@@ -73,12 +71,7 @@ def altered(path: Path, content: Mapping[str, Any]) -> str | None:
     for name in _named(content, (*_NUMBERS, "figures")):
         if (path.parent / name).resolve().parent != path.parent.resolve():
             return f"{path} names {name}, which is not in its folder. Run the experiment again"
-    if not (sealed := content.get("checksums")):
-        if content.get("schema", 0) >= SEALED:
-            return f"{path} has no checksums, which schema {SEALED} has: it was changed after the run. Test again"
-        log.warning("%s was written by an older version, without checksums: changed numbers are not noticed.", path)
-        return None
-    names = [name for name, found in checksums(path.parent, content).items() if found != sealed.get(name)]
+    names = [name for name, found in checksums(path.parent, content).items() if found != content["checksums"].get(name)]
     fault = f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
     return f"{path.with_name(names[0])} {fault}" if names else None
 
@@ -94,34 +87,26 @@ class Digests:
     """
 
     def __init__(self, cache: Path) -> None:
-        self._path, self._readable = cache / _INDEX, True
+        self._path = cache / _INDEX
         self._known = self._read()
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
             content = kept(self._path)
-        except OSError:  # for instance another user's file in a shared folder: it stays, and only time is lost
-            content, self._readable = None, False
+        except OSError:  # for instance another user's file in a shared folder: only time is lost
+            content = None
         known: dict[str, dict[str, str]] = {} if content is None else json.loads(bytes(content))
         return known
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
         """Return the SHA-256 of several files in hexadecimal, by path, in the order of `paths`."""
         stamps = {path: (str(path.resolve()), _stamp(path)) for path in paths}
-        new = self._changed(stamps)
-        if new:
-            self._known |= self._read()  # another process may have written the index since
-            new = self._changed(stamps)
+        new = {path: one for path, one in stamps.items() if self._known.get(one[0], {}).get("stamp") != one[1]}
         if new:
             with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:  # hashing releases the lock of Python
                 hashed = zip(new.values(), pool.map(file_digest, new), strict=True)
                 self._keep({name: {"stamp": stamp, "sha256": sha256} for (name, stamp), sha256 in hashed})
         return {path: self._known[name]["sha256"] for path, (name, _) in stamps.items()}
-
-    def _changed(self, stamps: Mapping[Path, tuple[str, str]]) -> dict[Path, tuple[str, str]]:
-        """Return the entries, by path its full name and stamp, of files whose SHA-256 is not known."""
-        known = self._known
-        return {path: one for path, one in stamps.items() if known.get(one[0], {}).get("stamp") != one[1]}
 
     def remember(self, path: Path, sha256: str) -> None:
         """Store the SHA-256 of a file that the caller computed while writing it."""
@@ -129,8 +114,6 @@ class Digests:
 
     def _keep(self, fresh: dict[str, dict[str, str]]) -> None:
         self._known |= self._read() | fresh
-        if not self._readable:
-            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             keep(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())

@@ -5,10 +5,7 @@ Without pyplot, figures share no state and need no display.
 
 import math
 import textwrap
-import unicodedata
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -19,24 +16,25 @@ import seaborn as sns
 from matplotlib import rc_context, rc_params_from_file
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Canvas
-from matplotlib.font_manager import FontPath, findfont, findSystemFonts, fontManager, get_font
+from matplotlib.font_manager import fontManager
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
-from results.errors import counted
 
 COLUMN, PAGE = 3.03, 6.3  # inches: a column and the text of a page in the style of ACL (7.7 and 16 cm)
 TALLEST = 7.5  # inches of the rows of a grid; title, labels and legend take the rest of a page
 LETTER, LINE = 0.062, 0.13  # inches: about the width of a letter and the height of a line
 DOTS = 200  # dots per inch of a PNG
-FONT = "DejaVu Sans"  # is part of matplotlib, so that figures are the same on every machine
+# The first is part of matplotlib, so that figures are the same on every machine. The others, where they are installed,
+# have the letters that it lacks (Debian's fonts-noto-cjk and fonts-noto-core).
+SCRIPTS = ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Bengali", "Tamil", "Telugu", "Thai", "Ethiopic")
+FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in SCRIPTS))
 NAME, WORD = 22, 13  # letters in a line of a name; most letters of a word beside attention lines
 FEW = 8  # most rows and columns of a heat map whose cells contain their numbers
 UNSEEN, FAINT = 0.01, 0.1  # smallest attention that is drawn; smallest attention of a gold arc with a solid line
@@ -48,54 +46,7 @@ MARKERS = "osD^vPX*<>hp"
 HATCHES = ("", "/////", "\\\\\\\\\\", "xxxxx", "-----", "|||||", "+++++", ".....", "/////-----", "\\\\\\\\\\|||||")
 INK = "0.15"
 STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_default_template=False)
-
-
-@contextmanager
-def fonts_for(text: str) -> Iterator[None]:
-    """Make matplotlib use `FONT` within a `with` block, and other installed fonts for letters that `FONT` lacks.
-
-    Only the letters of `text` are considered. If no installed font has a letter, a warning names its
-    script.
-    """
-    families, missing = _families(text)
-    if missing:
-        scripts = sorted({unicodedata.name(letter, "unnamed").split()[0].lower() for letter in missing})
-        warnings.warn(
-            f"No installed font has {counted(len(missing), 'character')} of the figures ({', '.join(scripts)}): boxes "
-            "are drawn instead. Install a font with them, for instance Debian's fonts-noto-cjk for Chinese, Japanese "
-            "and Korean, or fonts-noto-core for other scripts.",
-            stacklevel=3,
-        )
-    with rc_context({"font.family": families}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
-        yield
-
-
-def _families(text: str) -> tuple[list[str], set[str]]:
-    """Return the fewest fonts that have the characters of a text, `FONT` first, and the characters that none has."""
-
-    def letters(path: FontPath) -> set[str]:
-        return set(map(chr, get_font(path).get_charmap()))
-
-    families = [FONT]
-    missing = {letter for letter in text if letter.isprintable()} - letters(findfont(FONT))
-    if not missing:
-        return families, missing
-    for path in {*findSystemFonts()} - {entry.fname for entry in fontManager.ttflist}:  # fonts installed later
-        with suppress(OSError, RuntimeError):  # matplotlib cannot draw this font
-            fontManager.addfont(path)
-    upright = (one for one in fontManager.ttflist if (one.style, one.weight) == ("normal", 400))
-    # Last Resort draws a box for every character.
-    fonts = {one.name: letters(FontPath(one.fname, one.index)) for one in upright if "Last Resort" not in one.name}
-    # Han characters have different shapes in different languages; a collection has a font for each.
-    kana, hangul = (any(low <= letter <= high for letter in missing) for low, high in ("ぁヿ", "가힣"))
-    region = "JP" if kana else "KR" if hangul else "SC"
-    order = sorted(fonts, key=lambda name: (-len(missing & fonts[name]), "Sans" not in name, name[-2:] != region, name))
-    for name in order:  # the fewest: a font with many of the letters comes first
-        if missing & fonts[name]:
-            families.append(name)
-            missing -= fonts[name]
-    return families, missing
+STYLE["font.family"] = [name for name in FONTS if name in fontManager.get_font_names()]
 
 
 def draw(figure: object) -> Canvas:
@@ -124,14 +75,16 @@ def _canvas(title: str, width: float, height: float) -> Canvas:
     return canvas
 
 
-def _legend(canvas: Canvas, handles: Sequence[Artist], names: Iterable[str], length: float = 1.0) -> None:
+def _legend(
+    canvas: Canvas, handles: Sequence[Artist], names: Iterable[str], length: float = 1.0, title: str = ""
+) -> None:
     """Put a legend below, in as many columns as fit, and make the figure higher by it; handles have a length."""
     labels = [_fill(name, 40) for name in names]
     columns = max(1, int(canvas.get_figwidth() / (_longest(labels) * LETTER + 0.2 + 0.1 * length)))
     style: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0, "handlelength": length}
-    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, **style)
-    lines = sum(label.count("\n") + 1 for label in labels)
-    canvas.set_figheight(canvas.get_figheight() + LINE * math.ceil(lines / columns) + 0.1)
+    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, title=title, **style)
+    lines = math.ceil(sum(label.count("\n") + 1 for label in labels) / columns) + bool(title)
+    canvas.set_figheight(canvas.get_figheight() + LINE * lines + 0.1)
 
 
 def _with_unit(label: str, unit: Unit) -> str:
@@ -169,30 +122,26 @@ def _(figure: Bars) -> Canvas:
     places, width = np.arange(len(names)), 0.8 / series
     for index, (name, numbers) in enumerate(figure.series.items()):
         at, values = places + (index - (series - 1) / 2) * width, scale * np.asarray(numbers, dtype=np.float64)
-        style: dict[str, Any] = {"color": palette[index], "linewidth": 0, **_hatched(index)}
+        style: dict[str, Any] = {"color": palette[index], "linewidth": 0}
+        style |= {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
         (axes.barh if lying else axes.bar)(at, values, width, label=name, **style)
         if name in figure.intervals:
             ends = scale * np.asarray(figure.intervals[name], dtype=np.float64)
             known = np.isfinite([values, *ends]).all(axis=0)
             # Lines instead of error bars, because error bars must contain the value.
             (axes.hlines if lying else axes.vlines)(at[known], *ends[:, known], color=INK, linewidth=0.7)
-    along, across = ("x", "y") if lying else ("y", "x")
-    label = _fill(_with_unit(figure.label, figure.unit), 30)
-    axes.set(**{f"{along}label": label, f"{across}label": _fill(figure.category_label, 30)})
-    axes.set(**{f"{across}ticks": places, f"{across}ticklabels": names})
+    along, across = (axes.xaxis, axes.yaxis) if lying else (axes.yaxis, axes.xaxis)
+    along.set_label_text(_fill(_with_unit(figure.label, figure.unit), 30))
+    across.set_label_text(_fill(figure.category_label, 30))
+    across.set_ticks(places, names)
     if lying:
         axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y" if lying else "x", length=0)
-    axes.grid(axis="x" if lying else "y")
+    across.set_tick_params(length=0)
+    along.grid(visible=True)
     sns.despine(ax=axes)
     if series > 1:
         _legend(canvas, *axes.get_legend_handles_labels())
     return canvas
-
-
-def _hatched(index: int) -> dict[str, str]:
-    """Return the hatch of a series, which distinguishes its areas without colour."""
-    return {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
 
 
 @_draw.register
@@ -222,10 +171,6 @@ def _(figure: HeatMap) -> Canvas:
         style |= {"cmap": "vlag" if figure.diverging else "rocket_r", "vmin": low, "vmax": high, "cbar_kws": bar}
         sns.heatmap(frame, annot=few, fmt=".0f" if max(-low, high) >= 10 else ".2f", **style)
         axes.set_facecolor("0.8")  # of missing values
-        if figure.diverging and not few:  # red and blue are alike in grey
-            y, x = np.nonzero(values < -0.05 * high)
-            colours = np.where(values[y, x] < -0.5 * high, "white", INK)
-            axes.scatter(x + 0.5, y + 0.5, (25 * cell) ** 2, colours, marker="_", linewidth=0.8)
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
     axes.tick_params(length=0)
     axes.tick_params(axis="y", rotation=0)
@@ -238,12 +183,10 @@ def _(figure: HeatMap) -> Canvas:
 
 def _ends(figure: HeatMap, values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the values at the ends of the colour scale, fractions ×100."""
-    known = values[np.isfinite(values)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    if figure.limits is not None:
-        low, high = (_scale(figure.unit) * end for end in figure.limits)
+    known = values[np.isfinite(values)].tolist() or [0.0, 1.0]
+    low, high = (_scale(figure.unit) * end for end in figure.limits) if figure.limits else (min(known), max(known))
     if figure.diverging:
-        return -max(abs(low), abs(high)), max(abs(low), abs(high))
+        return -max(-low, high), max(-low, high)
     return min(low, 0.0) if figure.unit == "fraction" else low, high
 
 
@@ -323,22 +266,17 @@ def _(figure: AttentionLines) -> Canvas:
 @_draw.register
 def _(figure: Spreads) -> Canvas:
     """Draw lying violins with their numbers of values, and rates as bars in a second panel on the right."""
-    names, series, scale = [_fill(name, NAME) for name in figure.categories], list(figure.series), _scale(figure.unit)
+    names, series = [_fill(name, NAME) for name in figure.categories], list(figure.series)
     height = max(0.13 * len(series) + 0.15, LINE * (max(name.count("\n") for name in names) + 1) + 0.08)
     canvas = _canvas(figure.title, COLUMN, min(height * len(names), TALLEST) + 0.8)
     panels = canvas.subplots(1, 2 if figure.rates else 1, squeeze=False, sharey=True)[0]
-    style: dict[str, Any] = {"y": "category", "hue": "series", "order": names, "hue_order": series, "legend": False}
+    style: dict[str, Any] = {"y": "category", "hue": "series", "order": figure.categories, "hue_order": series}
     style |= {"orient": "h", "palette": sns.color_palette("colorblind", len(series)), "saturation": 1.0}
-    rows = [
-        (category, name, scale * value)
-        for name, groups in figure.series.items()
-        for category, values in zip(names, groups, strict=True)
-        for value in values
-        if not math.isnan(value)
-    ]
-    frame = pd.DataFrame(rows, columns=["category", "series", "value"])
+    frame = figure.frame()
+    frame["value"] *= _scale(figure.unit)
     violins: dict[str, Any] = {"cut": 0, "density_norm": "width", "inner_kws": {"box_width": 2, "whis_width": 0}}
-    sns.violinplot(frame, x="value", linewidth=0.5, ax=panels[0], **violins, **style)
+    drawn = frame.dropna(subset="value")
+    sns.violinplot(drawn, x="value", linewidth=0.5, ax=panels[0], legend=False, **violins, **style)
     for index, groups in enumerate(figure.series.values()):
         for place, values in enumerate(groups):
             at = (1.0, place + 0.8 * ((index + 0.5) / len(series) - 0.5))
@@ -347,13 +285,9 @@ def _(figure: Spreads) -> Canvas:
             panels[0].annotate(number, at, (2, 0), across, "offset points", va="center", fontsize=6, color="0.35")
     label = _fill(_with_unit(figure.label, figure.unit), 20 if figure.rates else 34)
     panels[0].set(xlabel=f"{label}\nbar: quartiles,\nwhite: median, right: n", ylabel=_fill(figure.category_label, 24))
+    panels[0].set_yticks(range(len(names)), names)
     if figure.rates:
-        shares = [
-            (category, name, 100 * rate)
-            for name, rates in figure.rates.items()
-            for category, rate in zip(names, rates, strict=True)
-        ]
-        sns.barplot(pd.DataFrame(shares, columns=["category", "series", "rate"]), x="rate", ax=panels[1], **style)
+        sns.barplot(frame.assign(rate=100 * frame["rate"]), x="rate", ax=panels[1], legend=False, **style)
         panels[1].set(xlabel=_fill(_with_unit(figure.rate_label, "fraction"), 14), xlim=(0, None))
     for panel in panels:
         panel.tick_params(axis="y", length=0)
@@ -370,10 +304,8 @@ def _(figure: Curves) -> Canvas:
     """Draw lines and points, one colour per name, points on top; a plane is framed and has no ticks."""
     names = list({**figure.lines, **figure.points})
     canvas = _canvas(figure.title, COLUMN, 2.4)
-    axes, colours = (
-        canvas.add_subplot(),
-        sns.color_palette("rocket_r" if figure.bar_label else "colorblind", len(names)),
-    )
+    axes, palette = canvas.add_subplot(), "rocket_r" if figure.bar_label else "colorblind"
+    colours = sns.color_palette(palette, len(names))
     for index, name in enumerate(names):
         style: dict[str, Any] = {"color": colours[index], "marker": "o" if figure.bar_label else MARKERS[index % 12]}
         if name in figure.lines:
@@ -390,13 +322,8 @@ def _(figure: Curves) -> Canvas:
         axes.set(xticks=(), yticks=(), aspect="equal", adjustable="datalim")
     else:
         _set_axes(axes, figure)
-    if figure.bar_label:
-        steps = ScalarMappable(BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), ListedColormap(colours))
-        bar, shown = canvas.colorbar(steps, ax=axes), range(0, len(names), math.ceil(len(names) / 16))
-        bar.set_ticks(list(shown), labels=[names[index] for index in shown])
-        bar.set_label(figure.bar_label)
-    elif len(names) > 1 or figure.plane:
-        _legend(canvas, *axes.get_legend_handles_labels(), 1.0 if figure.plane else 2.4)
+    if len(names) > 1 or figure.plane:
+        _legend(canvas, *axes.get_legend_handles_labels(), 1.0 if figure.plane else 2.4, figure.bar_label)
     return canvas
 
 

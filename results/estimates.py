@@ -96,6 +96,17 @@ def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
     return {end: number for name, score in scores.items() for end, number in score.named(name).items()}
 
 
+def score_rows(scores: Mapping[str, Estimate]) -> list[dict[str, object]]:
+    """Return a row for each score, with the keys `score, value, low, high, sd, p, unit`.
+
+    `score` is the name of the score. Numbers that were not computed are None.
+    """
+    return [
+        {"score": name, "value": one.value, **{end: getattr(one, end) for end in ENDS}, "unit": one.unit}
+        for name, one in scores.items()
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Data frame whose numbers have units.

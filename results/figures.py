@@ -4,12 +4,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
-from typing import ClassVar, Self
+from itertools import chain, islice, product
+from typing import Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from results.estimates import Table, Unit
 
@@ -34,13 +34,14 @@ class Figure(ABC):
 
         The result is None if there are more than 100,000 rows (`MOST`).
         """
-        units, rows = self._numbers()
-        found = list(islice(rows, MOST + 1))
-        if len(found) > MOST:
-            return None
+        frame, units = self.frame(MOST + 1), self._numbers()[0]
         known = {name: unit for name, unit in units.items() if unit is not None}
-        frame = pd.DataFrame(found, columns=list(units))
-        return Table(frame.astype(dict.fromkeys(known, np.float64)), known)
+        return None if len(frame) > MOST else Table(frame.astype(dict.fromkeys(known, np.float64)), known)
+
+    def frame(self, most: int | None = None) -> pd.DataFrame:
+        """Return the numbers of this figure, at most the first `most` rows."""
+        columns, rows = self._numbers()
+        return pd.DataFrame(islice(rows, most), columns=list(columns))
 
     @abstractmethod
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
@@ -61,10 +62,6 @@ class Bars(Figure):
             no interval. Not every series needs intervals.
         unit: Unit of the values; fractions are shown ×100.
         category_label: Label of the axis of the categories.
-
-    Raises:
-        ValueError: There is nothing to draw, a series or an interval does not have one value per category,
-            or an interval has no series.
     """
 
     categories: tuple[str, ...]
@@ -74,23 +71,9 @@ class Bars(Figure):
     unit: Unit = field(kw_only=True)
     category_label: str = ""
 
-    def __post_init__(self) -> None:
-        ends = {
-            f"{end} end of {name!r}": values
-            for name, pair in self.intervals.items()
-            for end, values in zip(("low", "high"), pair, strict=True)
-        }
-        _check_groups(self, self.categories, self.series, self.intervals, ends)
-
     @classmethod
     def from_table(
-        cls,
-        title: str,
-        table: Table,
-        category: str,
-        series: Mapping[str, str],
-        label: str,
-        category_label: str = "",
+        cls, title: str, table: Table, category: str, series: Mapping[str, str], label: str, category_label: str = ""
     ) -> Self:
         """Create bars from columns of a table, with their intervals: a group per row, a bar per column.
 
@@ -107,29 +90,27 @@ class Bars(Figure):
         """
         frame, units = table.frame, table.unit_rows()
         ends = {name: table.intervals().get(column) for name, column in series.items()}
-        found = sorted({unit for column in series.values() for unit in units.get(column, ())})
-        if len(found) != 1:
-            raise ValueError(f"The bars of {title!r} must have one unit, not {found}.")
+        [unit] = {unit for column in series.values() for unit in units.get(column, ())}
         return cls(
             title,
             tuple(frame[category].astype(str)),
             {name: frame[column].tolist() for name, column in series.items()},
             label,
             {name: (frame[pair[0]].tolist(), frame[pair[1]].tolist()) for name, pair in ends.items() if pair},
-            unit=found[0],
+            unit=unit,
             category_label=category_label,
         )
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
-        missing = [math.nan] * len(self.categories)
-        ends = {name: self.intervals.get(name, (missing, missing)) if self.intervals else () for name in self.series}
+        columns |= {"value.low": None, "value.high": None} if self.intervals else {}
+        missing = [[math.nan] * len(self.categories)] * 2
         rows = (
-            (category, name, *numbers)
+            (category, name, *numbers)[: len(columns)]
             for name, values in self.series.items()
-            for category, *numbers in zip(self.categories, values, *ends[name], strict=True)
+            for category, *numbers in zip(self.categories, values, *self.intervals.get(name, missing), strict=True)
         )
-        return columns | ({"value.low": None, "value.high": None} if self.intervals else {}), rows
+        return columns, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,13 +133,7 @@ class HeatMap(Figure):
         glyphs: For a map of categories, one or two letters by name of the category; `values` are then
             indices of these categories. A cell shows its letters, and a legend replaces the colour bar. See
             `from_categories`.
-
-    Raises:
-        ValueError: Shapes do not fit, the `marked` cell does not exist, a value lies outside the limits, or
-            the glyphs are not distinct, or not one or two letters.
     """
-
-    MOST_CATEGORIES: ClassVar[int] = 10
 
     values: NDArray[np.float64]
     row_labels: Sequence[str]
@@ -171,19 +146,6 @@ class HeatMap(Figure):
     marked: tuple[int, int] | None = None
     limits: tuple[float, float] | None = None
     glyphs: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        shape, labels = np.shape(self.values), (len(self.row_labels), len(self.column_labels))
-        glyphs, most = list(self.glyphs.values()), self.MOST_CATEGORIES
-        fits = shape == labels and 0 not in shape
-        wrong = len(glyphs) > most or len({*glyphs}) < len(glyphs) or {*map(len, glyphs)} - {1, 2}
-        faults = {
-            f"values of shape {shape} for {labels[0]} row labels and {labels[1]} column labels": not fits,
-            f"no cell {self.marked} to mark in {labels}": self.marked not in (None, *np.ndindex(labels)),
-            f"values outside {self.limits}": self.limits and not _within(self.values, *self.limits),
-            f"glyphs {glyphs}: give each of at most {most} categories its own 1–2 letters": wrong,
-        }
-        _refuse(self, self.title, faults)
 
     @classmethod
     def from_categories(
@@ -208,23 +170,18 @@ class HeatMap(Figure):
             column_label: Label of the axis of the columns.
 
         Raises:
-            ValueError: A category has no glyph, or the heat map cannot be drawn.
+            KeyError: A category has no glyph.
         """
-        if strange := {cell for row in cells for cell in row if cell is not None} - glyphs.keys():
-            raise ValueError(f"HeatMap {title!r}: categories without a glyph: {sorted(strange)}")
         places = {name: float(place) for place, name in enumerate(glyphs)}
         values = np.array([[math.nan if cell is None else places[cell] for cell in row] for row in cells])
         labels = (row_labels, column_labels, row_label, column_label, "category")
         return cls(title, values, *labels, unit="count", glyphs=glyphs)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
-        names = _axes(self.row_label, self.column_label)
-        values = np.asarray(self.values, dtype=np.float64).ravel().tolist()
+        names, cells = _axes(self.row_label, self.column_label), product(self.row_labels, self.column_labels)
         categories: Mapping[float, str] = dict(enumerate(self.glyphs))
-        cells = product(self.row_labels, self.column_labels)
-        rows = (
-            (*cell, categories.get(value) if categories else value) for cell, value in zip(cells, values, strict=True)
-        )
+        values = [categories.get(one) if categories else one for one in np.ravel(self.values).astype(float).tolist()]
+        rows = ((*cell, value) for cell, value in zip(cells, values, strict=True))
         return {**names, **({"category": None} if self.glyphs else {"value": self.unit})}, rows
 
 
@@ -262,10 +219,6 @@ class Maps(Figure):
         top: Value at the end of the colour scale; larger values have the same colour. None takes the
             largest value.
         unit: Unit of the values; fractions are shown ×100.
-
-    Raises:
-        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below
-            zero, infinite or nan.
     """
 
     maps: Sequence[Sequence[NDArray[np.floating] | None]]
@@ -277,19 +230,6 @@ class Maps(Figure):
     names: Sequence[Sequence[str]] = ()
     top: float | None = None
     unit: Unit = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        labels = len(self.row_labels), len(self.column_labels)
-        shapes = [(len(grid), *{*map(len, grid)}) for grid in (self.maps, self.names) if len(grid)]
-        drawn = [one for row in self.maps for one in row if one is not None]
-        faults = {
-            f"rows and columns {shapes} for {labels} labels": shapes[:1] != [labels] or {*shapes} != {labels},
-            "no matrix": not drawn,
-            f"a scale that ends at {self.top}": self.top is not None and not 0 < self.top < np.inf,
-            "a matrix that is not square": any(one.ndim != 2 or len({*one.shape, 0}) != 2 for one in drawn),
-            "values that are not finite, or below zero": not all(_within(one, 0, np.inf, nan=False) for one in drawn),
-        }
-        _refuse(self, self.title, faults)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -317,10 +257,6 @@ class AttentionLines(Figure):
             head).
         from_label: Label of the words on the left, which attend.
         to_label: Label of the words on the right, which are attended to.
-
-    Raises:
-        ValueError: The weights do not fit the words or are not between 0 and 1, or an arc leaves the
-            sentence.
     """
 
     words: tuple[str, ...]
@@ -328,17 +264,6 @@ class AttentionLines(Figure):
     arcs: frozenset[tuple[int, int]] = frozenset()
     from_label: str = "from"
     to_label: str = "to"
-
-    def __post_init__(self) -> None:
-        shape, words = np.shape(self.weights), len(self.words)
-        strays = sorted({*self.arcs} - {*np.ndindex(words, words)})
-        faults: dict[str, object] = {
-            f"weights of shape {shape} for {words} words": shape != (words, words) or not words,
-            # Sums over the pieces of a word may exceed one by a rounding error.
-            "weights outside 0–1": not _within(self.weights, 0, 1 + 1e-3, nan=False),
-            f"arcs outside the {words} words: {strays}": strays,
-        }
-        _refuse(self, self.title, faults)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -363,10 +288,6 @@ class Spreads(Figure):
             the share of decisions that never flip; nan for no bar.
         rate_label: Label of the axis of the shares.
         unit: Unit of the values; the shares are fractions.
-
-    Raises:
-        ValueError: Values or shares do not fit the categories, a share is not between 0 and 1, or a value
-            is infinite.
     """
 
     categories: tuple[str, ...]
@@ -377,28 +298,21 @@ class Spreads(Figure):
     rate_label: str = ""
     unit: Unit = field(kw_only=True)
 
-    def __post_init__(self) -> None:
-        rates = {f"rates of {name!r}": shares for name, shares in self.rates.items()}
-        _check_groups(self, self.categories, self.series, self.rates, rates)
-        values = [value for groups in self.series.values() for group in groups for value in group]
-        faults: dict[str, object] = {f"{name} outside 0–1": not _within(one, 0, 1) for name, one in rates.items()}
-        _refuse(self, self.title, faults | {"an infinite value": np.isinf(values).any()})
-
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
-        empty = [math.nan] if self.rates else []
-        values: list[tuple[object, ...]] = [
-            (category, name, value, *empty)
+        columns |= {"rate": "fraction"} if self.rates else {}
+        values = (
+            (category, name, value, math.nan)[: len(columns)]
             for name, groups in self.series.items()
             for category, values in zip(self.categories, groups, strict=True)
             for value in values
-        ]
-        rates = [
+        )
+        rates = (
             (category, name, math.nan, rate)
             for name, shares in self.rates.items()
             for category, rate in zip(self.categories, shares, strict=True)
-        ]
-        return columns | ({"rate": "fraction"} if self.rates else {}), [*values, *rates]
+        )
+        return columns, chain(values, rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,10 +331,6 @@ class Curves(Figure):
             and both axes have the same scale.
         bar_label: Label of a colour bar that replaces the legend; given if the names are steps of a scale,
             such as layers.
-
-    Raises:
-        ValueError: X and y differ in length, a coordinate or a range cannot be drawn, or there is nothing
-            to draw.
     """
 
     x_label: str
@@ -431,20 +341,6 @@ class Curves(Figure):
     y_range: tuple[float, float] | None = None
     plane: bool = False
     bar_label: str = ""
-
-    def __post_init__(self) -> None:
-        drawn = {f"line {name!r}": pair for name, pair in self.lines.items()}
-        drawn |= {f"points {name!r}": pair for name, pair in self.points.items()}
-        faults: dict[str, object] = {"no lines and no points": not drawn}
-        for name, (x, y) in drawn.items():
-            faults |= {
-                f"{name}: {len(x)} values of x and {len(y)} of y": len(x) != len(y),
-                f"{name}: an infinite value": np.isinf([*x, *y]).any(),
-                f"{name}: a logarithmic scale needs x > 0": self.log_x and not _within(x, 5e-324, np.inf),
-            }
-        low, high = self.y_range or (0.0, 1.0)
-        faults["a y axis without two finite ends"] = not (np.isfinite([low, high]).all() and low < high)
-        _refuse(self, self.title, faults)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -467,23 +363,12 @@ class ColouredText:
         rows: Values of the words, `[words]`, by name of the quantity, for instance attention and gradient.
             The colour of a value is relative to the mean magnitude of its quantity in this text; values
             below zero have another colour, nan has none.
-
-    Raises:
-        ValueError: There are no words or no rows, a row does not have one value per word, or a value is
-            infinite.
     """
 
     name: str
     caption: str
     words: tuple[str, ...]
     rows: Mapping[str, Sequence[float]]
-
-    def __post_init__(self) -> None:
-        faults: dict[str, object] = {"no words or no rows": not self.words or not self.rows}
-        for row, values in self.rows.items():
-            faults[f"row {row!r} has {len(values)} values for {len(self.words)} words"] = len(values) != len(self.words)
-            faults[f"row {row!r} has an infinite value"] = np.isinf(values).any()
-        _refuse(self, self.name, faults)
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,15 +377,9 @@ class ColouredTexts(Figure):
 
     Attributes:
         texts: The texts.
-
-    Raises:
-        ValueError: There is no text.
     """
 
     texts: tuple[ColouredText, ...]
-
-    def __post_init__(self) -> None:
-        _refuse(self, self.title, {"no texts": not self.texts})
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -513,39 +392,8 @@ class ColouredTexts(Figure):
         return {**names, "value": "ratio"}, rows
 
 
-def _refuse(figure: object, title: str, faults: Mapping[str, object]) -> None:
-    """Raise ValueError for the first fault that applies."""
-    for fault, applies in faults.items():
-        if applies:
-            raise ValueError(f"{type(figure).__name__} {title!r}: {fault}")
-
-
-def _check_groups(
-    figure: Figure,
-    categories: Sequence[str],
-    series: Mapping[str, Sequence[object]],
-    additions: Mapping[str, object],
-    parts: Mapping[str, Sequence[object]],
-) -> None:
-    """Refuse a figure without data, additions to series that do not exist, and parts without one value per category."""
-    unknown = sorted(additions.keys() - series.keys())
-    lengths = {f"series {name!r}": len(values) for name, values in series.items()}
-    lengths |= {name: len(values) for name, values in parts.items()}
-    size = len(categories)
-    faults: dict[str, object] = {"no categories or no series": not categories or not series}
-    faults[f"additions to series that do not exist: {unknown}"] = unknown
-    faults |= {f"{name}: {length} values for {size} categories": length != size for name, length in lengths.items()}
-    _refuse(figure, figure.title, faults)
-
-
 def _axes(*labels: str) -> dict[str, Unit | None]:
     """Return the columns of a grid, named by the labels of its axes if these differ, in small letters."""
     names = [label.strip().lower() for label in labels]
     taken = {"", "value", "category", "from", "to"}
     return dict.fromkeys(names if len(set(names)) == 2 and not taken & set(names) else ["row", "column"])
-
-
-def _within(values: ArrayLike, low: float, high: float, *, nan: bool = True) -> bool:
-    """Return True if all values are finite and lie between the ends; `nan` allows nan too."""
-    array: NDArray[np.float64] = np.asarray(values, dtype=np.float64)
-    return bool(((np.isnan(array) & nan) | ((array >= low) & (array <= high) & np.isfinite(array))).all())

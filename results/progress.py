@@ -66,7 +66,7 @@ def _clock(seconds: float) -> str:
 
 
 class ProgressLines(Callback):
-    """Callback that logs the number of finished batches, their rate, the time left, and the latest dev scores."""
+    """Callback that logs the finished batches of a training, their rate, the time left, and the latest dev scores."""
 
     def __init__(self) -> None:
         self._progress = Progress("", 0)
@@ -77,23 +77,9 @@ class ProgressLines(Callback):
         epochs = most - trainer.current_epoch if most not in (None, -1) else float("inf")
         self._progress = Progress("Training, batches", epochs * trainer.num_training_batches)
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting the batches of the test, over all dataloaders."""
-        self._progress = Progress("Testing, batches", sum(trainer.num_test_batches))
-
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting the batches of the predictions, over all dataloaders."""
-        self._progress = Progress("Predicting, batches", sum(trainer.num_predict_batches))
-
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
         """Count a finished training batch; if a line is due, log it with the epoch and the latest dev scores."""
         found = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
         note = ", ".join(f"{name} {float(value):.4g}" for name, value in found.items())
         epoch = f"epoch {trainer.current_epoch + 1}"
         self._progress.advance(note=f"{epoch}, {note}" if note else epoch)
-
-    def on_test_batch_end(self, *_: Any) -> None:  # noqa: ANN401
-        """Count a finished test or prediction batch; if a line is due, log it."""
-        self._progress.advance()
-
-    on_predict_batch_end = on_test_batch_end  # type: ignore[assignment]

@@ -16,7 +16,7 @@ import pandas as pd
 from results import Estimate, Unit
 from results.digests import RECORD, altered
 from results.errors import UserError, counted, misfit, near
-from results.estimates import ENDS
+from results.estimates import ENDS, score_rows
 from results.files import below, read_csv
 from results.settings import SettingsError, read_yaml, score_settings
 
@@ -87,16 +87,6 @@ class Record:
         """
         return list(_files(self.content["data"]))
 
-    def score_rows(self) -> list[dict[str, object]]:
-        """Return a row for each score, with the keys `score, value, low, high, sd, p, unit`.
-
-        `score` is the name of the score. Numbers that were not computed are None.
-        """
-        return [
-            {"score": name, "value": one.value, **{end: getattr(one, end) for end in ENDS}, "unit": one.unit}
-            for name, one in self.scores.items()
-        ]
-
     def has(self, place: str) -> bool:
         """Return whether there is a score of this name, or the table of a cell; see `number`."""
         table, of_cell, _ = place.partition(":")
@@ -152,23 +142,22 @@ class Record:
             RecordError: There are no such counts, or two items have the same index.
         """
         ratios: Mapping[str, Sequence[str]] = self.content["ratios"]
-        if not ratios:
-            raise RecordError(
-                f"{self.path}: the experiment {self.experiment} has no counts for each item, so its scores cannot be "
-                "compared item by item. Only runs of probes and classifiers can be; `results.reader.load` reads the "
-                "scores of all runs"
-            )
         if score not in ratios or score not in self.scores:
-            unknown = f"is not a score{near(score, self.scores)}"
-            why = "cannot be compared item by item" if score in self.scores else unknown
-            raise RecordError(f"{self.path}: {score} {why}; choose a score with counts per item: {', '.join(ratios)}")
+            known = f"choose a score with counts per item: {', '.join(ratios)}" if ratios else "no score of it can be"
+            raise RecordError(f"{self.path}: {score} cannot be compared item by item{near(score, ratios)}; {known}")
         if self.items is None or not self.items.is_file():
             raise RecordError(
                 f"{self.path}: {self.items or 'items.parquet'} with the counts per test item is missing, and runs are "
                 f"compared item by item. Copy it back beside results.json, or test again"
             )
-        frame = self._read_items(self.items, [score])
-        counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1)
+        try:
+            frame = pd.read_parquet(self.items)
+            counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
+            if not np.isfinite(counts.to_numpy()).all():
+                raise ValueError(f"a count of {score} is not a finite number")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            raise RecordError(f"{self.items} cannot be read ({reason}). Run the experiment again") from None
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
         if not names:
             raise RecordError(
@@ -182,40 +171,7 @@ class Record:
                 f"{' and '.join(names)} as another item, so items of two runs cannot be matched. Give the items of the "
                 "test split unique ones, and test again"
             )
-        if not np.isfinite(counts.to_numpy()).all():
-            raise RecordError(
-                f"{self.items}: a count of {score} is not a finite number, so the score cannot be compared. "
-                "Run the experiment again"
-            )
         return counts
-
-    def _read_items(self, path: Path, scores: Iterable[str]) -> pd.DataFrame:
-        """Return the items, with the counts of some scores as floats."""
-        columns = [name for score in scores for name in self.content["ratios"][score]]
-        try:
-            return pd.read_parquet(path).astype(dict.fromkeys(columns, np.float64))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            reason = " ".join(str(error).split())
-            raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
-
-    def verify(self) -> None:
-        """Compare the record and its files with their checksums, and its scores with the counts per item.
-
-        Files that are missing are not compared: a record may be copied without them.
-
-        Raises:
-            RecordError: The record or a file was changed, see `altered`, or a score does not follow from its counts.
-        """
-        if fault := altered(self.path, self.content):
-            raise RecordError(fault)
-        if self.items is not None and self.items.is_file():
-            known = [score for score in self.content["ratios"] if score in self.scores]
-            frame = self._read_items(self.items, known)
-            for score in known:
-                stated, summed = self.scores[score].value, ratio_of(frame[list(self.content["ratios"][score])])
-                if not np.isclose(stated, summed, rtol=0, atol=1e-6, equal_nan=True):
-                    fault = f"{score} is {stated}, but the counts in {self.items} give {summed}"
-                    raise RecordError(f"{self.path}: {fault}. Run the experiment again")
 
 
 def ratio_of(counts: pd.DataFrame) -> float:
@@ -280,24 +236,21 @@ def read_record(path: Path) -> Record:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is damaged: it is not valid JSON ({error}). Run the experiment again") from None
     try:
-        older: dict[str, Any] = {"schema": 0, "latex": {}, "config": None, "checksums": {}}  # which older records lack
-        content = older | (content if isinstance(content, dict) else {})
         for name, value in {name: content[name] for name in _FORMS}.items():
             if fault := misfit(value, _FORMS[name]):
                 raise TypeError(f"`{name}` must be {fault}")
         if any(len(columns) != 2 for columns in content["ratios"].values()):
             raise TypeError("`ratios` must name two columns for each score")
+        if fault := altered(path, content):
+            raise RecordError(fault)
         items = None if content["items"] is None else below(path.parent, content["items"])
         scores = _estimates(content["scores"], content["units"])
-        record = Record(path, content, scores, items, content["versions"]["source_sha256"])
-        record.verify()
-        return record
+        return Record(path, content, scores, items, content["versions"]["source_sha256"])
+    except RecordError:
+        raise
     except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        fault = f"is not the results.json of a run ({error})"
-        if isinstance(error, KeyError):
-            fault = f"has no entry {error}, so it is not the results.json of a run"
-        other = RecordError(f"{path} {fault}. Run the experiment again")
-        raise error if isinstance(error, RecordError) else other from None
+        fault = f"has no entry {error}" if isinstance(error, KeyError) else str(error)
+        raise RecordError(f"{path} is not the results.json of a run ({fault}). Run the experiment again") from None
 
 
 def _files(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -372,24 +325,20 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
         RecordError: There is no run, or no run has the table.
     """
     patterns = [runs] if isinstance(runs, str | Path) else list(runs)
-    rows: list[dict[str, object]] = []
-    tables, read, faults = set[str](), 0, list[str]()
+    rows, tables, faults = list[dict[str, object]](), set[str](), list[str]()
     for path in _paths(patterns):
         try:
             record = read_record(path)
             if not record.is_sweep:
                 rows += _score_rows(record) if table is None else _table_rows(record, table)
                 tables |= set(record.content["tables"])
-                read += 1
         except (RecordError, SettingsError) as error:
             faults.append(str(error))
             warnings.warn(f"left out: {error}", stacklevel=2)
-    if table is not None and read and not rows:
-        there = f"there are {', '.join(sorted(tables))}" if tables else "the runs have no tables"
-        raise RecordError(f"no run has a table {table}{near(table, tables)}; {there}")
     if not rows:
-        why = faults[0] if faults else "Give folders of tested runs"
-        raise RecordError(f"{', '.join(map(str, patterns))}: no run has a results.json that can be read. {why}")
+        wanted = f"a table {table}{near(table, tables)}" if table else "scores"
+        why = "; ".join([*faults[:1], *([f"there are the tables {', '.join(sorted(tables))}"] if tables else [])])
+        raise RecordError(f"{', '.join(map(str, patterns))}: no run has {wanted}. {why or 'Give tested runs.'}")
     frame = pd.DataFrame(rows)
     if table is not None:
         return frame
@@ -453,4 +402,4 @@ def _score_rows(record: Record) -> list[dict[str, object]]:
         if name[0] in OPTIONS
     }
     shared = {**_shared(record), "experiment": record.experiment, "epochs": record.epochs, **options}
-    return [{**shared, **row} for row in record.score_rows()]
+    return [{**shared, **row} for row in score_rows(record.scores)]

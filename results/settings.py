@@ -109,15 +109,8 @@ def read_yaml(path: Path) -> object:
             return yaml.load(file, _Loader)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8") from None
-    except RecursionError:
-        raise SettingsError(f"{path} is not valid YAML: its brackets are nested too deeply") from None
-    except ValueError as error:
-        raise SettingsError(f"{path} has an impossible value ({error}): correct it, or write it in quotes") from None
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # bad UTF-8, a day that does not exist, deep brackets
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f", line {mark.line + 1}"
         fault = " ".join(str(getattr(error, "problem", None) or error).split())
-        kind = "" if isinstance(error, yaml.constructor.ConstructorError) else " is not valid YAML"
-        raise SettingsError(f"{path}{kind}{place}: {fault}") from None
+        raise SettingsError(f"{path}{place} is not valid YAML in UTF-8: {fault}") from None

@@ -94,26 +94,10 @@ def described(table: Table) -> dict[str, object]:
     return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
 
 
-def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
-    """Convert the rows of a CSV file, read as strings, to a table with numbers and units.
-
-    Args:
-        raw: The first rows of the file.
-        described: What `described` has returned for the table.
-    """
-    numeric = [name for name in described["numeric"] if name in raw]
-    frame = raw.assign(**{name: pd.to_numeric(raw[name].replace("", np.nan)) for name in numeric})
-    units: dict[str, Any] = {
-        name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
-    }
-    frame = frame.where(frame != "", None)
-    return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
-
-
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows
-NARROW, LINES = 16, 3  # smallest width of a column of words; most lines of a cell
+NARROW = 16  # smallest width of a column of words that fold
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
 LEGEND = f"Fractions are ×100, with 95 % intervals in brackets; * is fewer than {FEW} items."
@@ -208,29 +192,13 @@ def _beside(
     room = width - 2 * (len(columns) - 1)
     if sum(least.values()) > room:
         return None
-    room -= sum(size for name, size in full.items() if numeric[name])
-    letters = LINES * max(NARROW, room // max(1, len(columns) - sum(numeric.values())))
     table = _table(title, {})
     for name, head in heads.items():
         side: Literal["left", "right"] = "right" if numeric[name] else "left"
         table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
-    cells = [
-        column if numeric[name] else [shortened(one, letters) for one in column] for name, column in columns.items()
-    ]
-    for row in zip(*cells, strict=True):
+    for row in zip(*columns.values(), strict=True):
         table.add_row(*_cells(*row))
     return table
-
-
-def shortened(text: str, length: int) -> str:
-    """Shorten a text to at most `length` characters, with an ellipsis in the middle.
-
-    A path thus keeps its beginning and its end.
-    """
-    if len(text) <= length:
-        return text
-    end = (length - 1) // 2
-    return f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
 
 
 def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
@@ -256,7 +224,8 @@ def audit_table(audit: Mapping[str, object]) -> RichTable:
     for name, value in list(entries.items())[:ROWS]:
         table.add_row(*_cells(name, _entry(value)))
     left = [counted(len(entries) - ROWS, "more entry", "more entries")] if len(entries) > ROWS else []
-    left += [zeros_in_words(len(every) - len(entries))] if len(every) > len(entries) else []
+    zeros = len(every) - len(entries)
+    left += [counted(zeros, "count that is 0", "counts that are 0")] if zeros else []
     if left:
         table.caption = Text(f"without {' and '.join(left)}, which results.json has")
     return table
@@ -313,11 +282,6 @@ def facts(entries: Mapping[str, Any]) -> dict[str, str]:
         return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
 
     return {name: fact(value) for name, value in flat(entries).items()}
-
-
-def zeros_in_words(number: int) -> str:
-    """Return the phrase `1 count that is 0` or `<n> counts that are 0`."""
-    return "1 count that is 0" if number == 1 else f"{number} counts that are 0"
 
 
 MISSING = "--"

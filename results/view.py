@@ -5,7 +5,6 @@ largest value is m stands for m·(q/255)². An error is then at most m/255, and 
 linear codes. The page states the largest error.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -29,9 +28,8 @@ NOTEBOOK = 8_000_000
 """Largest size of a view in a notebook, in bytes; the notebook stores a copy each time it is shown."""
 THUMBNAIL = 32
 """Largest number of rows and columns of a thumbnail; for longer texts a pixel is the greatest value of a block."""
-_THRESHOLDS = [float(f"{digits}e{power}") for power in range(-9, 0) for digits in range(10, 100, 5)]
-_SAMPLE = 64  # number of heads whose compression is measured to estimate that of all
-_MARGIN = 0.98
+SHARES = (0.0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)
+"""Thresholds of pages, as shares of the greatest value."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Arc: TypeAlias = tuple[int, int, str]
@@ -119,26 +117,13 @@ class View:
         _check_positions("delimiters", self.delimiters, n)
         _check_positions("arcs", [end for start, to, _ in self.arcs for end in (start, to)], n)
         spans = [span for cluster in self.clusters for span in cluster]
-        if bad := [span for span in spans if not 0 <= span[0] < span[1] <= n]:
-            raise UserError(
-                f"clusters: {bad[0]} is not a span of the positions 0 to {n - 1}; give (first position, last position "
-                "+ 1)."
-            )
+        _check_positions("clusters", [end for first, last in spans for end in (first, last - 1)], n)
         for name, numbers in self.saliency.items():
-            wrong = [f"number {place} is {one}" for place, one in enumerate(numbers) if not isfinite(one)]
-            if len(numbers) != n or wrong:
-                raise UserError(
-                    f"saliency {name!r} must have {n} finite numbers, one per position (0 for delimiters); "
-                    f"{f'it has {len(numbers)}' if len(numbers) != n else wrong[0]}."
-                )
+            if len(numbers) != n or not all(map(isfinite, numbers)):
+                raise UserError(f"saliency {name!r} must have {n} finite numbers, one per position (0 for delimiters).")
         if self.pieces is not None:
-            _check_values("pieces", self.pieces.values, len(self.layers), len(self.heads), len(self.pieces.names))
+            _check_values("pieces", self.pieces.values, len(self.layers), len(self.heads), len(self.pieces.of))
             _check_positions("pieces", self.pieces.of, n)
-            if len(self.pieces.of) != len(self.pieces.names):
-                raise UserError(
-                    f"pieces: `of` has {len(self.pieces.of)} entries for {len(self.pieces.names)} pieces; give one "
-                    f"word position per piece."
-                )
 
     @classmethod
     def from_attention(
@@ -248,12 +233,11 @@ def _between_pieces(array: "xr.DataArray", first: int) -> PieceValues:
 
 def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) -> None:
     wanted = (layers, heads, n, n)
-    if values.shape != wanted:
+    if values.shape != wanted or not all(wanted):
         raise UserError(
-            f"{name} has shape {list(values.shape)}, but must have {list(wanted)}: [layers, heads, from, to]."
+            f"{name} has shape {list(values.shape)}, but must have {list(wanted)}: [layers, heads, from, to], at least "
+            "one of each."
         )
-    if not all(wanted):
-        raise UserError(f"{name} has shape {list(values.shape)}; give at least one layer, one head and one position.")
     for layer in values:  # one layer at a time: the values may be mapped from a file that memory cannot hold
         low, high = float(layer.min()), float(layer.max())
         if not (low >= 0 and isfinite(high)):  # False for nan as well
@@ -272,147 +256,89 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
 
     Args:
         *views: The views, each of one text.
-        budget: Largest size of the page in bytes. If the page would be larger, values below a threshold
-            are left out. The threshold is a round number, about the lowest with which the page fits. The
-            page states the threshold, and the share of the sum of all values that is left out.
+        budget: Largest size of the page in bytes. If the page would be larger, values below a threshold, a share of
+            the greatest value (`SHARES`), are left out. The page states the threshold, and the share of the sum of all
+            values that is left out.
 
     Raises:
-        UserError: There is no view, or the budget is too small even without values.
+        UserError: There is no view, or the budget is too small even for the largest threshold.
     """
     if not views:
         raise UserError("`views` is empty: give at least one.")
-    grids = [_Grid(values, view.sink) for view in views for values in _values(view)]
-    fixed = len(_page(views, [grid.without() for grid in grids], 0.0).encode())
-    start = _first_threshold(grids, budget - fixed)
-    for threshold in [0.0, *_THRESHOLDS][start:]:
-        page = _page(views, [grid.packed(threshold) for grid in grids], threshold)
-        if len(page.encode()) <= budget:
+    greatest = max(float(view.values.max()) for view in views)
+    for share in SHARES:
+        page = _page(views, float(f"{share * greatest:.2g}"))
+        if (size := len(page.encode())) <= budget:
             return page
     raise UserError(
-        f"The page has {fixed:,} bytes without any values, but only {budget:,} are allowed. Show fewer texts at once, "
-        "or allow more with `budget`."
+        f"The page has {size:,} bytes without all but the greatest values, but only {budget:,} are allowed. Show fewer "
+        "texts at once, or allow more with `budget`."
     )
 
 
-def _values(view: View) -> list[Floats]:
-    return [view.values, *([view.pieces.values] if view.pieces else [])]
+def _encode(values: Floats, top: float) -> NDArray[np.uint8]:
+    """Return the codes of values of which the greatest is `top`."""
+    scaled = np.sqrt(values.astype(np.float32) * np.float32(1 / top if top else 0))
+    codes: NDArray[np.uint8] = np.rint(255 * scaled).astype(np.uint8)
+    return codes
 
 
-@dataclass(frozen=True)
-class _Packed:
-    """A grid in the form that a page stores: codes of each head, thumbnails of all heads, and the share left out."""
-
-    codes: Sequence[Packed]
-    thumbnails: Packed
-    tops: Sequence[float]
-    dropped: Sequence[float]
-    """Share of the sum of the values that is left out, per head."""
-    dropped_of_all: float
-    error: float
+def _thumbnail(head: Floats, sink: bool) -> bytes:
+    """Return the codes of a small picture of a head `[from, to]`, without its sink."""
+    values = head.copy()
+    values[: int(sink)] = values[:, : int(sink)] = 0
+    codes = _encode(values, float(values.max()))
+    if len(head) > THUMBNAIL:
+        starts = np.arange(THUMBNAIL) * len(head) // THUMBNAIL
+        codes = np.maximum.reduceat(np.maximum.reduceat(codes, starts, axis=0), starts, axis=1)
+    return codes.tobytes()
 
 
-class _Grid:
-    """A quantity of all heads of a text, over its words or over its pieces; thumbnails without a sink."""
+def _packed(values: Floats, sink: bool, threshold: float) -> tuple[dict[str, object], list[Packed]]:
+    """Pack the heads of a grid.
 
-    def __init__(self, values: Floats, sink: bool = False) -> None:
-        self._values, self._first = values, int(sink)
-        self.heads = values.shape[0] * values.shape[1]
-        self.size = values.shape[2]
-        tops = (head.max() for head in map(self.head, range(self.heads)))
-        self.tops = [float(f"{top:.6g}") for top in tops]  # with as many digits as the page has
-        self._thumbnails = Packed(b"".join(map(self._thumbnail, range(self.heads))), noisy=True)
-
-    def head(self, place: int) -> Floats:
-        """Return `[from, to]` of one of all heads; heads of the first layer come first."""
-        found: Floats = self._values[divmod(place, self._values.shape[1])]
-        return found
-
-    def codes(self, place: int, threshold: float) -> NDArray[np.uint8]:
-        """Return the codes of a head, 0 for values below the threshold."""
-        found = self._encode(self.head(place), self.tops[place])
-        found[self.head(place) < threshold] = 0
-        return found
-
-    @staticmethod
-    def _encode(values: Floats, top: float) -> NDArray[np.uint8]:
-        scaled = np.sqrt(values.astype(np.float32) * np.float32(1 / top if top else 0))
-        codes: NDArray[np.uint8] = np.rint(255 * scaled).astype(np.uint8)
-        return codes
-
-    def _thumbnail(self, place: int) -> bytes:
-        values = self.head(place).copy()
-        values[: self._first] = values[:, : self._first] = 0
-        codes = self._encode(values, float(values.max()))
-        if self.size > THUMBNAIL:
-            starts = np.arange(THUMBNAIL) * self.size // THUMBNAIL
-            codes = np.maximum.reduceat(np.maximum.reduceat(codes, starts, axis=0), starts, axis=1)
-        return codes.tobytes()
-
-    def without(self) -> _Packed:
-        """Pack the thumbnails alone."""
-        zeros = [0.0] * self.heads
-        return _Packed([Packed(b"")] * self.heads, self._thumbnails, zeros, zeros, 0.0, 0.0)
-
-    def packed(self, threshold: float) -> _Packed:
-        """Pack all values from the threshold on."""
-        codes, dropped, error = [], [], 0.0
-        left_out = total = 0.0
-        for place, top in enumerate(self.tops):
-            head, found = self.head(place), self.codes(place, threshold)
-            codes.append(Packed(found.tobytes(), noisy=True))
-            decoded = np.float32(top) * (np.arange(256, dtype=np.float32) / 255) ** 2
-            below = head < threshold
-            error = max(error, float(np.abs(decoded[found] - head).max(where=~below, initial=0)))
-            lost, whole = float(head.sum(where=below, dtype=np.float64)), float(head.sum(dtype=np.float64))
-            dropped.append(lost / whole if whole else 0.0)
-            left_out, total = left_out + lost, total + whole
-        share = left_out / total if total else 0.0
-        return _Packed(codes, self._thumbnails, self.tops, dropped, share, error)
+    Returns:
+        Fields of the page: of each head its greatest value and the share of its sum that is left out, the share of all
+        heads, and the largest error. And the thumbnails of all heads, then the codes of each, 0 below the threshold.
+    """
+    tops, dropped, codes, thumbnails = [], [], list[Packed](), list[bytes]()
+    error = left_out = total = 0.0
+    for head in (head for layer in values for head in layer):
+        top = float(f"{head.max():.6g}")  # with as many digits as the page has
+        found, below = _encode(head, top), head < threshold
+        found[below] = 0
+        decoded = np.float32(top) * (np.arange(256, dtype=np.float32) / 255) ** 2
+        error = max(error, float(np.abs(decoded[found] - head).max(where=~below, initial=0)))
+        lost, whole = float(head.sum(where=below, dtype=np.float64)), float(head.sum(dtype=np.float64))
+        left_out, total = left_out + lost, total + whole
+        tops.append(top)
+        dropped.append(round(lost / whole, 5) if whole else 0.0)
+        codes.append(Packed(found.tobytes(), noisy=True))
+        thumbnails.append(_thumbnail(head, sink))
+    share = left_out / total if total else 0.0
+    fields = {"tops": tops, "dropped": dropped, "droppedOfAll": share, "error": error}
+    return fields, [Packed(b"".join(thumbnails), noisy=True), *codes]
 
 
-def _first_threshold(grids: Sequence[_Grid], room: int) -> int:
-    """Estimate from a sample of heads the lowest threshold with which the page fits; return its index."""
-    places = [(grid, place) for grid in grids for place in range(grid.heads)]
-    if sum(grid.size**2 for grid, _ in places) * 4 / 3 <= room:  # all values fit even without compression
-        return 0
-    chosen = [places[int(at)] for at in np.linspace(0, len(places) - 1, min(_SAMPLE, len(places)))]
-    share: float = sum(grid.size**2 for grid, _ in chosen) / sum(grid.size**2 for grid, _ in places)
-
-    def fits(threshold: float) -> bool:
-        size: float = sum(len(Packed(grid.codes(place, threshold).tobytes(), noisy=True)) for grid, place in chosen)
-        return size * 4 / 3 / share <= room * _MARGIN
-
-    return bisect_left([0.0, *_THRESHOLDS], True, hi=len(_THRESHOLDS), key=fits)
-
-
-def _page(views: Sequence[View], packed: Sequence[_Packed], threshold: float) -> str:
-    rest = iter(packed)
+def _page(views: Sequence[View], threshold: float) -> str:
     data: dict[str, object] = {}
     texts = []
     for number, view in enumerate(views):
+        shown: dict[str, tuple[Sequence[str], Sequence[int], Floats]]
+        shown = {"words": (view.words, range(len(view.words)), view.values)}
+        if view.pieces is not None:
+            shown["pieces"] = (view.pieces.names, view.pieces.of, view.pieces.values)
         grids = {}
-        for name in ["words", "pieces"][: len(_values(view))]:
-            found = next(rest)
-            grids[name] = _grid(view, name) | {
-                "id": f"{name}-{number}",
-                "tops": found.tops,
-                "dropped": [round(share, 5) for share in found.dropped],
-                "droppedOfAll": found.dropped_of_all,
-                "error": found.error,
-            }
-            data[f"{name}-{number}"] = found.thumbnails
-            data |= {f"{name}-{number}-{place}": codes for place, codes in enumerate(found.codes)}
+        for kind, (names, of, values) in shown.items():
+            name = f"{kind}-{number}"
+            fields, (thumbnails, *heads) = _packed(values, view.sink, threshold)
+            grids[kind] = {"names": names, "of": of, "id": name, **fields}
+            data |= {name: thumbnails, **{f"{name}-{place}": codes for place, codes in enumerate(heads)}}
         texts.append(_text(view) | {"grids": grids})
     title = views[0].title if len(views) == 1 else f"{views[0].quantity.capitalize()} in {len(views)} texts"
     described: dict[str, object] = {"view": {"texts": texts, "threshold": threshold, "thumbnail": THUMBNAIL}}
     code = {"styles": [resource("view.css")], "scripts": [resource("view.js")]}
     return document(title, render("view.html", title=title), **code, data=described | data)
-
-
-def _grid(view: View, name: str) -> dict[str, object]:
-    if name == "pieces" and view.pieces is not None:
-        return {"names": view.pieces.names, "of": view.pieces.of}
-    return {"names": view.words, "of": range(len(view.words))}
 
 
 def _text(view: View) -> dict[str, object]:

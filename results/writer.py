@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,9 +18,9 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from results import FEW, ColouredTexts, Figure, Provenance, Result, Table
+from results import FEW, ColouredTexts, Figure, Provenance, Result
 from results.digests import RECORD, checksums, source_digest
-from results.drawing import DOTS, STYLE, draw, fonts_for
+from results.drawing import DOTS, STYLE, draw
 from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
 from results.page import PAGE, write_page
@@ -39,7 +39,7 @@ from results.tables import (
 from results.texts import html_page
 
 SCHEMA = 3
-SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
+SUFFIXES = (".png", ".pdf", ".html", ".data.csv")
 """Suffixes of the files of a figure."""
 
 SPLITS = ("train", "dev", "test")
@@ -78,25 +78,19 @@ def publish(
     """
     console = console or Console()
 
-    def warn(text: str) -> None:
-        console.print(Text(f"Warning: {text}", "yellow"), soft_wrap=True)
-
-    limits = {} if limit is None else {"limit_test_batches": limit}
-    result = replace(with_sources(result, provenance), audit={**result.audit, **limits})
-    content = write_scores(folder, result, provenance)  # before printing, which may fail
-    if quiet:
+    def show(result: Result, audit: Mapping[str, object]) -> None:
+        if not quiet:
+            return print_result(result, audit, console)
         for name in result.headline:
             console.print(Text(f"{name} {score_cell(result.scores[name])}"), soft_wrap=True)
-    else:
-        print_result(result, merged_audit(result, provenance), console)
-    for name, reason in write_figures(folder, result.figures if draw else {}, content, titles).items():
-        warn(f"figure {name} could not be drawn: {reason}")
-    if fault := leave_page(folder):
-        warn(fault)
-    for option, most in limits.items():
-        warn(f"the scores are of some test batches only: --trainer.{option} {most}")
-    for line in cast("list[str]", result.audit.get("warnings", [])):
-        warn(line)
+
+    limits = {} if limit is None else {"limit_test_batches": limit}
+    result = replace(result, audit={**result.audit, **limits})
+    faults = write(folder, result, provenance, titles=titles, draw=draw, show=show)
+    warnings = [f"{name} could not be written: {reason}" for name, reason in faults.items()]
+    warnings += [f"the scores are of some test batches only: --trainer.{name} {most}" for name, most in limits.items()]
+    for line in [*warnings, *cast("list[str]", result.audit.get("warnings", []))]:
+        console.print(Text(f"Warning: {line}", "yellow"), soft_wrap=True)
     console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
@@ -135,7 +129,15 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         console.print(Text(f"More tables: {', '.join(others)}."))
 
 
-def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
+def write(
+    folder: Path,
+    result: Result,
+    provenance: Provenance,
+    *,
+    titles: bool = True,
+    draw: bool = True,
+    show: Callable[[Result, Mapping[str, object]], None] | None = None,
+) -> dict[str, str]:
     """Write all files of a result into a folder: tables, scores, items, figures and `page.html`.
 
     Args:
@@ -143,32 +145,27 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
         result: The result.
         provenance: Description of encoder and data.
         titles: True to draw titles on figures.
+        draw: True to draw figures.
+        show: Function that prints the result and its audit, after the scores and before the figures are written.
 
     Returns:
         Error messages for what could not be created, by name of the figure, or by `page.html`.
-    """
-    result = with_sources(result, provenance)
-    faults = write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
-    return faults | ({PAGE: fault} if (fault := leave_page(folder)) else {})
-
-
-def leave_page(folder: Path) -> str | None:
-    """Write `page.html` of a run folder.
-
-    Returns:
-        An error message if the page could not be written, else None.
 
     Raises:
-        OSError: The disk is full.
+        OSError: Scores or tables cannot be written, or the disk is full.
     """
+    result = with_sources(result, provenance)
+    content = write_scores(folder, result, provenance)
+    if show is not None:
+        show(result, content["audit"])
+    faults = write_figures(folder, result.figures if draw else {}, content, titles)
     try:
-        write_page(folder)
-    except Exception as error:  # everything on the page is already written: an error of the page must not end the run
+        write_page(folder, result, content, caption(result.experiment, provenance))
+    except Exception as error:  # all else is already written: an error of the page must not end the run
         if is_full(error):
             raise
-        reason = f"{type(error).__name__}: {error}"
-        return f"page.html could not be written ({reason}). Make it with `python train.py page {folder}`"
-    return None
+        faults[PAGE] = f"{type(error).__name__}: {error}"
+    return faults
 
 
 def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, Any]:
@@ -282,51 +279,40 @@ def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tu
 
 
 def write_figures(
-    folder: Path, figures: Mapping[str, Figure], content: Mapping[str, Any], titles: bool = True
+    folder: Path, figures: Mapping[str, Figure], content: dict[str, Any], titles: bool = True
 ) -> dict[str, str]:
     """Draw figures into the run folder, and add the names of their files to `results.json`.
 
     Args:
         folder: The run folder.
         figures: Figures by name.
-        content: Content of `results.json`, from `write_scores`.
+        content: Content of `results.json`, from `write_scores`; it takes the names of the files.
         titles: True to draw titles on figures.
 
     Returns:
         Error messages for figures that could not be drawn, by name of the figure.
 
     Raises:
-        OSError: The disk is full. Figures that fit have been written, and the others can be drawn later.
+        OSError: The disk is full, or `results.json` cannot be written.
     """
-    files, faults, numbers = dict[str, str](), dict[str, str](), dict[str, Table]()
-    full: OSError | None = None
-    lettered = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
-    with fonts_for(str(lettered)):
-        for name, figure in figures.items():
-            try:
-                files[name] = _save_figure(folder / name, figure, titles)
-                if (table := figure.data()) is not None:
-                    write_atomically(folder / f"{name}.data.csv", csv_text(table.frame))
-                    numbers[name] = table
-            except Exception as error:  # the scores are already written: an error in a drawing must not end the run
-                faults[name] = f"{type(error).__name__}: {error}"
-                files.pop(name, None)
-                for suffix in SUFFIXES:  # remove incomplete files
-                    (folder / f"{name}{suffix}").unlink(missing_ok=True)
-                if isinstance(error, OSError) and is_full(error):
-                    error.filename = error.filename or str(folder / name)
-                    full = error
-    if files:
-        columns = {**content["columns"], **{f"{name}.data": described(table) for name, table in numbers.items()}}
-        data = {name: f"{name}.data.csv" for name in numbers}
+    faults = dict[str, str]()
+    for name, figure in figures.items():
         try:
-            _write_record(folder / RECORD, {**content, "columns": columns, "figures": files, "figure_data": data})
-        except OSError as error:  # the first record stays; it has all scores
-            if is_full(error):
+            table = figure.data()
+            file = _save_figure(folder / name, figure, titles)
+            if table is not None:
+                write_atomically(folder / f"{name}.data.csv", csv_text(table.frame))
+                content["columns"][f"{name}.data"] = described(table)
+                content["figure_data"][name] = f"{name}.data.csv"
+            content["figures"][name] = file
+        except Exception as error:  # the scores are already written: an error in a drawing must not end the run
+            faults[name] = f"{type(error).__name__}: {error}"
+            for suffix in SUFFIXES:  # remove incomplete files
+                (folder / f"{name}{suffix}").unlink(missing_ok=True)
+            if isinstance(error, OSError) and is_full(error):
+                error.filename = error.filename or str(folder / name)
                 raise
-            faults |= dict.fromkeys(files, f"results.json cannot name it: {error}")
-    if full is not None:
-        raise full
+    _write_record(folder / RECORD, content)
     return faults
 
 
@@ -389,11 +375,10 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
         write_atomically(stem.parent / page, html_page(figure))
         return page
     canvas = draw(figure if title else replace(figure, title=""))
-    # Without dates, versions and random names equal data give equal bytes.
-    with rc_context({**STYLE, "svg.hashsalt": stem.name, "savefig.bbox": "tight"}):
+    # Without dates and versions equal data give equal bytes.
+    with rc_context({**STYLE, "savefig.bbox": "tight"}):
         canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-        canvas.savefig(f"{stem}.svg", metadata={"Date": None, "Creator": None})
     return f"{stem.name}.png"
 
 

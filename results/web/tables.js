@@ -1,12 +1,6 @@
 "use strict";
-/* The page of a run: figures, tables that sort, filter and copy, and texts that copy. */
+/* The page of a run: tables that sort, filter and copy, and texts that copy. */
 const collator = new Intl.Collator("en", {numeric: true});
-
-async function draw() {
-  const pictures = JSON.parse(new TextDecoder().decode(await page.unpacked("pictures")));
-  for (const image of document.querySelectorAll("img[data-figure]"))
-    image.src = "data:image/svg+xml," + encodeURIComponent(pictures[image.dataset.figure]);
-}
 
 /** A table of the page, whose rows have the strings of its file. */
 class Table {
@@ -69,12 +63,10 @@ for (const block of document.querySelectorAll(".copied")) {
     status.textContent = "Copied.";
   });
 }
-draw();
-
-/* On paper the config is open, but not the numbers of figures. */
+/* On paper the config is open. */
 let opened = [];
 addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not(.numbers, [open])")];
+  opened = [...document.querySelectorAll("details:not([open])")];
   for (const one of opened) one.open = true;
 });
 addEventListener("afterprint", () => { for (const one of opened) one.open = false; });

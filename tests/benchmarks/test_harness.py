@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run
+from benchmarks.harness import Report, Settings, Treebanks, first_sentences, run
 from corpora.conllu import read_treebank
 from corpora.registry import locate
 from corpora.sample import write_sample_treebank
@@ -44,18 +44,6 @@ def test_ewt_is_chosen_where_it_lies(tmp_path: Path) -> None:
     chosen = Treebanks.choose(Settings(limit=9), tmp_path, report, "its dev split")
     assert report.figures == {"corpus": "ud_english_ewt"}
     assert read_treebank(chosen.dev).sentences == read_treebank(files["dev"]).sentences[:9]
-
-
-def test_sides_alternate() -> None:
-    order: list[str] = []
-
-    def side(name: str, seconds: float) -> float:
-        order.append(name)
-        return seconds * len(order)
-
-    found = alternate(2, a=lambda: side("a", 1.0), b=lambda: side("b", 10.0))
-    assert order == ["a", "b", "a", "b"]
-    assert found == {"a": [1.0, 3.0], "b": [20.0, 40.0]}
 
 
 def test_a_report_says_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,17 +103,3 @@ def test_a_wrong_option_is_told_before_anything_is_measured(
     with pytest.raises(SystemExit, match="2"):
         run("storing", measure, arguments)
     assert message in capsys.readouterr().err
-
-
-def test_absent_data_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PROBING_DATA", str(tmp_path))
-
-    def measure(settings: Settings, folder: Path, report: Report) -> None:
-        Treebanks.choose(settings, folder, report, "")
-
-    target = tmp_path / "out.json"
-    assert run("storing", measure, ["--corpus", "ud_english_ewt", "--json", str(target)]) == 1
-    assert "python train.py fetch ud_english_ewt" in capsys.readouterr().err
-    assert not target.exists()

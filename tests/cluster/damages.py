@@ -300,7 +300,7 @@ def main(given: Sequence[str] | None = None) -> int:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="damages-")))
         stack.enter_context(patch.object(sys, "argv", sys.argv[:1]))  # Lightning warns of the arguments of others
         stack.enter_context(patch.object(writer, "write_figures", return_value={}))  # they take most of the time
-        stack.enter_context(patch.object(writer, "leave_page", return_value=None))
+        stack.enter_context(patch.object(writer, "write_page"))
         kinds = [(one, kind) for one in scenes(work) for kind in one.kinds]
         for number in range(options.count):
             one, kind = kinds[number % len(kinds)]

@@ -107,7 +107,7 @@ def test_an_unknown_option_ends_a_command_with_code_2(name: str, capsys: pytest.
 
 
 def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["page", "absent"], ["compare", "absent"], ["fetch", "absent"], ["sweep", "absent"]):
+    for words in (["compare", "absent"], ["fetch", "absent"], ["sweep", "absent"]):
         with pytest.raises(SystemExit) as ended:
             commands.main([words[0], str(tmp_path / words[1])])
         assert ended.value.code == 1

@@ -19,7 +19,7 @@ LAYERS, HEADS = 2, 3
 
 @dataclass(frozen=True)
 class Gold:
-    """Gold arcs of a batch; see `metrics.rows.GoldArcs`."""
+    """Gold arcs of a batch; see `metrics.rows.ArcRows.add`."""
 
     index: Tensor
     lengths: Tensor

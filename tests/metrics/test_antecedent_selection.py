@@ -5,12 +5,10 @@ from torch import Tensor
 
 from metrics.antecedent_selection import (
     AntecedentCounts,
-    accuracies,
     antecedent_hits,
     antecedent_hits_among_words,
     find_links,
 )
-from metrics.bootstrap import bootstrap_ratio
 from results import Integers
 
 Window = tuple[Integers, Integers, Integers]
@@ -127,21 +125,6 @@ class TestHits:
             assert hits.dtype == torch.bool
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-def test_the_device_does_not_matter() -> None:
-    drawn = random_window(0)
-    links, types = find_links(*drawn), torch.tensor(drawn[2])
-    rows, columns = (random_weights(2, 3, links.heads.size, 30, seed=k).half() for k in (0, 99))
-    weights = rows[..., : links.heads.size]
-    hits = antecedent_hits(weights.cuda(), links).right
-    assert torch.equal(hits.cpu(), antecedent_hits(weights, links).right)
-    among = antecedent_hits_among_words(rows.cuda(), columns.cuda(), links).right
-    assert torch.equal(among.cpu(), antecedent_hits_among_words(rows, columns, links).right)
-    metric = AntecedentCounts(1, heads=12).cuda()
-    metric.update(0, types[links.mention], heads=hits.flatten(0, 2))
-    assert metric.compute()[0]["heads"].sum().item() == hits.sum().item()
-
-
 DOCUMENTS, HEADS, OTHERS = 4, 6, 2
 
 
@@ -182,21 +165,3 @@ class TestAntecedentCounts:
                         assert right[name][document, k, code] == sum(bool(f) for t, f in pairs if t == code)
         assert right["heads"][3].sum() == links[3].sum() == 0
         assert links[:3].min() > 0
-
-
-class TestAccuracies:
-    def test_intervals_are_those_of_documents(self) -> None:
-        rng = np.random.default_rng(0)
-        links = rng.integers(40, size=(30, 3))
-        links[1:, 1], links[:, 2] = 0, 0  # proper names in one document alone, no nominal
-        hits = rng.binomial(links[:, None, None, :], 0.3, size=(30, 2, 4, 3))
-        found = accuracies(torch.tensor(hits), torch.tensor(links), draws=200, seed=7)
-        assert found.value.shape == (2, 4, 4)
-        for place in np.ndindex(2, 4):
-            for group, columns in enumerate(([0, 1, 2], [0], [1])):
-                right, total = hits[(slice(None), *place)][:, columns].sum(1), links[:, columns].sum(1)
-                expected = [right.sum() / total.sum(), *bootstrap_ratio(right, total, draws=200, seed=7).interval]
-                numbers = list(found[(*place, group)].named("").values())
-                assert numbers == pytest.approx(expected, nan_ok=True)
-                assert np.isnan(numbers).tolist() == [False, group > 1, group > 1]
-        assert np.isnan([found.value[..., 3], *(end[..., 3] for end in found.interval)]).all()

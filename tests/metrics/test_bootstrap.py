@@ -1,5 +1,4 @@
 import itertools
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,12 +11,10 @@ from metrics.bootstrap import (
     against_random_draws,
     bootstrap_ratio,
     difference,
-    draws_for,
     holm,
     max_sign_flip_p,
     mean,
     median,
-    p_units,
     paired_bootstrap,
     paired_permutation,
     pooled,
@@ -89,7 +86,7 @@ def exact(found: int, items: int) -> tuple[float, float]:
 
 
 def test_a_share_of_few_items_has_an_exact_interval() -> None:
-    for items in (2, 6, 19, 20, 400):
+    for items in (2, 19, 20, 60):
         for found in range(items + 1):
             hits, ones = (np.arange(items) < found).astype(float), np.ones(items)
             of_ratio, of_mean = bootstrap_ratio(hits, ones), resample(proportion, hits[:, None], "fraction")
@@ -99,19 +96,6 @@ def test_a_share_of_few_items_has_an_exact_interval() -> None:
             assert of_ratio.inputs == of_mean.inputs == items
             if not few:  # nothing changes there
                 assert of_ratio.interval == bootstrap_ratio(hits, ones, "ratio").interval
-
-
-def test_intervals_of_shares_rise_with_the_items_that_are_found() -> None:
-    """The border of few items is a step of at most two points, and no interval is without width."""
-    items = np.repeat([1.0, 2.0, 3.0], 10)
-    found, ends = np.zeros(30), []
-    for unit in [*range(30), *range(10, 30), *range(20, 30)]:
-        ends.append(bootstrap_ratio(found, items).interval)
-        found[unit] += 1
-    low, high = np.array([*ends, bootstrap_ratio(found, items).interval]).T
-    assert (np.diff(low) >= -0.02).all()
-    assert (np.diff(high) >= -0.02).all()
-    assert (high - low > 0.05).all()
 
 
 def test_items_that_are_alike_within_a_unit_count_as_fewer() -> None:
@@ -131,25 +115,6 @@ def test_items_that_are_alike_within_a_unit_count_as_fewer() -> None:
 def test_only_shares_have_exact_intervals(found: list[float], items: list[float], unit: Unit) -> None:
     ratios = [sum(found[pick] for pick in picks) / 2 for picks in itertools.product(range(2), repeat=2)]
     assert bootstrap_ratio(found, items, unit).interval == (min(ratios), max(ratios))
-
-
-@pytest.mark.parametrize("found", [[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-def test_what_is_no_count_has_the_interval_of_the_bootstrap_though_it_looks_like_one(found: list[float]) -> None:
-    """Differences that are never negative, or distances that are all 0."""
-    assert bootstrap_ratio(found, [1, 1], share=False).interval == (min(found), max(found))
-    assert resample(mean, np.array(found)[:, None], "fraction").interval == (min(found), max(found))
-    assert bootstrap_ratio(found, [1, 1]).interval == exact(int(sum(found)), 2)
-
-
-def test_runs_of_few_items_do_not_count_as_more_items() -> None:
-    one = bootstrap_ratio([1, 1, 1, 1], [1, 1, 1, 1])
-    assert bootstrap_ratio([1.0] * 4, [1.0] * 4, runs=5).interval == one.interval
-    half = bootstrap_ratio([1, 1, 1, 0.5], [1] * 4, runs=2)  # one of two runs misses one item
-    assert exact(3, 4) != half.interval != one.interval
-    assert half.interval[0] < half.value < half.interval[1] < 1
-    runs = [resample(proportion, np.array([[value]] * 6), "fraction") for value in (1.0, 0.0)]
-    assert pooled(runs[:1]).interval == runs[0].interval == exact(6, 6)
-    assert pooled(runs).interval == tuple(np.mean([one.interval for one in runs], axis=0))
 
 
 def test_the_paired_bootstrap_is_a_loop_over_shared_resamples() -> None:
@@ -184,20 +149,6 @@ def test_the_permutation_test_equals_all_swaps(monkeypatch: pytest.MonkeyPatch) 
     assert 4 < as_large < 240
     found = paired_permutation(a, a_totals, b, b_totals, draws=40_000)
     assert found == pytest.approx(as_large / 256, abs=0.01)
-
-
-def test_the_smallest_p_value_counts_the_run_itself() -> None:
-    a, b, totals = np.full(60, 9.0), np.full(60, 1.0), np.full(60, 10.0)
-    assert paired_permutation(a, totals, b, totals, draws=999) == pytest.approx(1 / 1000)
-    found = paired_bootstrap(a, totals, b, totals, draws=999)
-    assert numbers(found) == pytest.approx((0.8, 0.8, 0.8, 2 / 1000))
-
-
-def test_a_run_does_not_differ_from_itself() -> None:
-    a, _, totals = two_runs(40, 0.0)
-    thirds = a / 3  # means over three seeds do not add up exactly
-    assert paired_permutation(thirds, totals, thirds, totals) == 1.0
-    assert numbers(paired_bootstrap(thirds, totals, thirds, totals)) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_no_test_where_there_is_nothing_to_compare() -> None:
@@ -347,17 +298,6 @@ def test_a_difference_is_that_of_the_means_over_seeds_text_by_text() -> None:
     assert numbers(difference(means[0], means[0])) == (0.0, 0.0, 0.0, 1.0)
 
 
-def test_a_difference_leaves_out_draws_that_one_seed_lacks() -> None:
-    a = Estimate(1.0, unit="ratio", draws=np.array([1.0, np.nan, 3.0, 2.0]))
-    b = Estimate(0.5, unit="ratio", draws=np.array([0.0, 0.0, np.nan, 3.0]))
-    # Left are 1 and -1: the quantiles of 95 % lie .05 within them, and one of two draws is on either side.
-    np.testing.assert_allclose(numbers(difference(a, b)), (0.5, -0.95, 0.95, 1.0))
-    nowhere = Estimate(np.nan, unit="ratio", draws=np.full(4, np.nan))
-    assert np.isnan(numbers(difference(a, nowhere))).all()
-    with pytest.raises(ValueError, match="broadcast"):
-        difference(a, Estimate(0.0, unit="ratio", draws=np.zeros(3)))
-
-
 def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
     seeds = seeds_of(0.2, 3)
     found = pooled([resample(median, one, "ratio", draws=300) for one in seeds])
@@ -370,24 +310,11 @@ def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
     np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone), np.nan))
 
 
-@pytest.mark.parametrize("tests", [1, 10, 26, 50, 300])
-def test_the_smallest_p_of_any_family_can_reach_the_level(tests: int) -> None:
-    draws = draws_for(tests, 100, 1000)
-    ones = np.ones(100)
-    found = paired_bootstrap(ones, ones, 0 * ones, ones, draws=draws)
-    assert found.p == 2 / (1 + draws)
-    assert holm([found.p] * tests).max() < 0.05
-    assert p_units([found.p, 4 / (1 + draws), np.nan], 2 / (1 + draws)) == ["least_p", "p", "p"]
-    assert draws == (1000 if tests <= 10 else 100 * tests)
-    assert draws_for(tests, 1 << 28, 1000) == 1000  # what memory holds
-
-
-@pytest.mark.parametrize("others", [2, 5, 19])
-def test_a_number_is_tested_against_numbers_of_its_kind(others: int) -> None:
+def test_a_number_is_tested_against_numbers_of_its_kind() -> None:
     """A prediction of one further draw: exact for normal draws, and for those that share a part."""
-    rng, texts = np.random.default_rng(others), np.zeros((4, 1))
+    others, rng, texts = 5, np.random.default_rng(5), np.zeros((4, 1))
     found = []
-    for _ in range(1000):
+    for _ in range(500):
         own = rng.normal(rng.normal(), 1, others + 1)
         estimates = [resample(mean, texts + value, "ratio", draws=999) for value in own]
         average, apart = against_random_draws(estimates[0], estimates[1:])
@@ -402,19 +329,6 @@ def test_a_number_is_tested_against_numbers_of_its_kind(others: int) -> None:
 def texts_right(*right: int, draws: int = 1000) -> list[Estimate]:
     """Accuracies on 200 texts, of which the first are right."""
     return [resample(proportion, (np.arange(200) < one)[:, None], "fraction", draws=draws) for one in right]
-
-
-def test_a_number_against_equal_ones_has_the_p_value_of_the_texts() -> None:
-    one, *others = texts_right(150, *[160] * 3)
-    average, found = against_random_draws(one, others)
-    assert found.interval == pytest.approx(difference(one, others[0]).interval)
-    assert found.p == difference(one, others[0]).p
-    assert average.value == pytest.approx(0.8)
-    assert against_random_draws(one, [one] * 3)[1].p == 1
-    for few in (1, 0):  # nothing, or no spread, to compare with
-        average, found = against_random_draws(one, others[:few])
-        assert math.isnan(found.p or 0)
-        assert np.isnan([average.value, *average.interval, found.value, *found.interval]).all() == (few == 0)
 
 
 @pytest.mark.parametrize("sets", [5, 50])

@@ -21,7 +21,6 @@ from metrics.classification import (
     mcc_score,
     mostly_one_label,
     ratio_columns,
-    regression_scores,
 )
 from results import numbers
 
@@ -160,28 +159,3 @@ def test_correlations_are_scipys_of_rows_as_often_as_they_were_drawn_numbers() -
     assert pearson(both, weights) == pytest.approx(expected, abs=1e-9)
     expected = [stats.spearmanr(gold[pick], predicted[pick]).statistic for pick in picks]
     assert spearman(both, weights) == pytest.approx(expected, abs=1e-12)
-
-
-def test_intervals_of_a_regression_are_those_of_texts_drawn_one_by_one() -> None:
-    gold, predicted = drawn_numbers(40, seed=2)
-    found = numbers(regression_scores(gold, predicted, prefix="dev.", draws=100, seed=3))
-    slow = []
-    for pick in np.random.default_rng(3).integers(40, size=(100, 40)):
-        some = gold[pick], predicted[pick]
-        mse = float(np.mean((some[0] - some[1]) ** 2))
-        slow.append([stats.pearsonr(*some).statistic, stats.spearmanr(*some).statistic, mse])
-    for place, name in enumerate(("dev.pearson", "dev.spearman", "dev.mse")):
-        low, high = np.quantile(np.array(slow)[:, place], [0.025, 0.975])
-        assert (found[f"{name}.low"], found[f"{name}.high"]) == pytest.approx((low, high), abs=1e-9)
-        assert low < found[name] < high
-
-
-def test_a_constant_column_has_no_correlation() -> None:
-    third = np.full(30, 1 / 3)
-    both = np.column_stack([third, np.arange(30.0)])
-    weights = np.random.default_rng(0).integers(0, 3, size=(4, 30)).astype(np.float64)
-    for statistic in (pearson, spearman):
-        assert np.isnan(statistic(both, weights)).all()
-        assert np.isnan(statistic(both[:, ::-1], weights)).all()
-        assert np.isnan(statistic(np.column_stack([np.arange(30.0)] * 2), np.zeros((1, 30)))).all()
-    assert np.isnan(regression_scores(third[:0], third[:0])["pearson"].value)

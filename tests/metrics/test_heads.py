@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.attachment import ALL, PLAIN, Arcs, groups_of
+from metrics.attachment import Arcs, groups_of
 from metrics.heads import MostAttended, Predictions, RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
 from results import Flags, Integers
 from results.progress import Progress
@@ -59,10 +59,6 @@ class TestMostAttended:
                 ties += others.count(max(others, default=0)) > 1
         assert ties > 20
 
-    def test_a_batch_without_a_sentence(self) -> None:
-        found = most_attended(torch.zeros(0, 2, 3, 2, 2), torch.zeros(0, dtype=torch.int64))
-        assert found.shape == (0, 0, 2, 2, 3)
-
     @pytest.mark.parametrize("size", [1, 2, 4, 8])
     def test_blocks_of_rows_equal_the_whole(self, size: int) -> None:
         lengths = torch.tensor((5, 1, 7, 2, 3))
@@ -91,30 +87,8 @@ class TestRowPeaks:
                     total += max(float(attention[row, layer, head, word, other]) for other in range(1, n + 1))
             assert metric.compute()[layer, head] == pytest.approx(total / sum(lengths), abs=1e-7)
 
-    @pytest.mark.parametrize("weight", [2.0**-24, 0.333])
-    def test_a_half_precision_weight_is_kept_whole(self, weight: float) -> None:
-        attention = torch.full((1, 1, 1, 3, 3), weight, dtype=torch.float16)
-        metric, most = RowPeaks(1, 1), MostAttended(torch.tensor([1]))
-        most.add(attention)
-        metric.update(most.peaks, torch.tensor([1]))
-        assert metric.compute().item() == attention[0, 0, 0, 1, 1].item()
-
 
 class TestCounts:
-    def test_groups_by_hand(self) -> None:
-        # The relations det, nsubj, root, never, punct; the most frequent first.
-        gold = arcs(
-            [[2, 3, 0, 3], [2, 0, 2]],
-            relations=[[0, 1, 2, 4], [1, 2, 1]],
-            punctuation=[[False, False, False, True], [False, False, False]],
-        )
-        groups = groups_of(gold, ("det", "nsubj", "root", "never", "punct"))
-        assert list(groups) == [ALL, PLAIN, "nsubj", "root", "det", "punct"]
-        assert groups[ALL].all()
-        assert groups[PLAIN].tolist() == [True] * 3 + [False] + [True] * 3
-        assert np.flatnonzero(groups["nsubj"]).tolist() == [1, 4, 6]
-        assert np.flatnonzero(groups["punct"]).tolist() == [3]
-
     def test_hits_equal_counting_one_by_one(self) -> None:
         gold = random_arcs(20, seed=1)
         predicted = random_predictions(gold, 6, seed=2)
@@ -133,9 +107,6 @@ class TestCounts:
         offsets, shares = offset_shares(gold, predicted)
         assert offsets.tolist() == [1, -1]
         assert shares.tolist() == [0.5, 0.75]
-
-    def test_without_a_word_no_offset_has_a_share(self) -> None:
-        assert offset_shares(arcs([]), np.zeros((0, 2), np.int64))[1].tolist() == [0, 0]
 
 
 def random_predictions(gold: Arcs, predictors: int, seed: int) -> Integers:

@@ -112,18 +112,6 @@ def test_rules_equal_loops_over_cells(kind: str) -> None:
     assert len(seen) >= {"all": 5, "causal": 4}.get(kind, 3)
 
 
-@pytest.mark.parametrize("kind", SEES)
-def test_uniform_attention_is_what_chance_is(kind: str) -> None:
-    size = 12
-    allowed = mask(size, SEES[kind])
-    weights = allowed / allowed.sum(-1, keepdim=True)
-    segments = (torch.arange(size) >= 5).long()[None]
-    found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments, allowed)
-    for part in (found.vertical, found.diagonal, found.block):
-        assert float(part) == pytest.approx(0.0, abs=1e-6)
-    assert PATTERNS[int(by_rules(found, torch.tensor([True]))[0])] == "heterogeneous"
-
-
 def test_a_wide_band_is_no_block() -> None:
     size, places = 60, torch.arange(60)
     band = ((places[:, None] - places).abs() <= 8).float()

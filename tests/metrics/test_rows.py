@@ -5,7 +5,6 @@ from dataclasses import fields
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from metrics.attachment import Arcs
 from metrics.heads import MostAttended, RowPeaks
 from metrics.rows import LONGEST, ArcRows, ItemRows
 from results import Integers
-from results.errors import UserError
 from tests.metrics.samples import (
     HEADS,
     LAYERS,
@@ -57,13 +55,6 @@ def test_other_columns_or_shapes_are_refused() -> None:
         ItemRows({"one": None, "others": 3}).update(**item_rows([0, 1]))
     with pytest.raises(ValueError, match=r"the columns must be .*, but are"):
         ItemRows({"one": None}).update(**item_rows([0, 1]))
-
-
-def test_taken_rows_are_forgotten() -> None:
-    metric = ItemRows(COLUMNS)
-    metric.update(**item_rows([3]))
-    assert metric.take()["index"].tolist() == [3]
-    assert metric.take()["index"].tolist() == []
 
 
 def columns_of(arcs: Arcs) -> list[np.ndarray]:
@@ -129,18 +120,6 @@ def test_numbers_of_several_predictors_take_two_bytes_each(width: int) -> None:
     numbers = [sum(rows.numel() for rows in one.rows) for one in (metric, gold_alone)]
     assert numbers[0] - numbers[1] == len(GOLD) * ((width + 1) // 2)
     assert_same(metric.arcs(), (GOLD, predicted))
-
-
-def test_a_sentence_of_more_words_than_two_bytes_can_count_is_refused() -> None:
-    words = LONGEST + 1
-    batch = SimpleNamespace(
-        index=torch.tensor([4]),
-        lengths=torch.tensor([words]),
-        **{name: torch.zeros(1, words, dtype=torch.int) for name in ("heads", "relations", "punctuation")},
-    )
-    with pytest.raises(UserError, match=r"Sentence 5 of a split has 32,767 words, but .* at most 32,766"):
-        ArcRows(heads=2).add(batch, heads=torch.zeros(1, words, 2))
-    ArcRows().add(batch)  # which keeps four bytes a number
 
 
 ROUNDS: tuple[tuple[list[list[int]], list[list[int]]], ...] = (

@@ -93,8 +93,8 @@ def test_it_equals_networkx(kind: str, n: int) -> None:
         (np.zeros((2, 2)), r"\[n, n\+1\], ROOT first, not \[2, 2\]"),
         (np.array([[0.0, 1.0, np.nan], [0.0, 1.0, 2.0]]), "nan"),
         (np.array([[0.0, 1.0, INF], [0.0, 1.0, 2.0]]), "inf"),
-        (np.array([[0.0, 1.0, 2.0], [-INF, -INF, 2.0]]), "to word 2"),
-        (np.array([[-INF, 1.0, 2.0], [-INF, 1.0, 2.0]]), "from ROOT to word 1"),
+        (np.array([[0.0, 1.0, 2.0], [-INF, -INF, 2.0]]), "to some word"),
+        (np.array([[-INF, 1.0, 2.0], [-INF, 1.0, 2.0]]), "to some word"),
     ],
 )
 def test_what_makes_no_tree_is_refused(scores: Floats, message: str) -> None:

@@ -107,19 +107,6 @@ def test_a_file_of_the_user_in_the_place_of_the_index_is_moved_aside(file: Path,
     assert [one.read_text() for one in own.parent.iterdir() if one != own] == ['{"years": "of work"}']
 
 
-def test_an_index_that_cannot_be_read_is_not_replaced(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Digests(cache).one(file)
-    own = cache / "digests" / "index.json"
-    before = own.read_bytes()
-
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("results.digests.kept", refuse)
-    assert Digests(cache).one(file) == sha(b"pretrained")
-    assert own.read_bytes() == before
-
-
 def test_two_writers_keep_each_others_entries(file: Path, cache: Path, hashed: list[str]) -> None:
     other = file.with_name("config.json")
     other.write_bytes(b"{}")

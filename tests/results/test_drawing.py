@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection, QuadMesh
+from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Text
 
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Provenance, Result, Spreads, on_one_scale
 from results import Figure as Data
@@ -110,7 +110,6 @@ RANKINGS = ("random", "attention", "attention_gradient", "attention_times_gradie
 LONG = "additive attention over a BiLSTM with residual and tying, λ = 0.1"
 SPLIT = "Donaudampfschifffahrtsgesellschaftskapitänspatent"
 TITLE = f"{LONG}: accuracy of each head on {SPLIT}, chosen on dev (all-MiniLM-L6-v2; en_ewt-ud, test)"
-TEXTS = 1821
 
 
 def values(number: int, seed: int = 0) -> list[float]:
@@ -234,11 +233,6 @@ def test_drawing_leaves_nothing_behind() -> None:
     assert dict(mpl.rcParams) == before
 
 
-def test_another_kind_of_figure_is_refused() -> None:
-    with pytest.raises(TypeError, match="no drawing function for dict"):
-        draw({"title": "Accuracy"})
-
-
 @pytest.mark.parametrize("figure", [bars(("$a$", "b")), AttentionLines("$5", ("$", "$x$"), np.eye(2))])
 def test_a_price_is_no_formula(figure: Data) -> None:
     labels = [text for text in draw(figure).findobj(Text) if isinstance(text, Text) and "$" in text.get_text()]
@@ -260,10 +254,10 @@ def test_a_pdf_has_its_fonts_and_no_text_is_small(tmp_path: Path) -> None:
     for figure in (*figures, plane(3, 3), spreads("ab", "cd"), lines("ab", 9)):
         written = [text for text in draw(figure).findobj(Text) if isinstance(text, Text) and text.get_text()]
         assert min(float(text.get_fontsize()) for text in written) >= 6
-        assert not write(tmp_path, Result("probe", {}, figures={"figure": figure}), Provenance({}, {}, {}))
-        pdf = (tmp_path / "figure.pdf").read_bytes()
-        assert b"/FontFile2" in pdf
-        assert b"/Type3" not in pdf
+    assert not write(tmp_path, Result("probe", {}, figures={"figure": bars("ab", 2)}), Provenance({}, {}, {}))
+    pdf = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
 
 
 class TestBars:
@@ -278,20 +272,6 @@ class TestBars:
         assert axes.get_ylabel() == label
         assert texts(axes.get_xticklabels()) == ["a", "b", "c"]
         assert not canvas.legends  # one series needs none
-
-    def test_many_relations_lie_and_the_first_is_on_top(self) -> None:
-        canvas = draw(bars(RELATIONS, 3, category_label="relation"))
-        [axes] = canvas.axes
-        series = containers(axes)
-        assert [bar.get_width() for bar in series[1]] == pytest.approx(np.linspace(10, 90, 30).tolist())
-        assert texts(axes.get_yticklabels()) == list(RELATIONS)
-        assert axes.yaxis_inverted()
-        assert (axes.get_xlabel(), axes.get_ylabel()) == ("Accuracy (%)", "relation")
-        # Side by side in the order of the legend, centred on the tick.
-        middles = [part[4].get_y() + part[4].get_height() / 2 for part in series]
-        assert middles == sorted(middles)
-        assert middles[1] == pytest.approx(4.0)
-        assert legend_of(canvas) == ["system 0", "system 1", "system 2"]
 
     @pytest.mark.parametrize("lying", [False, True])
     def test_intervals_run_from_end_to_end(self, lying: bool) -> None:
@@ -333,32 +313,11 @@ class TestHeatMap:
         assert mesh(axes_of(figure)).get_clim()[0] == pytest.approx(-30)
 
     def test_maps_of_one_quantity_share_their_colours(self) -> None:
-        maps = {name: heat_map(6, 12, unit="fraction") for name in ("nsubj", "obj")}
-        maps["obj"].values[:2, 0] = 2, NAN
-        lowest = maps["obj"].values[np.isfinite(maps["obj"].values)].min()
-        for figure in on_one_scale(maps).values():
-            assert limits(axes_of(figure)) == pytest.approx((100 * lowest, 200))
         signed = {name: heat_map(6, 12, diverging=True) for name in "ab"}
-        signed["b"].values[0, 0] = -2.0
+        signed["b"].values[:2, 0] = -2.0, NAN
         for figure in on_one_scale(signed).values():
             assert limits(axes_of(figure)) == (-2.0, 2.0)
         assert on_one_scale({}) == {}
-
-    def test_few_cells_have_their_numbers_in_them_and_many_have_none(self) -> None:
-        figure = heat_map(2, 3, unit="fraction")
-        figure.values[1, 2] = NAN
-        written = {label.get_position(): label.get_text() for label in axes_of(figure).texts}
-        places = [(column, row) for row in range(2) for column in range(3) if (row, column) != (1, 2)]
-        assert written == {(x + 0.5, y + 0.5): f"{100 * figure.values[y, x]:.0f}" for x, y in places}
-        assert not list(axes_of(heat_map(9, 2)).texts)
-
-    def test_cells_below_zero_have_a_minus_sign_as_red_and_blue_are_alike_in_grey(self) -> None:
-        figure = heat_map(9, 12, diverging=True)
-        [marks] = [part for part in axes_of(figure).collections if not isinstance(part, QuadMesh)]
-        marked = {(y - 0.5, x - 0.5) for x, y in np.asarray(marks.get_offsets()).tolist()}
-        most = np.abs(figure.values).max()
-        assert marked == {(y, x) for y, x in np.ndindex(9, 12) if figure.values[y, x] < -0.05 * most}
-        assert 0 < len(marked) < 9 * 12
 
     def test_cells_have_the_colour_and_the_letter_of_their_category(self) -> None:
         glyphs = {"previous": "P", "next": "N", "broad": "B"}
@@ -376,29 +335,6 @@ class TestHeatMap:
 
 
 class TestMaps:
-    def test_pictures_lie_in_their_rows_and_columns_on_one_scale(self) -> None:
-        figure = maps(2, 3, 4)
-        figure = dataclasses.replace(figure, maps=[figure.maps[0], [None, *figure.maps[1][1:]]], names=["abc", "def"])
-        axes, bar = draw(figure).axes
-        [image] = axes.images
-        mosaic = np.asarray(image.get_array())
-        frames = [patch.get_bbox() for patch in rectangles(axes)]
-        given = [(y, x) for y, x in np.ndindex(2, 3) if figure.maps[y][x] is not None]
-        assert len(frames) == len(given) == 5
-        for (y, x), box in zip(given, frames, strict=True):
-            middle = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
-            assert middle == pytest.approx((axes.get_xticks()[x], axes.get_yticks()[y]), abs=0.51)
-            side = (box.x1 - box.x0) / 4
-            corners = [int(box.y0 + (place + 0.5) * side) for place in range(4)]
-            across = [int(box.x0 + (place + 0.5) * side) for place in range(4)]
-            np.testing.assert_allclose(mosaic[np.ix_(corners, across)], 100 * np.asarray(figure.maps[y][x]))
-        most = max(one.max() for row in figure.maps for one in row if one is not None)
-        assert image.get_clim() == pytest.approx((0, 100 * most))
-        assert (texts(axes.get_yticklabels()), texts(axes.get_xticklabels())) == (["1", "2"], ["1", "2", "3"])
-        assert texts(axes.texts) == ["a", "b", "c", "e", "f"]
-        assert bar.get_ylabel() == "Weight (%)"
-        assert axes_of(dataclasses.replace(figure, top=0.25)).images[0].get_clim() == (0, 25)
-
     def test_a_large_map_is_made_small_and_keeps_every_line(self) -> None:
         large = np.eye(700) / 2
         large[:, 333] = 0.9
@@ -420,13 +356,11 @@ class TestPlane:
         assert legend_of(canvas) == list("123")
         assert axes.get_aspect() == 1
         assert not [*axes.get_xticks(), *axes.get_yticks()]
-
-    def test_steps_of_a_scale_go_from_light_to_dark_beside_a_bar(self) -> None:
-        axes, bar = draw(plane(6, 2, bar_label="layer")).axes
-        brightness = [sum(to_rgb(line.get_color())) for line in axes.lines]
+        # Steps of a scale go from light to dark.
+        steps = draw(plane(6, 2, bar_label="layer"))
+        brightness = [sum(to_rgb(line.get_color())) for line in steps.axes[0].lines]
         assert brightness == sorted(brightness, reverse=True)
-        assert texts(bar.get_yticklabels()) == list("123456")
-        assert bar.get_ylabel() == "layer"
+        assert steps.legends[0].get_title().get_text() == "layer"
 
 
 class TestAttentionLines:
@@ -473,23 +407,6 @@ class TestSpreads:
         "TVD",
         unit="ratio",
     )
-
-    def test_a_violin_runs_from_the_least_to_the_greatest_value_in_its_row(self) -> None:
-        axes = axes_of(self.FIGURE)
-        bodies = [part for part in axes.collections if isinstance(part, PolyCollection)]
-        drawn = [np.concatenate([path.vertices for path in body.get_paths()]) for body in bodies]
-        found = [(round(float(one[:, 1].mean())), one[:, 0].min(), one[:, 0].max()) for one in drawn]
-        for groups in self.FIGURE.series.values():
-            for place, group in enumerate(groups):
-                if np.isfinite(group).sum() > 1:
-                    span = place, np.nanmin(group), np.nanmax(group)
-                    assert any(one == pytest.approx(span) for one in found), span
-
-    def test_each_row_has_its_number_of_values_beside_it(self) -> None:
-        figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(1821), [], [0.5, NAN]]})
-        notes = [note for note in axes_of(figure).texts if isinstance(note, Annotation)]
-        numbers = {(note.get_text(), round(note.xy[1], 2)) for note in notes}
-        assert numbers == {("1,821", -0.2), ("0", 0.8), ("1", 1.8), ("60", 0.2), ("2", 1.2), ("1", 2.2)}
 
     def test_rates_are_bars_in_the_same_rows(self) -> None:
         figure = dataclasses.replace(

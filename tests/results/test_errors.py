@@ -28,13 +28,6 @@ def test_without_bounds_a_number_must_be_finite() -> None:
         check_numbers(Thing(), share=math.nan)
 
 
-def test_ends_belong_to_the_bounds_where_they_are_said_to() -> None:
-    check_numbers(Thing(), least=1, most=1, draws=1)
-    for bounds in ({"above": 1}, {"below": 1}):
-        with pytest.raises(UserError, match=f"must be {next(iter(bounds))} 1"):
-            check_numbers(Thing(), draws=1, **bounds)
-
-
 class Given:
     def __init__(
         self,

@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,72 +17,25 @@ from results import (
     figures,
 )
 
-NAN, INF = float("nan"), float("inf")
-BARS = Bars(
-    "Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", {"probe": ([0.4, 0.5], [0.6, 0.7])}, unit="fraction"
-)
-HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight", unit="fraction")
-MAPS = Maps(
-    "Raw", [[np.eye(2), None], [np.zeros((3, 3)), np.eye(1)]], "12", "12", "Layer", "Head", "Weight", unit="fraction"
-)
-ROLES = HeatMap.from_categories("Roles", [["broad", None]], {"broad": "B", "next": "N"}, "1", "12", "Layer", "Head")
-LINES = AttentionLines("Head 3-9", ("[CLS]", "Go", "[SEP]"), np.eye(3), frozenset({(1, 0)}), "dependent", "head")
-SPREADS = Spreads(
-    "Flips",
-    ("random", "attention"),
-    {"base": [[0.5, NAN], []], "tying": [[0.1], [0.2, 0.3]]},
-    "share of words",
-    rates={"base": [0.25, NAN]},
-    unit="fraction",
-)
-CURVES = Curves("Adversaries", "TVD", "JSD", {"base": ([0, 0.1], [0, NAN])}, {"seeds": ([0.05], [0.2])})
-TEXT = ColouredText("7", "gold 1", ("a", "film"), {"attention": [0.1, 0.9], "gradient": [-2.0, NAN]})
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("figure", "change", "message"),
+    "figure",
     [
-        (BARS, {"categories": ()}, "no categories or no series"),
-        (BARS, {"series": {"probe": [0.5]}}, "series 'probe': 1 values for 2 categories"),
-        (BARS, {"intervals": {"probe": ([0.4, 0.5], [0.6])}}, "high end of 'probe': 1 values for 2 categories"),
-        (BARS, {"intervals": {"offset": ([0.4] * 2, [0.6] * 2)}}, r"series that do not exist: \['offset'\]"),
-        *((HEADS, {"values": np.zeros(shape)}, r"shape .* for 2 row labels and 3") for shape in ((3, 2), 6, (2, 3, 1))),
-        *((HEADS, {"marked": cell}, r"no cell .* to mark in \(2, 3\)") for cell in ((2, 0), (0, 3), (-1, 0), (0, -1))),
-        *((HEADS, {"limits": ends}, "values outside") for ends in ((1, 2), (-2, -1), (0, NAN), (1, -1))),
-        (MAPS, {"maps": [[np.eye(2), None]]}, r"\[\(1, 2\)\] for \(2, 2\) labels"),
-        (MAPS, {"maps": [[None] * 2] * 2}, "no matrix"),
-        *((MAPS, {"top": top}, f"ends at {top}") for top in (0, -1.0, NAN, INF)),
-        (MAPS, {"names": ["ab"]}, r"\[\(2, 2\), \(1, 2\)\] for"),
-        *((MAPS, {"maps": [[np.zeros(shape)] * 2] * 2}, "not square") for shape in ((2, 3), 4, (2, 2, 1), (0, 0))),
-        *((MAPS, {"maps": [[np.full((2, 2), one)] * 2] * 2}, "not finite, or below zero") for one in (-0.1, NAN, INF)),
-        (ROLES, {"glyphs": {"broad": "B", "next": "B"}}, r"glyphs \['B', 'B'\]: give each of at most 10"),
-        (ROLES, {"glyphs": {"broad": "B"} | {str(one): str(one) for one in range(10)}}, "at most 10 categories"),
-        *((LINES, {"weights": np.zeros(shape)}, "weights of shape .* for 3 words") for shape in (3, (3, 4), (3, 3, 1))),
-        *((LINES, {"weights": np.full((3, 3), one)}, "weights outside 0–1") for one in (-0.1, 1.1, NAN, INF)),
-        (LINES, {"arcs": {(1, 0), (0, 3)}}, r"arcs outside the 3 words: \[\(0, 3"),
-        (SPREADS, {"rates": {"base": [0.5]}}, "rates of 'base': 1 values for 2 categories"),
-        (SPREADS, {"rates": {"residual": [0.5, 0.5]}}, r"series that do not exist: \['residual'\]"),
-        (SPREADS, {"rates": {"base": [0.5, 1.5]}}, "rates of 'base' outside 0–1"),
-        (SPREADS, {"series": {"base": [[0.5], [0.5, -INF]]}}, "an infinite value"),
-        (CURVES, {"lines": {}, "points": {}}, "no lines and no points"),
-        (CURVES, {"lines": {"base": ([0, 1], [0])}}, "line 'base': 2 values of x and 1 of y"),
-        (CURVES, {"points": {"seeds": ([1, INF], [0, 0])}}, "points 'seeds': an infinite value"),
-        (CURVES, {"log_x": True}, "line 'base': a logarithmic scale needs x > 0"),
-        (CURVES, {"y_range": (0, NAN)}, "a y axis without two finite ends"),
-        (TEXT, {"rows": {"gradient": [0.5]}}, "row 'gradient' has 1 values for 2 words"),
-        (TEXT, {"rows": {"gradient": [0.5, INF]}}, "row 'gradient' has an infinite value"),
-        (ColouredTexts("Examples", (TEXT,)), {"texts": ()}, "no texts"),
+        Bars("", ("a", "b"), {"x": [0.5]}, "", unit="fraction"),
+        Bars("", ("a", "b"), {"x": [0.5, 0.6]}, "", {"x": ([0.4, 0.5], [0.6])}, unit="fraction"),
+        HeatMap("", np.zeros((3, 2)), ["1", "2"], ["1", "2", "3", "4"], "Layer", "Head", "", unit="fraction"),
+        Maps("", [[np.eye(2), None]], "12", "12", "Layer", "Head", "", unit="fraction"),
+        Spreads("", ("a", "b"), {"x": [[0.5], []]}, "", rates={"x": [0.25]}, unit="fraction"),
+        Curves("", "", "", {"x": ([0, 1], [0])}),
+        ColouredTexts("", (ColouredText("", "", ("a", "film"), {"attention": [0.1]}),)),
     ],
+    ids=lambda figure: type(figure).__name__,
 )
-def test_misfits_are_refused(figure: Figure | ColouredText, change: dict[str, object], message: str) -> None:
-    title = figure.name if isinstance(figure, ColouredText) else figure.title
-    with pytest.raises(ValueError, match=f"{title!r}.*{message}"):
-        dataclasses.replace(figure, **change)  # type: ignore[arg-type]
-
-
-def test_a_category_without_a_glyph_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'Roles'.*without a glyph: \['previous'\]"):
-        HeatMap.from_categories("Roles", [["broad", "previous"]], {"broad": "B"}, "1", "12", "Layer", "Head")
+def test_numbers_that_do_not_fit_are_refused(figure: Figure) -> None:
+    with pytest.raises(ValueError, match=r"is shorter than|is longer than"):
+        figure.data()
 
 
 def test_bars_of_a_table_have_one_unit() -> None:
@@ -92,12 +43,8 @@ def test_bars_of_a_table_have_one_unit() -> None:
     shares: dict[str, Unit | list[Unit]] = {"x": "fraction", "y": ["fraction", "fraction"]}
     assert Bars.from_table("t", Table(frame, shares), "group", {"x": "x", "y": "y"}, "share").unit == "fraction"
     mixed: dict[str, Unit | list[Unit]] = {"x": ["fraction", "nats"], "y": "fraction"}
-    for table, named in (
-        (Table(frame, mixed), "'fraction', 'nats'"),
-        (Table(frame.head(0), {"x": "fraction", "y": []}), r"not \[\]"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            Bars.from_table("t", table, "group", {"x": "x", "y": "y"}, "share")
+    with pytest.raises(ValueError, match="too many values"):
+        Bars.from_table("t", Table(frame, mixed), "group", {"x": "x", "y": "y"}, "share")
 
 
 TEXTS = ColouredTexts(

@@ -4,7 +4,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -36,18 +35,6 @@ def test_a_failed_write_leaves_what_was_there(step: str, file: Path, monkeypatch
         write_atomically(file, b"new")
     assert file.read_bytes() == b"pretrained"
     assert [path.name for path in file.parent.iterdir()] == ["weights.bin"]
-
-
-def test_content_is_on_the_disk_before_it_has_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[bytes, bytes]] = []
-
-    def look(descriptor: int) -> None:
-        [temporary] = (path for path in file.parent.iterdir() if path != file)
-        seen.append((temporary.read_bytes(), file.read_bytes()))
-
-    monkeypatch.setattr("results.files.os.fsync", look)
-    write_atomically(file, b"new")
-    assert seen == [(b"new", b"pretrained")]
 
 
 def flip(content: bytes, place: int) -> bytes:
@@ -91,11 +78,6 @@ def test_what_was_kept_elsewhere_is_not_taken(tmp_path: Path) -> None:
     assert [bytes(kept(tmp_path / "a" / "b" / name) or b"") for name in "12"] == [b"b1", b"b2"]
 
 
-def test_a_folder_in_its_place_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert kept(tmp_path) is None
-    assert caplog.messages == [f"{tmp_path} is a folder, but must be a file. Remove the folder."]
-
-
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)
 @pytest.mark.parametrize("step", ["pathlib.Path.open", "results.files.mmap.mmap"])
 def test_what_cannot_be_read_now_stays(step: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,21 +91,6 @@ def test_what_cannot_be_read_now_stays(step: str, code: int, tmp_path: Path, mon
         with pytest.raises(OSError, match=rf"{os.strerror(code)}: '{path}'"):
             kept(path)
     assert bytes(kept(path) or b"") == b"hours of training"
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = keep(tmp_path / "training.ckpt", b"content")
-    fstat = os.fstat
-
-    def before(file: int) -> SimpleNamespace:  # of every file: others are opened meanwhile
-        now = fstat(file)
-        fields = {name: getattr(now, name) for name in dir(now) if name.startswith("st_")}
-        return SimpleNamespace(**fields | {"st_size": now.st_size + 99})
-
-    with monkeypatch.context() as patch:
-        patch.setattr("results.files.os.fstat", before)
-        assert kept(path) is None
-    assert not path.exists()
 
 
 def test_a_full_disk_is_told_with_the_name_of_the_file(file: Path) -> None:
@@ -155,14 +122,3 @@ def test_leftovers_of_dead_processes_on_this_host_are_removed(tmp_path: Path) ->
         (tmp_path / name).touch()
     remove_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == kept
-
-
-def test_a_process_of_another_user_counts_as_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(process: int, signal: int) -> None:
-        raise PermissionError
-
-    leftover = tmp_path / f".00000-abc.safetensors.{HOST}.1.tmp"
-    leftover.touch()
-    monkeypatch.setattr("results.files.os.kill", refuse)
-    remove_leftovers(tmp_path)
-    assert leftover.exists()

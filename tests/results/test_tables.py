@@ -39,14 +39,6 @@ def cells(shown: RichTable, width: int = 120) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")] for line in lines]
 
 
-def test_of_very_many_scores_those_of_the_headline_and_the_first_others_are_printed() -> None:
-    scores = {f"s{number}": Estimate(0.5, 0.4, 0.6, unit="fraction") for number in range(28)}
-    shown = scores_table("t", scores, ["s27", "s3"])
-    assert str(shown.caption) == "3 more scores in results.json"
-    names = [row[0] for row in cells(shown)[1:]]
-    assert names == ["s27", "s3", *(f"s{number}" for number in range(24) if number != 3)]
-
-
 class TestFrames:
     def test_intervals_fold_into_their_column(self) -> None:
         frame = pd.DataFrame(
@@ -78,17 +70,6 @@ class TestFrames:
         assert len(printed) == 1 + 25
         assert printed[2] == ["0.02564"]
         assert data_table("short", table(frame.head(25)), "short.csv").caption is None
-
-    @pytest.mark.parametrize(("width", "fitting"), [(46, 8), (45, 7), (34, 6), (10, 2), (1, 2)])
-    def test_what_does_not_fit_a_narrow_terminal_is_counted_but_for_the_answer(self, width: int, fitting: int) -> None:
-        frame = pd.DataFrame({f"{column}": [0.12345, 0.98765] for column in range(8)})
-        shown = data_table("wide", table(frame, answer=("7", "1")), "wide.csv", width)
-        left = {8: "None", 7: "1 more column in wide.csv"}
-        assert str(shown.caption) == left.get(fitting, f"{8 - fitting} more columns in wide.csv")
-        names = {8: "01234567", 7: "0123457", 6: "012347", 2: "17"}[fitting]
-        rows = [[*names], *([number] * fitting for number in ("12.3", "98.8"))]
-        blocks = [["column", "value"], ["1", "12.3"], ["7", "12.3"], ["", ""], ["1", "98.8"], ["7", "98.8"]]
-        assert cells(shown, max(width, 13)) == (blocks if width == 1 else rows)
 
     def test_the_number_of_items_is_never_left_out_and_small_numbers_are_marked(self) -> None:
         """As in best_heads at 80 columns, where the answer alone is wider than the terminal."""
@@ -136,14 +117,6 @@ class TestFrames:
             ["", "s/version_0"],
             ["uas", "50.0 [40.0,"],
         ]
-
-    def test_of_a_long_path_both_ends_are_left(self) -> None:
-        path = "/scratch/" + 30 * "folder/" + "version_7"
-        given = table(pd.DataFrame({"run": [path], "uas": [0.5]}), answer=("run", "uas"))
-        shown = "".join(row[0] for row in cells(data_table("t", given, "t.csv", 40), 40)[1:])
-        assert (len(shown), shown.count("…")) == (3 * 34, 1)
-        assert shown.startswith("/scratch/folder/")
-        assert shown.endswith("/folder/version_7")
 
 
 def test_audit_is_flat() -> None:
@@ -244,26 +217,6 @@ def test_a_rule_or_row_end_does_not_take_a_cell_for_its_argument(first: str) -> 
         rf"{{}}{first} & other \\",
         rf"{{}}{first} & {first} \\",
     ]
-
-
-def test_numbers_are_those_of_the_terminal() -> None:
-    frame = pd.DataFrame(
-        {
-            "change": [-0.05, 1.0],
-            "bits": [12345.678, -0.000012345],
-            "few": [3.0, 0.5],
-            "single": np.array([0.25, 0.5], dtype=np.float32),
-            "known": [True, False],
-            "count": pd.array([2, None], dtype="Int64"),
-            "text": ["x", None],
-            "list": [[1, 2], None],
-        }
-    )
-    assert body(frame, bits="bits", few="ratio") == [
-        ["$-5.0$", r"$1.235 \times 10^{4}$", "3", "25.0", "True", "2", "x", "[1, 2]"],
-        ["100.0", r"$-1.234 \times 10^{-5}$", "0.5", "50.0", "False", "--", "--", "--"],
-    ]
-    assert r"\begin{tabular}{rrrrrrll}" in latex(frame)
 
 
 def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> None:

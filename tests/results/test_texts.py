@@ -84,12 +84,3 @@ def test_a_background_is_as_strong_as_the_share_of_the_row_beside_the_even_one()
     assert gradient[1:] == [(above, 0.086), None, (above, 0.043)]
     # A row of zeros has no colour, and no division by its sum.
     assert [background(word) for word in second["attentionlargest 0"]] == [(above, 0.0)] * 2
-
-
-def test_the_numbers_are_in_the_titles() -> None:
-    first, second = map(rows_of, page_of(FIGURE).findall("section"))
-    gradient = first["gradientlargest 2, 1.71× even"]
-    numbers = ["−2", "1", "no value", "0.5"]
-    assert [word.attrib["title"] for word in gradient] == [f"gradient: {number}" for number in numbers]
-    assert gradient[2].attrib["class"] == "missing"
-    assert {word.attrib["title"] for word in second["adversaryno values"]} == {"adversary: no value"}

@@ -6,7 +6,7 @@ import io
 import json
 import math
 import os
-import re
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,6 @@ import pytorch_lightning as pl
 import torch
 from matplotlib.figure import Figure as Canvas
 from pandas.testing import assert_frame_equal
-from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
@@ -74,7 +73,7 @@ COLUMNS = {
     "examples.data": {"numeric": ["text", "value"], "units": {"value": "ratio"}, "interval": None},
 }
 UNDRAWN = dataclasses.replace(RESULT, figures={})
-DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf", "svg")}
+DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf")}
 DRAWN |= {"examples.html", *(f"{name}.data.csv" for name in RESULT.figures)}
 FILES = DRAWN | {"items.parquet", "page.html", "results.json"}
 FILES |= {f"{name}.{suffix}" for name in RESULT.tables for suffix in ("csv", "tex")}
@@ -211,17 +210,6 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_the_folder_stands_last_below_the_progress_bar(tmp_path: Path) -> None:
-    terminal: dict[str, Any] = {"file": io.StringIO(), "force_terminal": True, "width": 80, "color_system": None}
-    bar, printed = RichProgressBar(console_kwargs=terminal), ResultWriter(Console(**terminal))
-    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, callbacks=[printed, bar])
-    trainer.test(Adding(), SourcedNumbers(), verbose=False)
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", line) for line in terminal["file"].getvalue().splitlines()]
-    assert any(line.startswith("Testing") and "4/4" in line for line in lines)
-    assert [line for line in lines if line.strip()][-1] == f"Written to {tmp_path}"
-
-
-@pytest.mark.slow
 def test_a_quiet_run_prints_its_headline_and_its_folder(tmp_path: Path) -> None:
     console = Console(width=60, color_system=None, force_terminal=False)
     trainer = trainer_with(console, tmp_path)
@@ -231,29 +219,10 @@ def test_a_quiet_run_prints_its_headline_and_its_folder(tmp_path: Path) -> None:
     assert printed.get().splitlines() == ["uas 30.0 [25.0, 35.0]", f"Written to {tmp_path}"]
 
 
-@pytest.mark.slow
-def test_without_drawings_all_else_is_the_same(tmp_path: Path) -> None:
-    found = {}
-    for draw_figures in (True, False):
-        trainer = trainer_with(Console(file=io.StringIO()), folder := tmp_path / str(draw_figures))
-        trainer.callbacks[0]._how["draw"] = draw_figures  # type: ignore[attr-defined]
-        trainer.test(Adding(RESULT), SourcedNumbers(), verbose=False)
-        found[draw_figures] = {path.name for path in folder.iterdir()}, record_of(folder)
-    (files, record), (fewer, without) = found.values()
-    assert files - fewer == DRAWN
-    assert without["figures"] == without["figure_data"] == {}
-    assert {**record, "figures": {}, "figure_data": {}, "columns": {}, "checksums": {}} == {
-        **without,
-        "columns": {},
-        "checksums": {},
-    }
-
-
-@pytest.mark.parametrize("limit", [1, 0.5])
-def test_scores_of_some_batches_are_marked(limit: float, tmp_path: Path) -> None:
+def test_scores_of_some_batches_are_marked(tmp_path: Path) -> None:
     console = Console(width=120, color_system=None, force_terminal=False)
     trainer = trainer_with(console, tmp_path)
-    trainer.limit_test_batches = limit
+    trainer.limit_test_batches = limit = 0.5
     with console.capture() as captured:
         trainer.test(Adding(), SourcedNumbers(), verbose=False)
     printed = captured.get()
@@ -368,22 +337,21 @@ def test_a_caption_names_the_encoder_and_the_tested_corpora_once(
 
 class TestWrite:
     @pytest.mark.slow
-    def test_the_same_result_gives_the_same_bytes(self, tmp_path: Path) -> None:
+    def test_the_same_result_gives_the_same_bytes_with_and_without_figures(self, tmp_path: Path) -> None:
         written = []
-        for _ in range(2):
-            write(tmp_path, RESULT, PROVENANCE)
+        for titles, drawn in ((True, True), (True, True), (False, True), (True, False)):
+            shutil.rmtree(tmp_path)
+            assert not write(tmp_path, RESULT, PROVENANCE, titles=titles, draw=drawn)
             written.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
-        assert written[0] == written[1]
-
-    @pytest.mark.slow
-    def test_titles_are_left_to_the_caption_when_asked(self, tmp_path: Path) -> None:
-        records, drawn = [], []
-        for titles in (True, False):
-            write(tmp_path, RESULT, PROVENANCE, titles=titles)
-            records.append({**record_of(tmp_path), "checksums": {}})
-            drawn.append((tmp_path / "relations.svg").read_bytes())
-        assert records[0] == records[1]
-        assert drawn[0] != drawn[1]
+        first, same, untitled, undrawn = written
+        assert first == same
+        assert {name for name in first if first[name] != untitled[name]} == {
+            *(name for name in DRAWN if name.endswith((".png", ".pdf"))),
+            "page.html",
+        }
+        assert first.keys() - undrawn.keys() == DRAWN
+        changed = {"results.json", "page.html"}
+        assert {name: undrawn[name] for name in undrawn.keys() - changed}.items() <= first.items()
 
     @pytest.mark.slow
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,19 +380,18 @@ class TestWrite:
 
         monkeypatch.setattr(Canvas, "savefig", fill)
         with pytest.raises(OSError, match=r"No space left on device: '.*/weights'"):
-            run(Adding(RESULT), SourcedNumbers(), tmp_path)
-        assert {path.name for path in tmp_path.iterdir()} == FILES - {
-            "weights.png",
-            "weights.pdf",
-            "weights.svg",
-            "weights.data.csv",
-            "page.html",
-        }
-        record = record_of(tmp_path)
-        assert isinstance(record["scores"], dict)
-        assert record["scores"]["sum"] == 6.0
-        assert isinstance(record["figures"], dict)
-        assert list(record["figures"]) == ["relations", "curve", "examples"]
+            write(tmp_path, RESULT, PROVENANCE)
+        drawn = {name for name in DRAWN if name.startswith("relations")}
+        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html"} | drawn
+        assert record_of(tmp_path)["scores"] == {**RESULT.numbers, "empty": None}
+
+    def test_a_figure_that_cannot_be_drawn_is_told_and_left_out(self, tmp_path: Path) -> None:
+        wrong = Bars("Wrong", ("a", "b"), {"x": [0.5]}, "", unit="fraction")
+        figures = {"wrong": wrong, "weights": RESULT.figures["weights"]}
+        faults = write(tmp_path, dataclasses.replace(RESULT, figures=figures), PROVENANCE)
+        assert "is shorter than" in faults.pop("wrong")
+        assert not faults
+        assert record_of(tmp_path)["figures"] == {"weights": "weights.png"}
 
     def test_a_table_of_many_rows_has_no_latex(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"

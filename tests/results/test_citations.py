@@ -12,7 +12,7 @@ import probes
 from fidelity import FidelityTest
 from measures import Analysis
 from models.regularizers import Regularizer
-from results.protocol import citations, cited
+from results.citations import citations, cited
 
 ROOMS = (fidelity, measures, models, probes)
 
@@ -47,7 +47,7 @@ def test_every_entry_is_whole_and_used() -> None:
 
 def test_the_application_is_cited_as_its_citation_file_says() -> None:
     file = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8"))
-    entry = cited([], [])
+    entry = cited([])
     assert f"title = {{{file['title']}}}" in entry
     assert f"version = {{{file['version']}}}" in entry
     assert f"author = {{{{{file['authors'][0]['name']}}}}}" in entry
@@ -57,7 +57,7 @@ def test_the_application_is_cited_as_its_citation_file_says() -> None:
 
 
 def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
-    found = cited(["AttentionOnlyProbe", "SingleHeads", "Unknown"], ["sst2", "sst2", "my/{split}.tsv"])
+    found = cited(["probes.AttentionOnlyProbe", "SingleHeads", "Unknown", "sst2", "sst2", "my/{split}.tsv"])
     keys = re.findall(r"^@\w+\{([\w-]+),", found, re.MULTILINE)
     assert keys == ["clark2019", "voita2019", "htut2019", "limisiewicz2020", "sst2", "attention-probing"]
     assert "Socher et al. 2013" in found
