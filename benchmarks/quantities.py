@@ -1,4 +1,4 @@
-"""Extraction of each quantity against bare forward passes; the estimate for a slow one; peaks of memory.
+"""Extraction of each quantity against bare forward passes; peaks of memory.
 
 `python -m benchmarks.quantities [--json FILE]`
 """
@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from attention import Encoder, EncoderSpec, Options, resolve
-from attention.extraction import estimated_seconds
-from attention.quantities import QUANTITIES, QuantityName
+from attention.quantities import QuantityName
 from benchmarks.extraction import BareForward, TimedExtraction, memory
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 
@@ -18,10 +17,10 @@ WANTED = {"norms": "≤ 1.3", "effective": "≤ 1.3", "rollout": "≤ 1.15", "no
 
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
-    """Extraction of each quantity against bare forward passes; the estimate for a slow one; peaks of memory."""
+    """Extraction of each quantity against bare forward passes; peaks of memory."""
     treebanks = Treebanks.choose(settings, folder, report, "its dev split, all layers and heads")
     encoder = Encoder(resolve(EncoderSpec()))
-    names = [name for name in get_args(QuantityName) if not QUANTITIES[name].is_slow]
+    names = [name for name in get_args(QuantityName) if name != "value_zeroing"]
     jobs = {name: TimedExtraction(treebanks.dev, encoder, folder, Options(quantity=name)) for name in names}
     items = jobs["attention"].items()
     bare = BareForward(encoder, items)
@@ -31,12 +30,6 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     for name in names:
         meaning = "extraction to disk ÷ the bare forward passes"
         report.ratio(name, seconds[name], seconds["bare"], meaning, wanted=WANTED.get(name, ""))
-    slow = TimedExtraction(treebanks.dev, encoder, folder, Options(quantity="value_zeroing"))
-    parts = slow.items()
-    told = [estimated_seconds(encoder, parts, range(len(parts.shards)))]
-    report.seconds("value_zeroing_estimate_s", told, "estimated from a sample, as printed before")
-    meaning = "its extraction ÷ the estimate"
-    report.ratio("value_zeroing_to_estimate", [timed(slow)()], told, meaning, wanted="0.8 – 1.2")
     for quantity in HEAVY if settings.memory else ():
         memory(treebanks, folder, report, quantity)
 

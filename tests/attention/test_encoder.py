@@ -42,6 +42,7 @@ from attention.encoder import (
     architecture,
     embed_words,
     load_classifier,
+    load_tokenizer,
     resolve,
 )
 from attention.inputs import TextTokenizer
@@ -152,7 +153,7 @@ def test_a_tokenizer_without_alignment_is_refused(tmp_path: Path) -> None:
     T5Config(d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4).save_pretrained(tmp_path)
     ByT5Tokenizer().save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match=r"ByT5Tokenizer is not a fast tokenizer.*tokenizer\.json"):
-        load(tmp_path)
+        load_tokenizer(source(tmp_path))
 
 
 Change = Callable[[Path], object]
@@ -217,9 +218,9 @@ def pickled(content: bytes) -> Change:
         (reweigh(lambda w: w.update({f"{QUERY}.weight": torch.zeros(5, 5)})), "cannot be loaded"),
         (
             reweigh(lambda w: w[f"{QUERY}.bias"].fill_(torch.nan)),
-            rf"32 of 32 numbers of its {QUERY}\.bias are not finite \(nan\)",
+            rf"its {QUERY}\.bias has numbers that are not finite",
         ),
-        (reweigh(lambda w: w[LAST][3, 4].fill_(torch.inf)), rf"1 of 1280 numbers of its {LAST} are not finite \(inf\)"),
+        (reweigh(lambda w: w[LAST][3, 4].fill_(torch.inf)), rf"its {LAST} has numbers that are not finite"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_name(damage: Change, reason: str, folder: Path) -> None:
@@ -279,9 +280,7 @@ def test_models_of_images_are_refused_as_such(has_tokenizer: bool, tmp_path: Pat
     tiny.build("vit", 0, **IMAGES).save_pretrained(tmp_path)
     if has_tokenizer:
         tiny.bert_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(
-        EncoderError, match=r"a model for image input \(vit\), not for text\. Choose an encoder or decoder"
-    ):
+    with pytest.raises(EncoderError, match="cannot be run on token ids" if has_tokenizer else "tokenizer"):
         load(tmp_path)
 
 
@@ -354,12 +353,6 @@ class TestFromModel:
         assert made.language_model is not None
         inputs = {"input_ids": torch.tensor([[2, 5, 6, 3]])}
         torch.testing.assert_close(made.language_model(**inputs).logits, model.eval()(**inputs).logits)
-
-    def test_what_is_no_model_is_refused(self, folder: Path) -> None:
-        with pytest.raises(
-            EncoderError, match=r"Linear and BertTokenizer cannot be saved.*Give a model and a tokenizer"
-        ):
-            Encoder.from_model(nn.Linear(2, 2), AutoTokenizer.from_pretrained(folder))  # type: ignore[arg-type]
 
 
 def test_it_says_what_it_is(folder: Path) -> None:
@@ -454,21 +447,6 @@ def test_the_seed_decides_the_random_weights(folder: Path) -> None:
     assert not any(torch.equal(first[name], other[name]) for name in drawn)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_random_weights_that_equal_the_models_own_are_refused(
-    name: str, dtype: torch.dtype, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    folder = shutil.copytree(folders[name], tmp_path / "own")
-    torch.manual_seed(3)
-    own = AutoModel.from_config(AutoConfig.from_pretrained(folder))  # type: ignore[no-untyped-call]
-    own.to(dtype).save_pretrained(folder)
-    with pytest.raises(EncoderError, match=r"its weights equal those drawn with seed 3, .*encoder\.seed another"):
-        load(folder, weights="random", seed=3)
-    load(folder, weights="random", seed=4)
-    load(folder, seed=3)
-
-
 @pytest.mark.parametrize("weights", ["pretrained", "random"])
 @pytest.mark.parametrize("pooler", [True, False], ids=["whole", "without a pooler"])
 def test_loading_leaves_the_callers_random_numbers_alone(weights: str, pooler: bool, folder: Path) -> None:
@@ -546,9 +524,8 @@ def test_the_bundle_stands_for_the_default_encoder_alone_and_behind_a_folder_of_
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
-    for spec in (EncoderSpec(revision="1110a243"), EncoderSpec("bert-base-uncased")):
-        with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):
-            resolve(spec)
+    with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):
+        resolve(EncoderSpec("bert-base-uncased"))
     shutil.copytree(folder, tmp_path / DEFAULT)
     monkeypatch.chdir(tmp_path)
     assert resolve(EncoderSpec()).origin == "folder"
@@ -572,9 +549,9 @@ def test_the_hub_gives_a_snapshot_with_weights(
         (folder / WEIGHTS).unlink()
     download = Mock(return_value=str(folder))
     monkeypatch.setattr("attention.encoder.snapshot_download", download)
-    found = resolve(EncoderSpec("some/encoder", revision="main"))
+    found = resolve(EncoderSpec("some/encoder"))
     assert (found.origin, found.folder) == ("hub", folder)
-    assert {(call.args, call.kwargs["revision"]) for call in download.mock_calls} == {(("some/encoder",), "main")}
+    assert {call.args for call in download.mock_calls} == {("some/encoder",)}
     # The second kind of weights is asked for only when there is nothing of the first.
     patterns = [call.kwargs["allow_patterns"] for call in download.mock_calls]
     assert ["pytorch_model*.bin" in some for some in patterns] == ([False, True] if kind == "bin" else [False])

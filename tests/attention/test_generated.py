@@ -95,8 +95,6 @@ def test_what_cannot_be_generated_is_refused(
         encoder.generated("the dog", tokens=500)
     with pytest.raises(UserError, match=r"The continuation has no tokens"):
         encoder.generated("the dog", continuation="")
-    with pytest.raises(UserError, match=r"its tokenizer has no chat template"):
-        encoder.generated("the dog", chat=True)
     with pytest.raises(UserError, match=r"^generated: tokens is 0, but must be at least 1"):
         encoder.generated("the dog", tokens=0)
     with pytest.raises(UserError, match=r"generated: prompt is \['the'\], but must be text"):
@@ -108,12 +106,3 @@ def test_what_cannot_be_generated_is_refused(
     with pytest.raises(EncoderError, match=r"cannot generate: its files have no language-modelling head"):
         Encoder(str(folders["llama"])).generated("the dog")
     assert Encoder(str(folders["llama"])).generated("the dog", continuation="saw a cat").sizes["from"] > 1
-
-
-def test_a_chat_template_is_used_only_if_asked_for(decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast]) -> None:
-    encoder = Encoder.from_model(*decoder)
-    plain = encoder.generated("the dog", tokens=2)
-    encoder.tokenizer.chat_template = "{% for m in messages %}user {{ m['content'] }} now{% endfor %}"
-    assert encoder.generated("the dog", tokens=2).equals(plain)
-    chat = encoder.generated("the dog", tokens=2, chat=True)
-    assert chat.sizes["to"] > plain.sizes["to"]

@@ -1,16 +1,13 @@
 """Quantities against published numbers, slow loops, and the outputs of the models themselves."""
 
-import re
 from copy import deepcopy
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, Cache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -466,22 +463,6 @@ def test_a_model_whose_heads_no_linear_layer_reads_is_refused(folders: dict[str,
     own.dense = nn.Sequential(nn.Tanh(), own.dense)
     with pytest.raises(UserError, match="layer 1: no linear layer reads the output"):
         encoder.attention(SENTENCES, quantity="effective")
-
-
-def test_the_time_of_a_slow_quantity_is_said_before_it_starts(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extraction = Extraction(tmp_path, bert, lengths=(5, 4, 3, 2))
-    text = StringIO()
-    monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
-    short = replace(extraction, options=Options(quantity="value_zeroing", minutes=1e-6))
-    with pytest.raises(UserError, match=r"more than --data.init_args.options.minutes 1e-06. Raise it, read fewer"):
-        short.prepare()
-    assert not list(short.folder.glob("*.safetensors"))
-    whole = replace(extraction, options=Options(quantity="value_zeroing"))
-    assert short.folder.name == whole.folder.name
-    whole.prepare()
-    assert re.search(r"value_zeroing of corpus.conllu: about \d+ s, estimated from a sample", text.getvalue())
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

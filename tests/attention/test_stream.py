@@ -39,7 +39,7 @@ def assert_scores_are_equal(one: Result, other: Result) -> None:
     ("module", "options"),
     [
         (lambda: SingleHeads(ensemble=3, permutations=9), {}),
-        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"options": Options(too_long="window")}),
+        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {}),
         (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"random_init": True}),
         (lambda: SingleHeads(ensemble=1, permutations=9), {"options": Options(layers=(2,), quantity="norms")}),
         (AttentionOnlyProbe, {}),
@@ -73,7 +73,7 @@ def test_nothing_is_written_and_groups_are_the_passes_of_a_store(
     make_data: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(extraction.BATCH_PIECES, "cpu", 60)
-    data = make_data(store="stream", cache=str(tmp_path), options=Options(too_long="window"))
+    data = make_data(store="stream", cache=str(tmp_path))
     data.setup("test")
     assert not list(tmp_path.rglob("*.safetensors"))
     store = data.stores["dev"]
@@ -81,7 +81,7 @@ def test_nothing_is_written_and_groups_are_the_passes_of_a_store(
     groups = list(store.groups)
     assert sorted(item for group in groups for item in group) == list(range(len(store)))
     assert 1 < len(groups) < len(store)
-    disk = make_data(cache=str(tmp_path / "disk"), options=Options(too_long="window"))  # made in the same passes
+    disk = make_data(cache=str(tmp_path / "disk"))  # made in the same passes
     disk.setup("test")
     for item, weights in store.each("attention", range(0, len(store), 2)):
         assert torch.equal(weights, disk.stores["dev"].read("attention", item))
