@@ -551,7 +551,7 @@ class LoadedEncoder:
 
         wanted = frozenset(place for place, number in enumerate(numbers) if number in layers)
         own = lambda place, call: measure(numbers[place], call)  # noqa: E731
-        capture_attention(self.model, inputs, here, wanted, state_here, states, own, lower, self.tapped)
+        capture_attention(self.model, inputs, here, wanted, state_here, states, own, lower)
         pass_blank(self.layers)
 
     @cached_property
@@ -560,7 +560,7 @@ class LoadedEncoder:
 
         Raises:
             EncoderError: The attention can be read only as weights.
-            UserError: No linear layer reads the output of the attention heads, or its weights are quantised.
+            UserError: No linear layer reads the output of the attention heads.
         """
         if self.tapped:
             raise EncoderError(

@@ -100,7 +100,7 @@ def find_parts(model: PreTrainedModel, name: str) -> tuple[LayerParts, ...]:
         name: Name of the model, for messages.
 
     Raises:
-        UserError: No linear layer reads this output, or its weights are quantised.
+        UserError: No linear layer reads this output.
     """
     modules = dict(model.named_modules())
     names = {module: path for path, module in modules.items()}
@@ -151,11 +151,6 @@ def _parts(
             "computed. Choose the quantity attention or rollout."
         )
     projection = reads[0]
-    if not projection.weight.is_floating_point():
-        raise UserError(
-            f"{name}: the weights of its output projection are quantised ({type(projection).__name__}). Load the "
-            "encoder without quantisation, or choose the quantity attention or rollout."
-        )
     with torch.inference_mode():
         state = projection(outputs)
     # MobileBERT's attention works in a bottleneck, which is narrower than the input of the layer.

@@ -116,11 +116,6 @@ def test_pieces_are_those_of_the_words_joined_by_blanks(kind: str) -> None:
         assert (pieces.words, pieces.unknown, pieces.apart) == (len(words), 0, 0)
 
 
-def test_the_blank_makes_other_pieces() -> None:
-    [pieces] = split_words(tiny.gemma_tokenizer(), [("the", "fox", "jumps")])
-    assert tiny.gemma_tokenizer().convert_ids_to_tokens(pieces.ids.tolist())[-2:] == ["▁fox", "▁jumps"]
-
-
 def test_sentences_of_one_text_begin_after_a_blank() -> None:
     sentences = ("the", "garden"), ("the", "old", "garden"), ("garden",)
     for kind, make in KINDS.items():

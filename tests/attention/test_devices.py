@@ -54,12 +54,6 @@ def test_a_classifier_is_not_divided(bert: Path) -> None:
         load_classifier(resolve(EncoderSpec(str(bert), device_map="auto")), 2)
 
 
-@pytest.mark.parametrize("wanted", ["automatic", "cuda:0"])
-def test_another_way_to_divide_is_refused(wanted: str, bert: Path) -> None:
-    with pytest.raises(UserError, match=r"device_map"):
-        EncoderSpec(str(bert), device_map=wanted)  # type: ignore[arg-type]
-
-
 def test_a_quantised_model_without_its_package_is_refused(tmp_path: Path) -> None:
     folder = tiny.save_llama(tmp_path / "quantised")
     config = json.loads((folder / "config.json").read_text())

@@ -150,12 +150,13 @@ def passes_of(items: Items, device: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("sentences", "shards"), [(0, 0), (1, 1), (40, 4), (300, 32), (20_000, 32), (100_000, 107)]
+    ("sentences", "shards"), [(0, 0), (1, 1), (40, 4), (300, 32), (2_000, 32), (20_000, 107)]
 )  # of about 16 pieces
 def test_shards_hold_equally_many_pieces_in_items_of_like_length(
     sentences: int, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attention.specification.SHARDS", 32)
+    monkeypatch.setattr("attention.specification.MOST", 3_000)
     lengths = np.random.default_rng(0).integers(3, 30, sentences)
     found = fake_items(*lengths.tolist()).shards
     assert len(found) == shards
