@@ -236,15 +236,14 @@ class Encoder(LoadedEncoder):
     def _decoder(self) -> DecoderAttention:
         return DecoderAttention(self)
 
-    def generated(self, prompt: str, *, tokens: int | None = None, continuation: str | None = None) -> xr.DataArray:
+    def generated(self, prompt: str, *, tokens: int = 30, continuation: str | None = None) -> xr.DataArray:
         """Return the attention with which a decoder generates each token of a continuation.
 
         A single pass over prompt and continuation gives it, because no token attends to a later one.
 
         Args:
             prompt: Text before the continuation.
-            tokens: Number of tokens to generate, at most, as `generate(do_sample=False)` of transformers does; by
-                default 30.
+            tokens: Number of tokens to generate, at most, as `generate(do_sample=False)` of transformers does.
             continuation: Text to read as if the decoder had generated it, with the blank before it where the tokenizer
                 needs one; None to generate one.
 
@@ -260,11 +259,7 @@ class Encoder(LoadedEncoder):
         """
         check_values(Encoder.generated, prompt=prompt, continuation=continuation)
         check_numbers(Encoder.generated, least=1, tokens=tokens)
-        if tokens is not None and continuation is not None:
-            raise UserError(
-                "generated: `tokens` generates text, and `continuation` reads a given text. Give only one of the two."
-            )
-        name, tokens = self.source.spec.name, tokens or 30
+        name = self.source.spec.name
         if not self.causal:
             raise EncoderError(f"{name} is not a decoder, so it cannot generate text. Name a decoder (gpt2, Llama, …).")
         if continuation is None and self.language_model is None:

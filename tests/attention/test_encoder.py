@@ -244,7 +244,7 @@ def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(read: Change, f
 def test_models_of_images_are_refused(tmp_path: Path) -> None:
     tiny.build("vit", 0, **tiny.SIZES, image_size=8, patch_size=4).save_pretrained(tmp_path)
     tiny.bert_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(EncoderError, match="ViTModel.* cannot be run on token ids"):
+    with pytest.raises(EncoderError, match=r"ViTModel.* cannot be run on token ids"):
         load(tmp_path)
 
 

@@ -96,8 +96,6 @@ def test_what_cannot_be_generated_is_refused(
         encoder.generated("the dog", tokens=0)
     with pytest.raises(UserError, match=r"generated: prompt is \['the'\], but must be text"):
         encoder.generated(["the"])  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"Give only one of the two"):
-        encoder.generated("the dog", tokens=2, continuation="saw")
     with pytest.raises(EncoderError, match=r"is not a decoder, so it cannot generate"):
         Encoder(str(bert)).generated("the dog")
     with pytest.raises(EncoderError, match=r"cannot generate: its files have no language-modelling head"):
