@@ -4,11 +4,11 @@ A batch passes through the intact model once. For each layer, copies of the batc
 different heads replaced in each copy: the outputs of the layers below are computed once.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal
 
 import numpy as np
@@ -225,7 +225,6 @@ class _Batch:
     outputs: list[Tensor] = field(default_factory=list)  # by layer [batch, heads, pieces, dim]
     uniform: dict[int, Tensor] = field(default_factory=dict)  # by layer, as `outputs`
     left: list[object] = field(default_factory=list)  # by layer, the output of its module
-    shapes: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)  # of the outputs of the projections
 
     @property
     def mask(self) -> Tensor:
@@ -251,11 +250,11 @@ class AblatedModel:
     def __init__(self, model: nn.Module, layers: int, heads: int, *, width: int = 0, share: bool = True) -> None:
         self.model, self.layers, self.heads, self.width = model, layers, heads, width
         self._blocks: list[nn.Module] = []
-        self._projections: list[list[nn.Module]] = []
+        self._projections: list[dict[nn.Module, tuple[int, ...]]] = []  # with the sizes of their outputs
         if share:
             self._find()
             if not self._starts_anywhere():
-                self._blocks, self._projections = [], []
+                self._blocks = []
 
     @property
     def shares(self) -> bool:
@@ -315,12 +314,6 @@ class AblatedModel:
         with ExitStack() as hooks, replacing(replace):
             for block in self._blocks:
                 hooks.enter_context(block.register_forward_hook(lambda module, args, left: batch.left.append(left)))
-            for projection in chain.from_iterable(self._projections):
-                hooks.enter_context(
-                    projection.register_forward_hook(
-                        lambda module, args, output: batch.shapes.update({module: output.shape[1:]})
-                    )
-                )
             batch.result = batch.run(batch.inputs)
 
     def _run_from(self, start: int, sets: Sequence[Heads], batch: _Batch) -> Tensor:
@@ -353,44 +346,38 @@ class AblatedModel:
                 left = _repeated(batch.left[start - 1], copies, size) if start else None
                 for block in self._blocks[:start]:
                     skipped.enter_context(_returning(block, left))
-                for projection in self._projections[start]:  # their outputs are known already
-                    blank = batch.outputs[start].new_zeros(1)
-                    shape = batch.shapes[projection]
-                    skipped.enter_context(_returning(projection, blank.expand(copies * size, *shape)))
+                blank, pieces = batch.outputs[start].new_zeros(1), batch.mask.size(1)
+                for projection, sizes in self._projections[start].items():  # their outputs are known already
+                    skipped.enter_context(_returning(projection, blank.expand(copies * size, pieces, *sizes)))
             skipped.enter_context(replacing(replace, start if shares else 0))
             result = batch.run(repeated)
         return result.view(copies, size, *result.shape[1:])
 
     def _find(self) -> None:
         """Find the module of each layer, and the projections inside its attention that run before the softmax."""
-        stack: list[nn.Module] = []
-        paths: list[tuple[nn.Module, ...]] = []
-        passed: list[nn.Module] = []  # modules without submodules, in the order in which they return
-        attending: list[tuple[nn.Module, frozenset[nn.Module]]] = []
+        names = {module: name for name, module in self.model.named_modules()}
+        passed: dict[nn.Module, tuple[int, ...]] = {}  # modules without submodules, with the sizes of their outputs
+        paths: list[list[str]] = []  # to the attention of each layer: the names of all modules around it
 
         def leave(module: nn.Module, args: object, output: object) -> None:
-            stack.pop()
-            if not any(module.children()) and isinstance(output, Tensor):
-                passed.append(module)
+            if isinstance(output, Tensor):
+                passed[module] = tuple(output.shape[2:])
 
         def attend(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
-            paths.append(tuple(stack))
-            attending.append((module, frozenset(passed)))
+            paths.append([*accumulate(names[module].split("."), "{}.{}".format)])
+            inside = [one for one in module.modules() if one in passed and [*one.parameters()]]
+            self._projections.append({one: passed[one] for one in inside})
+            passed.clear()
             return mixture.outputs
 
         with torch.inference_mode(), ExitStack() as hooks, replacing(attend):
             for module in self.model.modules():
-                hooks.enter_context(module.register_forward_pre_hook(lambda module, args: stack.append(module)))
-                hooks.enter_context(module.register_forward_hook(leave))
+                if not any(module.children()):
+                    hooks.enter_context(module.register_forward_hook(leave))
             self.model(**self._sample)
-        for path, (module, before) in zip(paths, attending, strict=True):
-            others = {one for other in paths if other is not path for one in other}
-            own = [one for one in path if one not in others]
-            if not own:
-                self._blocks, self._projections = [], []
-                return
-            self._blocks.append(own[0])
-            self._projections.append([one for one in module.modules() if one in before and [*one.parameters()]])
+        times = Counter(chain.from_iterable(paths))
+        own = [[name for name in path if times[name] == 1] for path in paths]
+        self._blocks = [self.model.get_submodule(path[0]) for path in own if path]
 
     @property
     def _sample(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Alignment of pieces with words, overlapping parts of long sentences, and the reduction of weights to words.
+"""Alignment of pieces with words, and the reduction of weights to words.
 
 Attention TO a word is the sum over its pieces, attention FROM a word the mean over its pieces (Clark et al. 2019,
 §4.1), so that rows still sum to one. In a sentence of n words, position 0 is the start delimiter, positions 1…n are
@@ -41,23 +41,21 @@ class AlignmentError(UserError):
 
 @dataclass(frozen=True)
 class AlignedPieces:
-    """Pieces of a sentence or of a part of it, delimiters included, each with the word that it belongs to.
+    """Pieces of a sentence, delimiters included, each with the word that it belongs to.
 
     Attributes:
         ids: Ids of the pieces, int32 `[pieces]`.
-        positions: Word of each piece, int32 `[pieces]`, non-decreasing: the words of this sentence or
-            part are numbered from 1, the start delimiter is 0, and the end delimiter is `words + 1`.
-        words: Number of words of this sentence or part.
-        first: 0-based index of this part's first word in the sentence; 0 for a whole sentence.
-        unknown: Number of words without pieces, which were replaced by the unknown token; 0 for a part.
-        with_unknown: Number of words whose pieces include the unknown token; 0 for a part.
-        apart: Number of words with other pieces than in running text, see `split_words`; 0 for a part.
+        positions: Word of each piece, int32 `[pieces]`, non-decreasing: words are numbered from 1, the start delimiter
+            is 0, and the end delimiter is `words + 1`.
+        words: Number of words.
+        unknown: Number of words without pieces, which were replaced by the unknown token.
+        with_unknown: Number of words whose pieces include the unknown token.
+        apart: Number of words with other pieces than in running text, see `split_words`.
     """
 
     ids: NDArray[np.int32]
     positions: NDArray[np.int32]
     words: int
-    first: int = 0
     unknown: int = 0
     with_unknown: int = 0
     apart: int = 0
@@ -121,7 +119,7 @@ def split_words(
         with_unknown = sum(tokenizer.unk_token_id in ids for ids in parts[1:-1])
         apart = 0 if aligned or encoding.ids == [*chain(*own)] else sum(map(ne, own, in_text))
         counts = own.count([]), with_unknown, apart
-        found.append(AlignedPieces(np.array([*chain(*parts)], np.int32), positions, len(words), 0, *counts))
+        found.append(AlignedPieces(np.array([*chain(*parts)], np.int32), positions, len(words), *counts))
     return found
 
 
@@ -182,17 +180,16 @@ def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str
 
 
 def named_positions(
-    tokenizer: PreTrainedTokenizerFast, parts: Sequence[AlignedPieces], words: Sequence[str]
+    tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, words: Sequence[str]
 ) -> tuple[list[str], list[int]]:
     """Return the name and the number of each position of a text: its words, and its delimiters if it has any.
 
     Args:
         tokenizer: Tokenizer of the pieces.
-        parts: Parts of the text.
+        pieces: Pieces of the text.
         words: Its words.
     """
-    first, last = parts[0], parts[-1]
-    start, end = first.ids[first.positions == 0], last.ids[last.positions == last.words + 1]
+    start, end = pieces.ids[pieces.positions == 0], pieces.ids[pieces.positions == pieces.words + 1]
     before, after = (" ".join(readable(tokenizer, ids.tolist())) for ids in (start, end))
     names = [*([before] if before else []), *words, *([after] if after else [])]
     low = 0 if before else 1
@@ -211,56 +208,7 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
     ids = np.concatenate([before, *(each.ids[each.inside] for each in sentences), behind])
     sums = [(each.words, each.unknown, each.with_unknown, each.apart) for each in sentences]
     words, *counts = np.sum(sums, 0).tolist()
-    return AlignedPieces(ids, positions.astype(np.int32), words, 0, *counts)
-
-
-def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
-    """Cut a long sentence into parts of whole words, at most `limit` pieces each, delimiters included.
-
-    Each part begins about the middle of the part before it. A sentence within the limit is returned as
-    one part.
-
-    Raises:
-        AlignmentError: One word alone has too many pieces.
-    """
-    if len(pieces) <= limit:
-        return [pieces]
-    sizes = np.bincount(pieces.positions, minlength=pieces.words + 2)
-    room = limit - sizes[0] - sizes[-1]
-    ends = np.cumsum(sizes)  # pieces up to and including a position
-    if (widest := int(sizes[1:-1].max())) > room:
-        raise AlignmentError(f"word {int(sizes[1:-1].argmax()) + 1} alone has {widest} pieces, but only {room} fit")
-    found, first = [], 1
-    while True:
-        last = min(int(np.searchsorted(ends, ends[first - 1] + room, side="right")) - 1, pieces.words)
-        inside = (pieces.positions >= first) & (pieces.positions <= last)
-        chosen = inside | (pieces.positions == 0) | (pieces.positions == pieces.words + 1)
-        positions = pieces.positions[chosen].clip(first - 1, last + 1) - (first - 1)
-        found.append(AlignedPieces(pieces.ids[chosen], positions, last - first + 1, first - 1))
-        if last == pieces.words:
-            return found
-        half = int(np.searchsorted(ends, ends[first - 1] + room // 2, side="right"))
-        first = max(first + 1, min(half, last))
-
-
-def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64]:
-    """Return the index of the most central part of each word, for a sentence cut into overlapping parts.
-
-    The most central part is the one in which the word is farthest from the nearer edge; on a tie, the
-    first such part.
-
-    Args:
-        found: The parts, as from `overlapping`.
-        words: Number of words of the sentence.
-
-    Returns:
-        Indices into `found`, int64 `[words]`.
-    """
-    place = np.arange(words)
-    # Negative outside a part; every word lies in at least one.
-    depth = [np.minimum(place - part.first, part.first + part.words - 1 - place) for part in found]
-    chosen: NDArray[np.int64] = np.argmax(depth, axis=0)
-    return chosen
+    return AlignedPieces(ids, positions.astype(np.int32), words, *counts)
 
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -271,7 +219,7 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
     the last word its end delimiter.
 
     Args:
-        batch: Pieces of each sentence, or of each part of a long sentence, to be padded as one batch.
+        batch: Pieces of each sentence, to be padded as one batch.
         from_pieces: Attention from a word in several pieces: the `mean` over the pieces, or that of the
             `first`.
         device: Device of the factors.

@@ -402,7 +402,6 @@ def capture_attention(
     states: frozenset[int] = frozenset(),
     measure: Measure = weights_of,
     lower: bool = False,
-    tapped: bool = False,
 ) -> None:
     """Run `model` once, and pass the wanted weights and hidden states to callbacks.
 
@@ -420,13 +419,11 @@ def capture_attention(
         states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
         measure: Function of each wanted layer, whose maps `receive` gets in place of the weights.
         lower: True if `measure` is also called for the other layers below the last wanted one.
-        tapped: True for a model that was changed by `tap`.
     """
     capture = _Capture(receive, layers, None if states else max(layers, default=None), measure, lower)
-    options = {"output_attentions": True} if tapped else {}
     output = None
     with _capturing(capture):
-        output = model(**inputs, output_hidden_states=bool(states), **options)
+        output = model(**inputs, output_hidden_states=bool(states))
     if receive_state is not None and output is not None:
         for number in sorted(states):
             receive_state(number, output.hidden_states[number])
@@ -453,13 +450,12 @@ class Reading:
 
 
 @torch.inference_mode()
-def read(model: PreTrainedModel, inputs: Mapping[str, Tensor], *, tapped: bool = False) -> Reading:
+def read(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Reading:
     """Run `model` once, and return the attention of all layers, for short inputs.
 
     Args:
         model: Model with `attn_implementation=NAME`, or one that was changed by `tap`.
         inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
-        tapped: True for a model that was changed by `tap`.
     """
     weights, gaps, sinks = list[Tensor](), [0.0], list[bool]()
 
@@ -474,7 +470,7 @@ def read(model: PreTrainedModel, inputs: Mapping[str, Tensor], *, tapped: bool =
 
     capture = _Capture(lambda *_: None, frozenset(), None, keep, lower=True)
     with _capturing(capture):
-        state: Tensor = model(**inputs, **({"output_attentions": True} if tapped else {}))[0]
+        state: Tensor = model(**inputs)[0]
     return Reading(capture.modules, weights, state, max(gaps), any(sinks))
 
 
@@ -520,9 +516,15 @@ def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tens
         for hook in hooks:
             hook.remove()
     if len(found) == len(own):
+        model.register_forward_pre_hook(_asking, with_kwargs=True)
         for module, place, order in found:
             module.register_forward_hook(partial(pass_on, place, order))
     return len(found) == len(own)
+
+
+def _asking(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Ask a model that was changed by `tap` for its weights, in a captured pass."""
+    return args, kwargs if _ACTIVE.get() is None else {**kwargs, "output_attentions": True}
 
 
 def remember_arguments(layers: Iterable[nn.Module]) -> None:
@@ -576,9 +578,8 @@ def allowed_by_layer(model: PreTrainedModel, pieces: int, tapped: bool = False) 
                 model(**inputs)
             return
         blank = {name: one.new_zeros(()).expand_as(one) for name, one in model.named_parameters()}
-        every = {**inputs, "output_attentions": True}
         with _capturing(_Capture(lambda *_: None, frozenset(), None, weighted, lower=True)):
-            functional_call(model, blank, (), every)
+            functional_call(model, blank, (), inputs)
 
     Context().run(run)  # an empty context: the caller may be in the middle of a captured pass
     return torch.stack(distinct), torch.tensor(of_layers, device=model.device)
@@ -654,10 +655,6 @@ def state_size(model: PreTrainedModel, layers: int, name: str) -> int:
     with torch.inference_mode():
         states: tuple[Tensor, ...] = model(**inputs, output_hidden_states=True).hidden_states or ()
     shapes = {tuple(state.shape) for state in states}
-    if not states:
-        raise UserError(
-            f"{name} returns no hidden states. Choose another encoder, or leave out --data.init_args.hidden."
-        )
     if len(states) != layers + 1 or len(shapes) > 1 or states[0].shape[:2] != inputs["input_ids"].shape:
         raise UserError(
             f"{name} gives {len(states)} hidden states of the shapes {', '.join(map(str, sorted(shapes)))}, "

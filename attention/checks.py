@@ -269,7 +269,7 @@ def _loose(state: Tensor) -> float:
     return float(max(_LOOSE, _ROUNDINGS * torch.finfo(state.dtype).eps))
 
 
-def _try(model: PreTrainedModel, texts: _Texts, own: Mapping[str, Sequence[Reading]], *, tapped: bool) -> Reading:
+def _try(model: PreTrainedModel, texts: _Texts, own: Mapping[str, Sequence[Reading]]) -> Reading:
     """Read the texts as captures do, and return the reading of the last of them.
 
     Raises:
@@ -277,7 +277,7 @@ def _try(model: PreTrainedModel, texts: _Texts, own: Mapping[str, Sequence[Readi
     """
     readings: list[Reading] = []
     for padding, batches in texts.batches.items():
-        readings = [read(model, batch, tapped=tapped) for batch in batches]
+        readings = [read(model, batch) for batch in batches]
         if len(readings[0].modules) != len(own["alone"][0].weights):
             raise MismatchError("its attention is computed elsewhere")
         if fault := difference(texts.cut(readings, padding), own[padding]):
@@ -309,7 +309,7 @@ def _read(
     try:
         with quiet():
             model.set_attn_implementation(NAME)
-        return _try(model, texts, own, tapped=False), False
+        return _try(model, texts, own), False
     except Exception as error:  # of any kind, from a model that wants another function
         reason = _named(error)
     if model.config._attn_implementation == NAME:
@@ -322,7 +322,7 @@ def _read(
     try:
         if not tap(model, texts.batches["alone"][1], own["alone"][1].weights):
             raise MismatchError("no module returns its weights")
-        return _try(model, texts, own, tapped=True), True
+        return _try(model, texts, own), True
     except Exception as error:  # of any kind, from a model that needs its weights later
         raise EncoderError(f"{outside}, and its own weights cannot be read ({_named(error)}). {_OTHER}") from error
 

@@ -93,11 +93,11 @@ class DecoderAttention:
         rows, _ = reduction([written], "mean", device)
         _, columns = reduction([read if part == "cross" else replace(written, positions=shifted)], "mean", device)
         weights = torch.stack([(rows @ layer @ columns)[0] for layer in self._capture(inputs, part)]).cpu()
-        names, numbers = named_positions(self.encoder.tokenizer, [written], target)
+        names, numbers = named_positions(self.encoder.tokenizer, written, target)
         if numbers[0] == 0:
             names, numbers = names[1:], numbers[1:]
         if part == "cross":
-            to, to_numbers = named_positions(self.encoder.tokenizer, [read], source)
+            to, to_numbers = named_positions(self.encoder.tokenizer, read, source)
         else:
             starts = [self.start, *written.ids[written.positions == 0].tolist()]
             to = [" ".join(readable(self.encoder.tokenizer, starts)), *target]

@@ -23,9 +23,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.distributed import get_world_size, is_initialized
 from transformers import (
-    MODEL_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -94,7 +92,6 @@ class EncoderSpec:
         weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et
             al. 2019, §5).
         seed: Seed of the random weights.
-        revision: Revision of a model on the hub.
         dtype: Type of the parameters, and so of forward passes; `auto` is the type in which they were saved. Softmax
             and everything after it are in float32.
         scores: `model` to compute the scores before softmax in the type of the model, as it does itself;
@@ -111,7 +108,6 @@ class EncoderSpec:
     name: str = DEFAULT
     weights: Literal["pretrained", "random"] = "pretrained"
     seed: int = 0
-    revision: str | None = None
     dtype: Dtype = "float32"
     scores: Scores = "model"
     device_map: DeviceMap | None = None
@@ -222,11 +218,11 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
             f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `python train.py "
             "export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
-    bundle, is_default = importlib.util.find_spec(BUNDLE), (spec.name, spec.revision) == (DEFAULT, None)
+    bundle, is_default = importlib.util.find_spec(BUNDLE), spec.name == DEFAULT
     if is_default and bundle is not None and bundle.origin is not None:
         return EncoderSource(spec, Path(bundle.origin).parent / "model", "bundle")
     try:
-        return EncoderSource(spec, _snapshot(spec), "hub")
+        return EncoderSource(spec, _snapshot(spec.name), "hub")
     except (OSError, HFValidationError) as error:
         reason = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no reason given')}"
         remedy = "Check the name and the network"
@@ -240,34 +236,20 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
         ) from error
 
 
-@contextmanager
-def offline() -> Iterator[None]:
-    """Restrict `resolve` to encoders on this machine in a `with` block; no request goes to the hub."""
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-def _snapshot(spec: EncoderSpec) -> Path:
+def _snapshot(name: str) -> Path:
     for weights in _WEIGHTS:
         wanted = [*_TEXTS, "*.json", weights]
-        found = snapshot_download(spec.name, revision=spec.revision, allow_patterns=wanted, ignore_patterns=["*/*"])
+        found = snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"])
         if any(Path(found).glob(weights)):
             break
     return Path(found)
 
 
-def usable_device(name: torch.device | str, dtype: torch.dtype = torch.float32) -> torch.device:
+def usable_device(name: torch.device | str) -> torch.device:
     """Return the PyTorch device called `name`.
 
-    Args:
-        name: The device.
-        dtype: Type of numbers that it must multiply.
-
     Raises:
-        UserError: PyTorch cannot use the device on this machine, or the device does not multiply such numbers.
+        UserError: PyTorch cannot use the device on this machine.
     """
     try:
         device = torch.device(name)
@@ -275,13 +257,6 @@ def usable_device(name: torch.device | str, dtype: torch.dtype = torch.float32) 
     except (RuntimeError, AssertionError) as error:  # the latter from a PyTorch without CUDA
         there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         raise UserError(f"PyTorch cannot use the device {name} on this machine. Give {' or '.join(there)}.") from error
-    try:
-        _ = torch.ones(2, 2, dtype=dtype, device=device) @ torch.ones(2, 2, dtype=dtype, device=device)
-    except (RuntimeError, TypeError) as error:
-        kind = str(dtype).removeprefix("torch.")
-        raise UserError(
-            f"The device {device} cannot compute in {kind} ({error}). Give --data.init_args.encoder.dtype float32."
-        ) from error
     return device
 
 
@@ -321,17 +296,12 @@ class LoadedEncoder:
         spec = EncoderSpec(source) if isinstance(source, str) else source
         self.device = usable_device(device)
         self.source = source = resolve(spec) if isinstance(spec, EncoderSpec) else spec
-        if source.spec.device_map is not None and is_initialized() and get_world_size() > 1:
-            raise EncoderError(
-                "--data.init_args.encoder.device_map divides the encoder among all devices of one process, but the run "
-                f"has {get_world_size()} processes. Give --trainer.devices 1, or leave device_map out."
-            )
-        self.tokenizer = load_tokenizer(source)
         self.model = _load(source)
+        self.tokenizer = load_tokenizer(source)
         self.model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
         self.model.config.use_cache = False  # nothing here reads the keys and values of earlier passes
         if source.spec.device_map is None:
-            self.model.to(usable_device(device, self.model.dtype))  # type: ignore[arg-type]
+            self.model.to(self.device)  # type: ignore[arg-type]
         else:
             self.device = self.model.device  # of the embeddings
         found = check(self.model, source.spec.name, source.spec.scores)
@@ -366,24 +336,17 @@ class LoadedEncoder:
             name: Name in reports; by default the class of the model.
 
         Raises:
-            EncoderError: The attention cannot be captured, the tokenizer is not a fast one, it has pieces without an
-                embedding, or the model or the tokenizer cannot be saved.
+            EncoderError: The attention cannot be captured, the tokenizer is not a fast one, or it has pieces without an
+                embedding.
             UserError: PyTorch cannot use the device.
         """
         with ExitStack() as kept:
             made = kept.enter_context(TemporaryDirectory(prefix="encoder-", ignore_cleanup_errors=True))
             # The name may be the folder that the model was loaded from, which must not be written to.
             folder = Path(made) / (re.sub(r"[^\w.-]", "_", name).strip("._") or type(model).__name__)
-            try:
-                with quiet():
-                    model.save_pretrained(folder)
-                    tokenizer.save_pretrained(folder)
-            except Exception as error:  # objects of another library may lack save_pretrained, or have another
-                kinds = f"{type(model).__name__} and {type(tokenizer).__name__}"
-                remedy = "Give a model and a tokenizer of transformers."
-                if isinstance(error, OSError):
-                    remedy = f"Check the space in {Path(made).parent}, or set TMPDIR to another folder."
-                raise EncoderError(f"{kinds} cannot be saved ({_named(error)}). {remedy}") from error
+            with quiet():
+                model.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
             encoder = cls(EncoderSpec(str(folder)), device or model.device)
             finalize(encoder, kept.pop_all().close)
         return encoder
@@ -398,6 +361,7 @@ class LoadedEncoder:
     @property
     def description(self) -> dict[str, object]:
         """Name, origin, architecture, kind of weights and sizes of the encoder, for manifests and reports."""
+        quantisation = getattr(getattr(self.model.config, "quantization_config", None), "quant_method", None)
         return {
             # Without the path on this machine: equal inputs give equal manifests.
             "name": self.source.folder.resolve().name if self.source.origin == "folder" else self.source.spec.name,
@@ -410,7 +374,7 @@ class LoadedEncoder:
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "scores": self.source.spec.scores,
             **({"causal": True} if self.causal else {}),
-            **quantisation(self.model),
+            **({} if quantisation is None else {"quantised": str(getattr(quantisation, "value", quantisation))}),
         }
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
@@ -587,7 +551,7 @@ class LoadedEncoder:
 
         wanted = frozenset(place for place, number in enumerate(numbers) if number in layers)
         own = lambda place, call: measure(numbers[place], call)  # noqa: E731
-        capture_attention(self.model, inputs, here, wanted, state_here, states, own, lower, self.tapped)
+        capture_attention(self.model, inputs, here, wanted, state_here, states, own, lower)
         pass_blank(self.layers)
 
     @cached_property
@@ -596,7 +560,7 @@ class LoadedEncoder:
 
         Raises:
             EncoderError: The attention can be read only as weights.
-            UserError: No linear layer reads the output of the attention heads, or its weights are quantised.
+            UserError: No linear layer reads the output of the attention heads.
         """
         if self.tapped:
             raise EncoderError(
@@ -606,12 +570,6 @@ class LoadedEncoder:
         found = find_parts(self.model, self.title)
         remember_arguments(part.block for part in found)
         return dict(zip(self.attending, found, strict=True))
-
-
-def quantisation(model: PreTrainedModel) -> dict[str, str]:
-    """Return `{"quantised": method}` for a model with quantised weights, else an empty mapping."""
-    method = getattr(getattr(model.config, "quantization_config", None), "quant_method", None)
-    return {} if method is None else {"quantised": str(getattr(method, "value", method))}
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -650,17 +608,12 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
     Raises:
         EncoderError: The tokenizer is missing, damaged, or not a fast tokenizer.
     """
-    try:
+    with _told(source, ": its tokenizer cannot be loaded"):
         _refuse_sizes(source)
         _refuse_growth(source)
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
         if not (isinstance(longest := tokenizer.model_max_length, int | float) and longest > 0):
             raise ValueError(f"model_max_length is {longest!r}, but must be a number above 0")
-    except Exception as error:  # tokenizers raises nothing narrower
-        refuse_lack_of_memory(error, source.spec.name)
-        if (reason := _named(error)) != _OWN_CODE:
-            load_config(source)  # which refuses models of images by name
-        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {_with_remedy(reason)}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise EncoderError(
             f"{source.spec.name}: {type(tokenizer).__name__} is not a fast tokenizer, so its pieces cannot be "
@@ -720,17 +673,12 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     """Return the config of an encoder.
 
     Raises:
-        EncoderError: The config cannot be read, or describes a model of other input than text.
+        EncoderError: The config cannot be read.
     """
     with _told(source, ": its config.json cannot be loaded"):
         _refuse_sizes(source)
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
         config._attn_implementation = "eager"  # the files may name another one, even code on the hub
-    reads = getattr(MODEL_MAPPING.get(type(config), None), "input_modalities", "text")
-    if "text" not in reads:
-        reads = reads if isinstance(reads, str) else " and ".join(reads)
-        found = f"this is a model for {reads} input ({config.model_type}), not for text"
-        raise EncoderError(f"{source.spec.name}: {found}. Choose an encoder or decoder of text.")
     return config
 
 
@@ -769,29 +717,19 @@ def _told(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Ite
         yield
     except Exception as error:  # of any kind, by the value that is wrong
         refuse_lack_of_memory(error, source.spec.name)
-        reason = _with_remedy(_named(error))
-        for path in reversed(weights):
+        # transformers advises to run code that comes with the files.
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        reason = f"{reason.rstrip('.')}. Choose another encoder, or save this one again with save_pretrained."
+        reason = _OWN_CODE if "trust_remote_code" in str(error) else reason
+        for path in weights:
             try:
                 _shapes(path)
             except Exception as fault:  # the unpickler raises almost anything on bytes that are not its own
-                refuse_lack_of_memory(fault, source.spec.name)
                 reason = (
                     f"{path.name} is damaged or cut short, or holds something else than weights "
                     f"({type(fault).__name__}). Copy or download the encoder again, or save it with save_pretrained."
                 )
         raise EncoderError(f"{source.spec.name}{what}: {reason}") from error
-
-
-def _named(error: Exception) -> str:
-    """Return kind and message of an error, without transformers' advice to run code that comes with the files."""
-    return _OWN_CODE if "trust_remote_code" in str(error) else f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _with_remedy(reason: str) -> str:
-    """Append a remedy to the result of `_named`, unless it contains one."""
-    if reason == _OWN_CODE:
-        return reason
-    return f"{reason.rstrip('.')}. Choose another encoder, or save this one again with save_pretrained."
 
 
 def architecture(source: EncoderSource) -> PreTrainedModel:
@@ -831,11 +769,6 @@ def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> PreTrain
         EncoderError: The model cannot be loaded, or weights are missing.
     """
     config = load_config(source)
-    if source.spec.device_map is not None and importlib.util.find_spec("accelerate") is None:
-        raise EncoderError(
-            "--data.init_args.encoder.device_map needs the package accelerate, which is not installed: pip install "
-            "accelerate."
-        )
     pretrained, report = _pretrained(AutoModel, source, config)
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder and not needs_decoder else ("pooler.",)
     _refuse_missing(pretrained, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
@@ -861,13 +794,11 @@ def _pretrained(
             raise ValueError(f"config.json asks for {numbers:,} numbers, but the weights have at most {most:,}")
         options |= {"config": config, "output_loading_info": True, **_eager(source.spec)}
         model, report = kind.from_pretrained(source.folder, **options)
-    for name, weight in model.named_parameters():
-        if weight.is_meta or not weight.numel():  # a device_map may leave weights on the disk
-            continue
-        if not torch.stack(weight.detach().aminmax()).isfinite().all():
+    for name, weight in model.named_parameters():  # those that no short text reads too
+        if not weight.is_meta and not weight.isfinite().all():  # a device_map may leave weights on the disk
             raise EncoderError(
-                f"{source.spec.name}: {int((~weight.isfinite()).sum())} of {weight.numel()} numbers of its {name} are "
-                f"not finite ({weight[~weight.isfinite()][0].item()}). Choose another encoder, or train this one again."
+                f"{source.spec.name}: its {name} has numbers that are not finite. Choose another encoder, or train "
+                "this one again."
             )
     return model, report
 
@@ -900,12 +831,6 @@ def _drawn(kind: Any, model: PreTrainedModel, seed: int) -> PreTrainedModel:  # 
 def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
     """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
     drawn = _drawn(AutoModel, pretrained, seed)
-    own = {name: one for name, one in pretrained.named_parameters() if not name.startswith("pooler.")}
-    if all(one.allclose(own[name], 0.01, 1e-4) for name, one in drawn.named_parameters() if name in own):
-        raise EncoderError(
-            f"{pretrained.name_or_path}: its weights equal those drawn with seed {seed}, so the control with "
-            "random weights would be the same model. Give --data.init_args.encoder.seed another number."
-        )
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
     drawn.load_state_dict(kept, strict=False)
     return drawn

@@ -30,12 +30,12 @@ from rich.filesize import decimal
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attention.alignment import AlignedPieces, most_central, reduction
+from attention.alignment import AlignedPieces, reduction
 from attention.encoder import LoadedEncoder
 from attention.specification import Extraction, Items, Options
 from attention.store import (
+    LABELS,
     MANIFEST,
-    Part,
     Store,
     find_part,
     pack_weights,
@@ -47,13 +47,11 @@ from attention.store import (
 from results.digests import Digests, file_digest
 from results.errors import UserError, counted, lacks_memory
 from results.files import remove_leftovers, temporary, write_atomically
-from results.locks import POLL, held, release, unheld
+from results.locks import POLL, release, unheld
 from results.progress import Progress, is_logged
 
-Pass = tuple[int, list[tuple[int, int]]]
-"""Shard of a forward pass, and the (item, part) pairs that it reads."""
 Kept = list[tuple[Tensor, ...]]
-"""Stored tensors of each part of a pass, by quantity."""
+"""Stored tensors of each item of a pass, by quantity."""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -63,8 +61,6 @@ BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Largest number of pieces × pieces, padding included: it bounds the weights of a layer."""
 WORKERS = 8  # largest number of concurrent forward passes on a CPU
-SAMPLE, SAMPLED = 16, 30.0
-"""Largest number of forward passes from which the time of a slow quantity is estimated, and their longest time in s."""
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
 """Largest size in bytes of the tensors that all concurrent passes keep. A single input may take more."""
 
@@ -118,79 +114,39 @@ def extract(
     Raises:
         UserError: A row of attention does not sum to one, or a hidden state is too large for the precision.
     """
-    allowance = Allowance()
-    for shard, name, tensor in joined(items, passes(encoder, items, jobs_of(items, shards, encoder.device.type))):
-        yield shard, name, tensor
-        allowance.check()
-
-
-def joined(items: Items, found: Iterable[tuple[Pass, Kept]]) -> Generator[tuple[int, str, Tensor], None, None]:
-    """Yield the tensors to store of forward passes over some items, those of the parts of an item joined.
-
-    Args:
-        items: The items of the store.
-        found: Each pass with its tensors, from `passes` or `run_pass`; all parts of an item, in their order.
-
-    Yields:
-        Shard of the pass, name of the tensor, and the tensor.
-    """
-    for (shard, batch), kept_of_parts in found:
-        for (item, part), blocks in zip(batch, kept_of_parts, strict=True):
-            cut, kept = items.inputs[item], items.shapes(item)
-            if len(cut) > 1:
-                if part == 0:  # an item's parts follow one another: there is never more than one such item
-                    whole = tuple(block.new_zeros(shape) for block, shape in zip(blocks, kept.values(), strict=True))
-                    owners = most_central(cut, items.words(item))
-                own = torch.from_numpy((owners == part).nonzero()[0])
-                _place(whole[0], blocks[0], cut[part], own)
-                for target, block in zip(whole[1:], blocks[1:], strict=True):
-                    target[:, own] = block[:, own - cut[part].first]
-                blocks = whole
-            if part == len(cut) - 1:
-                for quantity, block in zip(kept, blocks, strict=True):
-                    yield shard, tensor_name(quantity, item), block
-
-
-def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Generator[tuple[Pass, Kept], None, None]:
-    """Run forward passes; yield each pass, in the given order, with the tensors to store for its inputs.
-
-    Args:
-        encoder: The encoder.
-        items: The items of the store.
-        jobs: For each pass, the index of its shard and its inputs as (item, part) pairs, both 0-based; a
-            short sentence has only part 0.
-
-    Yields:
-        The pass, and for each of its inputs a tuple of tensors on the CPU: the attention, and the hidden
-        states if the store has any.
-    """
     if items.extraction.options.measured.needs_parts:
         _ = encoder.parts  # found in a forward pass that no other thread may disturb
-    return in_order(partial(run_pass, encoder, items), jobs, workers_of(encoder, items))
+    allowance, device = Allowance(), encoder.device.type
+    jobs = ((shard, batch) for shard in shards for batch in batches(items, items.shards[shard], device))
+    found = in_order(lambda job: run_pass(encoder, items, job[1]), jobs, workers_of(encoder, items))
+    for (shard, batch), kept in found:
+        for item, tensors in zip(batch, kept, strict=True):
+            for quantity, tensor in zip(items.shapes(item), tensors, strict=True):
+                yield shard, tensor_name(quantity, item), tensor
+            allowance.check()
 
 
-def run_pass(encoder: LoadedEncoder, items: Items, job: Pass) -> Kept:
-    """Run one forward pass; return the tensors to store for its inputs, as in `passes`.
+def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> Kept:
+    """Run one forward pass over some items; return the tensors to store for each, on the CPU.
+
+    They are the attention and, if the store has any, the hidden states.
 
     Raises:
         UserError: The memory does not suffice for a single input; see also `extract`.
     """
-    return within_memory(partial(_run_whole, encoder, items), encoder, items, job[1])
+    return within_memory(partial(_run_whole, encoder, items), encoder, items, batch)
 
 
 def within_memory(
-    run: Callable[[Sequence[tuple[int, int]]], list[Result]],
-    encoder: LoadedEncoder,
-    items: Items,
-    batch: Sequence[tuple[int, int]],
+    run: Callable[[Sequence[int]], list[Result]], encoder: LoadedEncoder, items: Items, batch: Sequence[int]
 ) -> list[Result]:
-    """Return the results of a forward pass by input; if the memory does not suffice, of a pass over each half of them.
+    """Return the results of a forward pass by item; if the memory does not suffice, of a pass over each half of them.
 
     Args:
-        run: Function of the inputs, which runs the pass and returns a result for each.
+        run: Function of some items, which runs the pass and returns a result for each.
         encoder: The encoder.
         items: The items.
-        batch: The inputs, as (item, part) pairs.
+        batch: 0-based indices of the items to read.
 
     Raises:
         UserError: The memory does not suffice for a single input.
@@ -204,12 +160,11 @@ def within_memory(
     if encoder.device.type == "cuda":
         torch.cuda.empty_cache()
     if len(batch) == 1:
-        [(item, part)] = batch
-        pieces = len(items.inputs[item][part])
+        pieces = counted(len(items.inputs[batch[0]]), "piece")
         raise UserError(
-            f"{items.extraction.corpus}: one input of {counted(pieces, 'piece')} does not fit into the memory of "
-            f"{encoder.device}. Keep fewer layers (--data.init_args.options.layers), choose a smaller type "
-            "(--data.init_args.encoder.dtype bfloat16), or cut the input."
+            f"{items.extraction.corpus}: one input of {pieces} does not fit into the memory of {encoder.device}. Keep "
+            "fewer layers (--data.init_args.options.layers), choose a smaller type (--data.init_args.encoder.dtype "
+            "bfloat16), or cut the input."
         )
     encoder.halved += 1
     log.warning("%s inputs do not fit into the memory of %s at once: the batch is halved.", len(batch), encoder.device)
@@ -218,8 +173,8 @@ def within_memory(
     return [result for inputs in halves for result in within_memory(run, encoder, items, inputs)]
 
 
-def _run_whole(encoder: LoadedEncoder, items: Items, batch: Sequence[tuple[int, int]]) -> Kept:
-    parts = [items.inputs[item][part] for item, part in batch]
+def _run_whole(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> Kept:
+    parts = [items.inputs[item] for item in batch]
     with current(encoder.device):
         attention, hidden = forward(encoder, parts, items)
         kept = [items.select(batch, attention)]
@@ -237,7 +192,7 @@ def workers_of(encoder: LoadedEncoder, items: Items) -> int:
     """Return the number of forward passes to run at once."""
     if encoder.device.type != "cpu" or not is_reentrant(encoder):
         return 1
-    longest = max(len(part) for cut in items.inputs for part in cut)
+    longest = max(map(len, items.inputs))
     # Every worker may have one finished pass beside the running one.
     fit = MEMORY["cpu"] // (2 * _bytes(items, longest, longest))
     return max(min(torch.get_num_threads(), WORKERS, fit), 1)
@@ -251,16 +206,8 @@ def _bytes(items: Items, pieces: int, longest: int) -> int:
     return pieces * (longest * weights + (2 * len(items.hidden.layers) + items.states) * items.hidden.size * 4)
 
 
-def jobs_of(items: Items, shards: Iterable[int], device: str) -> Iterator[Pass]:
-    """Yield the forward passes over some shards; see `batches`."""
-    return ((shard, batch) for shard in shards for batch in batches(items, items.shards[shard], device))
-
-
-def batches(items: Items, order: Iterable[int], device: str) -> Iterator[list[tuple[int, int]]]:
-    """Yield, for each forward pass over some items, its inputs as (item, part) pairs, both 0-based.
-
-    A long sentence may be cut into several parts, each an input. The size of a pass is bounded by limits for the kind
-    of device.
+def batches(items: Items, order: Iterable[int], device: str) -> Iterator[list[int]]:
+    """Yield the items of each forward pass over some items; its size is bounded by limits for the kind of device.
 
     Args:
         items: The items of the store.
@@ -271,25 +218,25 @@ def batches(items: Items, order: Iterable[int], device: str) -> Iterator[list[tu
     most_pieces, most_cells, memory = (bound.get(device, bound["cuda"]) for bound in bounds)
     # For the largest number of workers, so that the cut, and with it every bit, does not depend on the machine.
     room = memory // (2 * (WORKERS if device == "cpu" else 1))
-    batch: list[tuple[int, int]] = []
+    batch: list[int] = []
     longest = 0
     for item in order:
-        for part, pieces in enumerate(items.inputs[item]):
-            longest = max(longest, len(pieces))
-            size = (len(batch) + 1) * longest
-            full = size > most_pieces or size * longest > most_cells or _bytes(items, size, longest) > room
-            if batch and full:
-                yield batch
-                batch, longest = [], len(pieces)
-            batch.append((item, part))
-    yield batch
+        longest = max(longest, len(items.inputs[item]))
+        size = (len(batch) + 1) * longest
+        full = size > most_pieces or size * longest > most_cells or _bytes(items, size, longest) > room
+        if batch and full:
+            yield batch
+            batch, longest = [], len(items.inputs[item])
+        batch.append(item)
+    if batch:
+        yield batch
 
 
 def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Tensor]:
-    """Return the model's inputs for a batch of sentences, or of parts of long ones, padded on the right.
+    """Return the model's inputs for a batch of sentences, padded on the right.
 
     Args:
-        parts: Pieces of each sentence or part.
+        parts: Pieces of each sentence.
         encoder: The encoder.
 
     Returns:
@@ -308,7 +255,7 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
 
     Args:
         encoder: The encoder.
-        parts: The inputs of the pass: sentences, or parts of long ones.
+        parts: The inputs of the pass.
         items: Items of the store, which say what to keep (layers, heads, hidden states and precision).
 
     Returns:
@@ -421,20 +368,6 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
             raise UserError(f"{name}: {found} {torch.finfo(options.dtype).max:.0f}. {remedy}")
 
 
-def _place(target: Tensor, block: Tensor, part: AlignedPieces, own: Tensor) -> None:
-    """Copy the rows of a part's own words; the rows of delimiters come from the first and the last part."""
-    words = target.size(-1) - 2
-    sources = own - part.first + 1
-    if part.first == 0:
-        sources = torch.cat([torch.tensor([0]), sources])
-    if part.first + part.words == words:
-        sources = torch.cat([sources, torch.tensor([part.words + 1])])
-    columns = torch.arange(part.words + 2) + part.first
-    columns[0], columns[-1] = 0, words + 1
-    rows = torch.where(sources == 0, 0, sources + part.first)
-    target[..., rows[:, None], columns] = block[..., sources, :]
-
-
 def in_order(
     compute: Callable[[Job], Result], jobs: Iterable[Job], workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
@@ -541,51 +474,42 @@ def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncod
     """
     identity = items.extraction.identity(digests)
     folder = cache / store_key(identity)
-    with _failed_writes_explained(folder):
+    stems, advance = [LABELS, *(f"{shard:05d}" for shard in range(len(items.shards)))], None
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
-        parts: list[Part] | None = None
-        while parts is None:  # again if a file was damaged in the meantime
-            _write_labels(items, folder, digests)
-            if encoder is not None:
-                _write_shards(items, folder, digests, encoder)
-            parts = _collect(folder, items, digests)
-        manifest = items.manifest(identity, encoder, *parts)
+        while None in (parts := [find_part(folder, stem, digests) for stem in stems]):
+            missing = [shard for shard, part in enumerate(parts[1:]) if part is None]
+            if parts[0] is None:
+                _write_labels(items, folder, digests)
+            elif encoder is not None:
+                advance = advance or _begun(items, folder, missing)
+                if not _write_unheld(items, folder, digests, encoder, missing, advance):
+                    time.sleep(POLL)  # other processes hold all that is missing
+        manifest = items.manifest(identity, encoder, *filter(None, parts))
         write_atomically(folder / MANIFEST, manifest.dump())
+    except OSError as error:
+        raise UserError(
+            f"{folder}: the store cannot be written ({error.strerror or error}). Check permissions and disk, "
+            "then run again (finished shards are kept); or put the stores elsewhere (--data.init_args.cache)."
+        ) from error
     return Store(folder, manifest)
 
 
 def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
-    while find_part(folder, "labels", ".parquet", digests) is None:
-        if (lock := held(folder / ".labels.lock")) is None:
-            time.sleep(POLL)
-            continue
-        try:
-            with _written(folder / "labels.parquet") as path:
-                pq.write_table(items.labels, path, compression="zstd")
-                seal_part(path, file_digest(path), "labels", ".parquet", digests)
-        finally:
-            release(lock)
-        return_free_memory()
+    with _written(folder / f"{LABELS}.parquet") as path:
+        pq.write_table(items.labels, path, compression="zstd")
+        seal_part(path, file_digest(path), LABELS, ".parquet", digests)
+    return_free_memory()
 
 
-def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
-    """Return the 0-based indices of the shards that a store still lacks, and delete damaged shards.
+def _begun(items: Items, folder: Path, missing: Sequence[int]) -> Callable[[], None]:
+    """Print what the missing shards need; return a function that counts finished items.
 
-    Args:
-        items: Items of the store.
-        folder: Folder of the store.
-        digests: Cache of the SHA-256 of files.
-
-    Returns:
-        Indices of missing shards, damaged ones included.
+    Raises:
+        UserError: They do not fit on the disk.
     """
-    return [s for s in range(len(items.shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
-
-
-def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedEncoder) -> None:
-    corpus, missing = items.extraction.corpus, missing_shards(items, folder, digests)
-    needed, free = sum(map(items.bytes, missing)), shutil.disk_usage(folder).free
+    corpus, needed, free = items.extraction.corpus, sum(map(items.bytes, missing)), shutil.disk_usage(folder).free
     if needed > free:
         kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
@@ -594,18 +518,12 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
             "layers (--data.init_args.options.layers, --data.init_args.hidden), or write nothing and compute attention "
             "whenever it is read (--data.init_args.store stream)."
         )
-    if missing and is_logged():
+    if is_logged():
         of = f"{len(missing)} of {len(items.shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"
         line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {of} → {folder}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if items.extraction.options.measured.is_slow and missing:
-        _check_time(encoder, items, missing)
     total = sum(len(items.shards[shard]) for shard in missing)
-    progress = Progress(f"Extracting {corpus.name}, {items.unit}", total)
-    while missing:
-        if not _write_unheld(items, folder, digests, encoder, missing, progress.advance):
-            time.sleep(POLL)  # other processes hold all that is missing
-        missing = missing_shards(items, folder, digests)
+    return Progress(f"Extracting {corpus.name}, {items.unit}", total).advance
 
 
 def _write_unheld(
@@ -617,86 +535,31 @@ def _write_unheld(
     advance: Callable[[], None],
 ) -> int:
     """Write those of some missing shards that no other process is making; return their number."""
-    locks: dict[int, FileLock] = {}
+    locks: dict[int, FileLock] = {}  # the passes of a shard begin before the shard before it is written
 
     def taken() -> Iterator[int]:
-        files = {folder / f"{_stem(shard)}.safetensors": partial(_is_made, folder, shard, digests) for shard in missing}
-        for path, lock in unheld(files):
-            locks[int(path.stem)] = lock
-            yield int(path.stem)
+        paths = [folder / f"{shard:05d}.safetensors" for shard in missing]
+        for path, lock in unheld({path: partial(_is_made, path, digests) for path in paths}):
+            locks[shard := int(path.stem)] = lock
+            yield shard
 
-    def seal(path: Path, sha: str, shard: int) -> None:
-        seal_part(path, sha, _stem(shard), ".safetensors", digests)
-        release(locks.pop(shard))
-
-    count, dtype = 0, items.extraction.options.dtype
+    written, dtype = 0, items.extraction.options.dtype
     try:
-        with ThreadPoolExecutor(max_workers=1) as writer, closing(extract(encoder, items, taken())) as tensors:
-            sealed: Future[None] | None = None
+        with closing(extract(encoder, items, taken())) as tensors:
             for shard, group in groupby(tensors, key=itemgetter(0)):
-                with _written(folder / f"{_stem(shard)}.safetensors") as path:
+                with _written(folder / f"{shard:05d}.safetensors") as path:
                     sha = write_shard(path, shapes(items, shard), dtype, _counted(group, advance))
-                    if sealed is not None:
-                        sealed.result()
-                # The next shard is computed while this one is synced to the disk.
-                sealed = writer.submit(seal, path, sha, shard)
-                count += 1
-            if sealed is not None:
-                sealed.result()
+                    seal_part(path, sha, f"{shard:05d}", ".safetensors", digests)
+                release(locks.pop(shard))
+                written += 1
     finally:
         for lock in locks.values():
             release(lock)
-    return count
+    return written
 
 
-def _is_made(folder: Path, shard: int, digests: Digests) -> bool:
-    return find_part(folder, _stem(shard), ".safetensors", digests) is not None
-
-
-def estimated_seconds(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> float:
-    """Estimate the time of the forward passes of a slow quantity from a sample of them.
-
-    Args:
-        encoder: The encoder.
-        items: What is extracted.
-        shards: Numbers of the shards to extract.
-
-    Returns:
-        The time in seconds.
-    """
-    options = items.extraction.options
-
-    def work(job: Pass) -> int:
-        texts = [items.inputs[item][part] for item, part in job[1]]
-        longest = max(map(len, texts))
-        return sum(options.measured.work(longest, len(text), text.words + 2) for text in texts)
-
-    jobs = sorted(jobs_of(items, shards, encoder.device.type), key=work)
-    seen, start, taken = 0, time.monotonic(), 0.0
-    with closing(passes(encoder, items, jobs[:: -(-len(jobs) // SAMPLE)])) as sample:
-        for job, _ in sample:  # the least work first: the longest texts may take hours
-            seen, taken = seen + work(job), time.monotonic() - start
-            if taken > SAMPLED:
-                break
-    return taken * sum(map(work, jobs)) / seen
-
-
-def _check_time(encoder: LoadedEncoder, items: Items, shards: Sequence[int]) -> None:
-    """Print the estimated time of a slow quantity.
-
-    Raises:
-        UserError: It is longer than the option `minutes`.
-    """
-    options, seconds = items.extraction.options, estimated_seconds(encoder, items, shards)
-    shown = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
-    said = f"{options.quantity} of {items.extraction.corpus.name}: about {shown}, estimated from a sample"
-    if seconds > 60 * options.minutes:
-        raise UserError(
-            f"{said}, more than --data.init_args.options.minutes {options.minutes:g}. Raise it, read fewer sentences, "
-            "or choose another quantity."
-        )
-    if is_logged():
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+def _is_made(path: Path, digests: Digests) -> bool:
+    return find_part(path.parent, path.stem, digests) is not None
 
 
 def _counted(tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
@@ -715,26 +578,3 @@ def _written(path: Path) -> Iterator[Path]:
     except BaseException:
         made.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def _failed_writes_explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{folder}: the store cannot be written ({error.strerror or error}). Check permissions and disk, "
-            "then run again (finished shards are kept); or put the stores elsewhere (--data.init_args.cache)."
-        ) from error
-
-
-def _stem(shard: int) -> str:
-    return f"{shard:05d}"
-
-
-def _collect(folder: Path, items: Items, digests: Digests) -> list[Part] | None:
-    """Return the labels and all shards; None if one is missing."""
-    shards = [(_stem(shard), ".safetensors") for shard in range(len(items.shards))]
-    found = [find_part(folder, *part, digests) for part in (("labels", ".parquet"), *shards)]
-    parts = [part for part in found if part is not None]
-    return parts if len(parts) == len(found) else None

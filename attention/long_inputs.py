@@ -21,9 +21,7 @@ BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Largest number of weights of a layer that exist at once, by kind of device; more if one word alone has more."""
 
 
-def find_most_attended(
-    encoder: LoadedEncoder, items: Items, batch: Sequence[tuple[int, int]]
-) -> list[tuple[Tensor, Tensor]]:
+def find_most_attended(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Run the encoder once, and return the most attended words of some sentences, from weights as a store keeps them.
 
     Of a long text that is read alone, blocks of rows are computed one after the other, if the quantity is raw attention
@@ -31,8 +29,8 @@ def find_most_attended(
 
     Args:
         encoder: The encoder.
-        items: Sentences that are cut into one part each.
-        batch: (Sentence, 0) pairs of the pass.
+        items: Sentences of a corpus.
+        batch: Those of the pass.
 
     Returns:
         For each sentence of n words, int32 `[n, 2, layers, heads]` and float32 `[layers, heads, n]`, on the CPU; see
@@ -41,7 +39,7 @@ def find_most_attended(
     Raises:
         UserError: The attention of a word does not sum to 1.
     """
-    parts = [items.inputs[item][part] for item, part in batch]
+    parts = [items.inputs[item] for item in batch]
     words, sizes = max(part.words for part in parts), (len(items.layers), len(items.heads))
     positions = torch.empty(len(parts), words, 2, *sizes, dtype=torch.int32)
     peaks = torch.empty(len(parts), *sizes, words)

@@ -100,7 +100,7 @@ def find_parts(model: PreTrainedModel, name: str) -> tuple[LayerParts, ...]:
         name: Name of the model, for messages.
 
     Raises:
-        UserError: No linear layer reads this output, or its weights are quantised.
+        UserError: No linear layer reads this output.
     """
     modules = dict(model.named_modules())
     names = {module: path for path, module in modules.items()}
@@ -151,11 +151,6 @@ def _parts(
             "computed. Choose the quantity attention or rollout."
         )
     projection = reads[0]
-    if not projection.weight.is_floating_point():
-        raise UserError(
-            f"{name}: the weights of its output projection are quantised ({type(projection).__name__}). Load the "
-            "encoder without quantisation, or choose the quantity attention or rollout."
-        )
     with torch.inference_mode():
         state = projection(outputs)
     # MobileBERT's attention works in a bottleneck, which is narrower than the input of the layer.
@@ -187,7 +182,6 @@ class Quantity(ABC):
         needs_lower: True if all lower layers are needed.
         needs_parts: True if more than the weights is needed.
         needs_all: True if every token must see every other: no decoder, no window.
-        is_slow: True if extraction estimates its time first, from `work`.
     """
 
     name: ClassVar[QuantityName]
@@ -197,7 +191,6 @@ class Quantity(ABC):
     needs_lower: ClassVar[bool] = False
     needs_parts: ClassVar[bool] = True
     needs_all: ClassVar[bool] = False
-    is_slow: ClassVar[bool] = False
 
     def __init__(self, parts: Mapping[int, LayerParts], real: Tensor, columns: Tensor) -> None:
         self.parts, self.real, self.columns = parts, real, columns
@@ -207,17 +200,6 @@ class Quantity(ABC):
     def undefined(cls, part: LayerParts) -> str:
         """Return why the quantity is not defined for a layer, with a remedy; empty if it is defined."""
         return ""
-
-    @classmethod
-    def work(cls, longest: int, pieces: int, words: int) -> int:
-        """Return the work on a text of a slow quantity, in any unit.
-
-        Args:
-            longest: Number of pieces of the text with its padding.
-            pieces: Number of its pieces.
-            words: Number of its words.
-        """
-        return longest * words
 
     @abstractmethod
     def maps(self, layer: int, call: LayerCall) -> Tensor:
@@ -330,7 +312,7 @@ class ValueZeroing(Quantity):
     sum. The layer runs once for each word.
     """
 
-    name, has_heads, sums_to_one, is_slow = "value_zeroing", False, True, True
+    name, has_heads, sums_to_one = "value_zeroing", False, True
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         """Return the maps from pieces to positions, `[batch, 1, pieces, positions]`."""

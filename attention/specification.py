@@ -14,30 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import (
-    ALIGNMENT_VERSION,
-    AlignedPieces,
-    AlignmentError,
-    FromPieces,
-    most_central,
-    overlapping,
-    split_words,
-)
+from attention.alignment import ALIGNMENT_VERSION, AlignedPieces, AlignmentError, FromPieces, split_words
 from attention.encoder import EncoderSource, LoadedEncoder
 from attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
-from results.errors import UserError, check_numbers, check_values, counted
+from results.errors import UserError, check_values, counted
 
-TooLong = Literal["error", "skip", "window"]
+TooLong = Literal["error", "skip"]
 Precision = Literal["float16", "float32"]
 Candidates = Literal["mentions", "words"]
 
 SHARDS = 32
 """Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
 LEAST, MOST = 128, 15_000  # an efficient forward pass on a CPU; with padding about one pass on a GPU
-_APART = ("quantity", "minutes")  # options that are not among the `options` of a store's identity
 _WINDOWS = 512  # pieces; windows are narrower
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
@@ -52,15 +43,11 @@ class Options:
         heads: 1-based heads of each layer to keep; None keeps all.
         precision: Precision on disk; forward passes run in float32. `float16` keeps eleven bits of every weight above
             3.5e-18: two weights are stored as equal only if they differ by less than 2⁻¹⁰ of the greater.
-        too_long: Treatment of a sentence beyond the encoder's limit. `error` stops, `skip` leaves it out, `window`
-            reads it in overlapping windows: each word's row comes from the window in which the word is most central,
-            with zeros for words outside this window. Coreference does not support `window`.
+        too_long: Treatment of a sentence beyond the encoder's limit: `error` stops, `skip` leaves it out.
         from_pieces: The row of a word in several pieces is the `mean` of their rows (Clark et al. 2019, §4.1), or the
             row of the `first` piece (their released code).
         quantity: What is measured between two words: raw `attention`, or another quantity of `attention.quantities`.
             Those that are not within 0 and 1 are kept in single precision, whatever `precision` says.
-        minutes: Longest time that the extraction of the slow quantity `value_zeroing` may take by the
-            estimate that is made before it.
 
     Raises:
         UserError: A value is not allowed, or layers or heads are not ascending numbers from 1.
@@ -72,11 +59,9 @@ class Options:
     too_long: TooLong = "error"
     from_pieces: FromPieces = "mean"
     quantity: QuantityName = "attention"
-    minutes: float = 60
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
-        check_numbers(self, above=0, minutes=self.minutes)
         for name in ("layers", "heads"):
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
@@ -146,11 +131,12 @@ class Extraction:
         if self.companion is not None:
             identity["companion_sha256"] = digests.one(self.companion)
         if self.encoder is not None:
+            options = asdict(self.options)
             identity |= {
                 "encoder": self.encoder.identity(digests),
                 "alignment": ALIGNMENT_VERSION,
-                "options": {name: value for name, value in asdict(self.options).items() if name not in _APART},
-                "quantities": [quantity := self.options.quantity],
+                "quantities": [quantity := options.pop("quantity")],
+                "options": options,
             }
             if quantity != "attention":  # stores of attention keep the keys that they had without other quantities
                 identity |= {"quantity": quantity, "measures": QUANTITIES_VERSION}
@@ -229,8 +215,7 @@ class Items:
         unit: Name of the items in messages, `sentences` or `windows`.
         labels: Table with one row per item: its words, and its tree or mentions.
         audit: Counts of what was found, dropped, cut or replaced in the corpus.
-        inputs: Parts of each item, as pieces: one part, or several if a long sentence is cut. Empty
-            without an encoder.
+        inputs: Pieces of each item; empty without an encoder.
         head_words: 0-based positions of the head words of mentions in each item; empty if
             `extraction.candidates` is None.
         layers: 0-based layers to store.
@@ -243,7 +228,7 @@ class Items:
     unit: str
     labels: pa.Table
     audit: Mapping[str, int]
-    inputs: tuple[tuple[AlignedPieces, ...], ...]
+    inputs: tuple[AlignedPieces, ...]
     head_words: tuple[tuple[int, ...], ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...]
@@ -259,13 +244,12 @@ class Items:
         """Indices of the items of each shard; empty without an encoder.
 
         The items are sorted by length, longest first, and then divided into shards with about the same
-        number of pieces. The length of an item is that of its longest part. A forward pass reads items
-        of one shard only, so it has little padding.
+        number of pieces. A forward pass reads items of one shard only, so it has little padding.
         """
         if not self.inputs:
             return []
-        order = np.argsort([-max(map(len, cut)) for cut in self.inputs], kind="stable")
-        upto = np.cumsum([sum(map(len, self.inputs[item])) for item in order])
+        order = np.argsort([-len(pieces) for pieces in self.inputs], kind="stable")
+        upto = np.cumsum([len(self.inputs[item]) for item in order])
         total = int(upto[-1])
         count = max(min(SHARDS, total // LEAST), -(-total // MOST))
         ends = np.flatnonzero(np.diff((upto - 1) * count // total)) + 1
@@ -273,8 +257,7 @@ class Items:
 
     def words(self, item: int) -> int:
         """Return the number of words of an item, given by its 0-based index."""
-        last = self.inputs[item][-1]
-        return last.first + last.words
+        return self.inputs[item].words
 
     def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of each stored quantity of an item, by name of the quantity.
@@ -291,19 +274,17 @@ class Items:
             shapes["hidden"] = len(self.hidden.layers), words, self.hidden.size
         return shapes
 
-    def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
-        """Return the attention to store for each input of a forward pass, on the CPU.
-
-        An input is an item or, if the item is a long sentence, one of its parts.
+    def select(self, batch: Sequence[int], reduced: Tensor) -> list[Tensor]:
+        """Return the attention to store for each item of a forward pass, on the CPU.
 
         Args:
-            batch: (Item, part of the item) of each input, both 0-based.
+            batch: 0-based indices of the items.
             reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the
                 longest input, on any device. Positions are the start delimiter, the words and the end
                 delimiter.
 
         Returns:
-            One tensor per input, without padding. Its shape depends on `extraction.candidates`:
+            One tensor per item, without padding. Its shape depends on `extraction.candidates`:
 
             - None: `[layers, heads, positions, positions]`.
             - `mentions`: `[layers, heads, U, U]` between the U distinct head words of mentions, axes
@@ -312,8 +293,8 @@ class Items:
                 words from all words.
         """
         if self.extraction.candidates is not None:
-            return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]
-        positions = [self.inputs[item][part].words + 2 for item, part in batch]
+            return [self._between(item, block).cpu() for item, block in zip(batch, reduced, strict=True)]
+        positions = [self.words(item) + 2 for item in batch]
         return [block[..., :n, :n].contiguous() for block, n in zip(reduced.cpu(), positions, strict=True)]
 
     def _between(self, item: int, block: Tensor) -> Tensor:
@@ -359,7 +340,7 @@ class Items:
         """Mapping of `start` and `end` to True if the tokenizer writes a delimiter there, else to False."""
         if not self.inputs:
             return {"start": False, "end": False}
-        first = self.inputs[0][0]
+        first = self.inputs[0]
         return {"start": bool(first.positions[0] == 0), "end": bool(first.positions[-1] == first.words + 1)}
 
 
@@ -375,8 +356,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
         encoder: The encoder, whose tokenizer and limit are used; None for none.
 
     Raises:
-        AlignmentError: A sentence is beyond the limit and `too_long` is `error`; or `too_long` is `window`,
-            and one word alone is beyond the limit.
+        AlignmentError: A sentence is beyond the limit and `too_long` is `error`.
         UserError: The encoder lacks a layer or head, its hidden states cannot be stored, or no sentence is
             left.
     """
@@ -385,26 +365,28 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
         labels = to_table(treebank.sentences)
         return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
     kept: list[Sentence] = []
-    inputs: list[tuple[AlignedPieces, ...]] = []
-    found = Counter(dict.fromkeys(("skipped_too_long", "windowed", "lost_arcs"), 0))
+    inputs: list[AlignedPieces] = []
+    found = Counter(skipped_too_long=0)
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])
         for sentence, whole in zip(sentences, pieces, strict=True):
-            parts = _fit(sentence, whole, encoder.max_length, extraction)
-            if not parts:
+            if len(whole) > encoder.max_length:
+                if extraction.options.too_long == "error":
+                    raise AlignmentError(
+                        f"{_place(extraction)}sentence {sentence.id} of {counted(len(sentence), 'word')} has "
+                        f"{len(whole)} pieces, but the encoder takes at most {encoder.max_length}. Leave such "
+                        "sentences out, and count them, with --data.init_args.options.too_long skip."
+                    )
                 found["skipped_too_long"] += 1
                 continue
             found.update(whole.counts)
-            if len(parts) > 1:
-                found["windowed"] += 1
-                found["lost_arcs"] += _lost_arcs(sentence, parts)
             kept.append(sentence)
-            inputs.append(parts)
+            inputs.append(whole)
     if not kept:
         raise UserError(
             f"{_place(extraction)}every sentence has more than {encoder.max_length} pieces and was skipped, so none is "
-            "left. Set --data.init_args.options.too_long window."
+            "left. Choose an encoder that takes longer inputs."
         )
     audit, labels = {**treebank.audit, **found}, to_table(kept)
     if (reach := _reach_of(inputs, encoder, layers, extraction.options.from_pieces)) is not None:
@@ -414,75 +396,36 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
 
 
 def _reach_of(
-    inputs: Sequence[tuple[AlignedPieces, ...]], encoder: LoadedEncoder, layers: Sequence[int], from_pieces: FromPieces
+    inputs: Sequence[AlignedPieces], encoder: LoadedEncoder, layers: Sequence[int], from_pieces: FromPieces
 ) -> pa.Array | None:
     """Return the first and last word, from 1, that each word may attend to by layer; None if always all words.
 
     The row of an item of n words is `[n, layers, 2]`, flattened. A word may attend to every word that one of its pieces
     may attend to; with `from_pieces: first`, that its first piece may attend to.
     """
-    longest = max(len(part) for cut in inputs for part in cut)
+    longest = max(map(len, inputs))
     [every], of_layers = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
     # By layer: the number of distinct masks depends on the longest input of a split, their order on earlier inputs.
     masks, kept = every.cpu().numpy(), of_layers[list(layers)].cpu().numpy()
-    if masks[np.unique(kept)].all() and all(len(cut) == 1 for cut in inputs):
+    if masks[np.unique(kept)].all():
         return None
-    found = (_reach(cut, masks, from_pieces)[:, kept] for cut in inputs)
+    found = (_reach(pieces, masks, from_pieces)[:, kept] for pieces in inputs)
     return pa.array([reach.ravel() for reach in found], pa.list_(pa.int32()))
 
 
-def _reach(cut: Sequence[AlignedPieces], masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
-    """Return the first and last word that each word may attend to in its most central part, `[n, masks, 2]`."""
-    words = cut[-1].first + cut[-1].words
-    found = np.empty((words, len(masks), 2), np.int32)
-    owners = most_central(cut, words)
-    for number, part in enumerate(cut):
-        places = np.flatnonzero(part.inside)
-        own = part.positions[places]
-        seen = masks[:, places[:, None], places]  # a piece may at least attend to itself
-        first, last = own[seen.argmax(2)], own[::-1][seen[..., ::-1].argmax(2)]  # [masks, pieces]
-        starts = np.flatnonzero(np.diff(own, prepend=0))
-        if from_pieces == "first":
-            ends = np.stack([first[:, starts], last[:, starts]], -1)
-        else:
-            ends = np.stack([np.minimum.reduceat(first, starts, 1), np.maximum.reduceat(last, starts, 1)], -1)
-        mine = np.flatnonzero(owners == number)
-        found[mine] = ends[:, mine - part.first].swapaxes(0, 1) + part.first
-    return found
+def _reach(pieces: AlignedPieces, masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
+    """Return the first and last word that each word may attend to, `[n, masks, 2]`."""
+    places = np.flatnonzero(pieces.inside)
+    own = pieces.positions[places]
+    seen = masks[:, places[:, None], places]  # a piece may at least attend to itself
+    first, last = own[seen.argmax(2)], own[::-1][seen[..., ::-1].argmax(2)]  # [masks, pieces]
+    starts = np.flatnonzero(np.diff(own, prepend=0))
+    if from_pieces == "first":
+        ends = np.stack([first[:, starts], last[:, starts]], -1)
+    else:
+        ends = np.stack([np.minimum.reduceat(first, starts, 1), np.maximum.reduceat(last, starts, 1)], -1)
+    return ends.swapaxes(0, 1)
 
 
 def _place(extraction: Extraction) -> str:
     return f"{extraction.corpus}: " if extraction.reader else ""  # without a reader the sentences are of no file
-
-
-def _fit(sentence: Sentence, whole: AlignedPieces, limit: int, extraction: Extraction) -> tuple[AlignedPieces, ...]:
-    if len(whole) <= limit:
-        return (whole,)
-    if extraction.options.too_long == "skip":
-        return ()
-    too_long = (
-        f"{_place(extraction)}sentence {sentence.id} of {counted(len(sentence), 'word')} has {len(whole)} pieces, but "
-        f"the encoder takes at most {limit}"
-    )
-    if extraction.options.too_long == "error":
-        raise AlignmentError(
-            f"{too_long}. Choose what happens to such sentences: --data.init_args.options.too_long window "
-            f"(overlapping windows) or skip (left out, and counted)."
-        )
-    try:
-        return tuple(overlapping(whole, limit))
-    except AlignmentError as error:
-        raise AlignmentError(
-            f"{too_long}, and {error}. Leave such sentences out: --data.init_args.options.too_long skip."
-        ) from error
-
-
-def _lost_arcs(sentence: Sentence, parts: Sequence[AlignedPieces]) -> int:
-    """Return the number of gold arcs between two words that are in no part together."""
-    dependents = np.arange(len(sentence))
-    heads = np.asarray(sentence.heads) - 1
-    together = np.zeros(len(sentence), bool)
-    for part in parts:
-        low, high = part.first, part.first + part.words
-        together |= (dependents >= low) & (dependents < high) & (heads >= low) & (heads < high)
-    return int((~together & (heads >= 0)).sum())

@@ -9,25 +9,25 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
 from results.digests import Digests, digest
-from results.errors import UserError, near
+from results.errors import UserError
 from results.files import commit, set_aside
 
 FORMAT = 5
 """Part of every store's key: raise it when the layout on disk or the meaning of its numbers changes."""
-MANIFEST = "manifest.json"
+MANIFEST, LABELS = "manifest.json", "labels"
 _NAMED = 16  # hexadecimal digits of the SHA-256 in a file's name
 _ALIGNMENT = 8
 _TYPES = {torch.float16: "F16", torch.float32: "F32"}
@@ -136,42 +136,24 @@ class Manifest:
         """Return the manifest from the output of `dump`.
 
         Raises:
-            ValueError: The content was cut short or changed, or has a field of another type.
+            ValueError: The content was cut short or changed, has other fields, or names a file that no store has.
         """
         try:
             body = json.loads(content)
-            if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
+            if body.pop("digest", None) != _own(body):
                 raise ValueError("its digest does not match its content")
-            manifest = _typed(cls, body, "")
-        except RecursionError:
-            raise ValueError("its JSON is nested too deeply") from None
-        assert isinstance(manifest, cls)
-        for part in (manifest.labels, *manifest.shards):
-            if _PART.fullmatch(part.file) is None:  # a path would lead out of the folder
-                raise ValueError(f"it lists {part.file!r}, which cannot be a file of a store")
+            hidden = HiddenLayers(tuple(body["hidden"]["layers"]), body["hidden"]["size"])
+            labels, *shards = (Part(**part) for part in (body["labels"], *body["shards"]))
+            listed = {"layers": tuple(body["layers"]), "heads": tuple(body["heads"]), "shards": tuple(shards)}
+            manifest = cls(**{**body, **listed, "hidden": hidden, "labels": labels})
+            # A path would lead out of the folder.
+            if others := [part.file for part in (labels, *shards) if _PART.fullmatch(part.file) is None]:
+                raise ValueError(f"it lists {others[0]!r}, which cannot be a file of a store")
+        except (AttributeError, KeyError, RecursionError, TypeError) as error:
+            raise ValueError(f"its fields are not those of a manifest: {error}") from None
+        if store_key(manifest.identity) != manifest.key:
+            raise ValueError("its key does not match its `identity`")
         return manifest
-
-
-def _typed(kind: Any, value: Any, at: str) -> object:  # noqa: ANN401 # a type hint, and what JSON holds
-    """Return `value` as the type `kind`; a ValueError names the field, such as `.shards[0].bytes`, of another type."""
-    inside = get_args(kind)
-    if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
-        hints = get_type_hints(kind)
-        fields = {name: _typed(hints.get(name, object), one, f"{at}.{name}") for name, one in value.items()}
-        where = at.lstrip(".") or "the manifest"
-        try:
-            return kind(**fields)
-        except TypeError:
-            fault = "has the unknown fields" if (names := sorted(fields.keys() - hints.keys())) else "lacks the fields"
-            names = names or sorted(hints.keys() - fields.keys())
-            raise ValueError(f"{where} {fault} {', '.join(names)}") from None
-    if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_typed(inside[0], one, f"{at}[{place}]") for place, one in enumerate(value))
-    if get_origin(kind) is Mapping and isinstance(value, dict):
-        return {name: _typed(inside[1], one, f"{at}.{name}") for name, one in value.items()}
-    if kind is object or type(value) is kind:
-        return value
-    raise ValueError(f"{at.lstrip('.')} is of type {type(value).__name__} instead of {kind.__name__}")
 
 
 def store_key(identity: Mapping[str, object]) -> str:
@@ -198,36 +180,30 @@ def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Diges
     digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
 
 
-def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
+def find_part(folder: Path, stem: str, digests: Digests) -> Part | None:
     """Find an undamaged file of a store by its name; return None if there is none.
 
-    The name is `<stem>-<beginning of its SHA-256><suffix>`. A file whose SHA-256 differs from its name
-    is damaged: it is deleted, with a warning in the log.
+    The name is `<stem>-<beginning of its SHA-256>` with a suffix. A file whose SHA-256 differs from its name is
+    damaged: it is deleted at once, before another process rebuilds it, with a warning in the log.
 
     Args:
         folder: Folder of the store.
         stem: Beginning of the name.
-        suffix: End of the name.
         digests: Cache of the SHA-256 of files.
 
     Raises:
         UserError: A damaged file cannot be deleted.
     """
-    for path in sorted(path for path in folder.glob(f"{stem}-*{suffix}") if _PART.fullmatch(path.name)):
+    for path in sorted(path for path in folder.glob(f"{stem}-*") if _PART.fullmatch(path.name)):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
         except FileNotFoundError:
-            continue  # another process has deleted the damaged file
+            continue  # another process has deleted the damaged file, or it is a link to nothing
         if path.stem == f"{stem}-{part.sha256[:_NAMED]}":
             return part
         _remove(path)
         log.warning("%s: damaged or truncated; it is rebuilt", path)
     return None
-
-
-def _rebuilt(manifest: Path, error: ValueError) -> None:
-    _remove(manifest, aside=True)
-    log.warning("%s: damaged or truncated (%s); it is rebuilt", manifest, error)
 
 
 class Store:
@@ -247,8 +223,7 @@ class Store:
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
         """Open the store in `folder`; return None if it is missing, incomplete or damaged.
 
-        The reason is logged, unless the store was never completed. Damaged shards are deleted, and a manifest that
-        this program did not write is set aside.
+        Damaged files are logged and deleted; a manifest that this program did not write is set aside.
 
         Args:
             folder: Folder of the store.
@@ -263,54 +238,14 @@ class Store:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            _rebuilt(path, error)
+            _remove(path, aside=True)
+            log.warning("%s: damaged or truncated (%s); it is rebuilt", path, error)
             return None
         if manifest.key != folder.name:
             raise UserError(f"{folder}: holds the files of another store. Move them to a folder named {manifest.key}.")
-        whole = True
-        for part in (manifest.labels, *manifest.shards):
-            if not _sound(file := folder / part.file, part, digests):
-                fault = "damaged or truncated" if file.exists() else "missing"
-                _remove(file)  # at once, before another process rebuilds it
-                log.warning("%s: %s; it is rebuilt", file, fault)
-                whole = False
-        if not whole:
-            return None
-        store = cls(folder, manifest)
-        try:
-            store._check()
-        except ValueError as error:
-            _rebuilt(path, error)
-            return None
-        return store
-
-    def _check(self) -> None:
-        """Compare the manifest with the files; raise ValueError if they disagree."""
-        manifest, encoder = self.manifest, self.manifest.identity.get("encoder")
-        if store_key(manifest.identity) != manifest.key:
-            raise ValueError("its key does not match its `identity`")
-        if manifest.items != len(self.labels):
-            raise ValueError(f"it lists {manifest.items} items, but the file of labels has {len(self.labels)}")
-        if manifest.delimiters.keys() != {"start", "end"} or (encoder is not None and "name" not in manifest.encoder):
-            of_encoder = manifest.delimiters.keys() == {"start", "end"}
-            raise ValueError(
-                f"{'the name of the encoder' if of_encoder else '`start` or `end` of its delimiters'} is missing"
-            )
-        expected = {tensor_name(name, item) for item in range(manifest.items) for name in manifest.quantities}
-        try:
-            tensors = self._tensors
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"a shard cannot be read: {error}") from None
-        if missing := expected - tensors.keys():
-            raise ValueError(f"the shard with {min(missing)} is missing")
-        for name in expected and sorted(tensor_name(one, 0) for one in manifest.quantities):
-            shape = tensors[name].get_slice(name).get_shape()
-            hidden = (len(manifest.hidden.layers), manifest.hidden.size)
-            found = (shape[0], shape[-1]) if name.startswith("hidden") else tuple(shape[-4:-2])
-            listed = hidden if name.startswith("hidden") else (len(manifest.layers), len(manifest.heads))
-            if found != listed:
-                axes = "layers × size" if name.startswith("hidden") else "layers × heads"
-                raise ValueError(f"tensor {name} has {axes} {found}, but the manifest lists {listed}")
+        listed = [manifest.labels, *manifest.shards]
+        found = [find_part(folder, part.file.partition("-")[0], digests) for part in listed]
+        return cls(folder, manifest) if found == listed else None
 
     def __len__(self) -> int:
         return self.manifest.items
@@ -380,9 +315,7 @@ class Store:
         if view is None:
             if name not in self._tensors and quantity not in self.manifest.quantities:
                 held = ", ".join(self.manifest.quantities) or "labels alone"
-                raise UserError(
-                    f"the store has no {quantity!r}{near(quantity, self.manifest.quantities)}; it has {held}."
-                )
+                raise UserError(f"the store has no {quantity!r}; it has {held}.")
             shard = self._tensors[name]
             # All of a shard at once: views made between batches would fragment the memory of the batches.
             self._views |= {other: shard.get_tensor(other) for other in shard.keys()}  # noqa: SIM118 - not a dict
@@ -482,10 +415,3 @@ def _remove(path: Path, *, aside: bool = False) -> None:
             f"{path}: the file does not fit its store, but cannot be removed ({error.strerror}). Make "
             "its folder writable, or put the stores elsewhere (--data.init_args.cache)."
         ) from error
-
-
-def _sound(path: Path, part: Part, digests: Digests) -> bool:
-    try:
-        return path.stat().st_size == part.bytes and digests.one(path) == part.sha256
-    except FileNotFoundError:
-        return False

@@ -14,7 +14,6 @@ from attention.extraction import (
     Allowance,
     batches,
     in_order,
-    joined,
     return_free_memory,
     run_pass,
     within_memory,
@@ -23,7 +22,6 @@ from attention.extraction import (
 from attention.long_inputs import find_most_attended
 from attention.specification import Items
 from attention.store import Manifest, Part, Store, tensor_name, unpack_weights
-from metrics.heads import MostAttended
 from results.digests import Digests
 
 
@@ -47,13 +45,7 @@ class Stream(Store):
     def groups(self) -> Iterator[list[int]]:
         """Items that share forward passes in a store: read together, they have the same numbers here."""
         for shard in self.items.shards:
-            group: list[int] = []
-            for batch in batches(self.items, shard, self.encoder.device.type):
-                group = list(dict.fromkeys([*group, *(item for item, _ in batch)]))
-                item, part = batch[-1]
-                if part == len(self.items.inputs[item]) - 1:  # otherwise the next pass has the rest of this item
-                    yield group
-                    group = []
+            yield from batches(self.items, shard, self.encoder.device.type)
 
     def each(self, quantity: str, items: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield a quantity of each item, in the order of `groups`; see `Store.each`."""
@@ -82,23 +74,19 @@ class Stream(Store):
         if not items:
             sizes = len(self.items.layers), len(self.items.heads)
             return torch.zeros(0, 0, 2, *sizes, dtype=torch.int32), torch.zeros(0, *sizes, 0)
-        encoder = self.encoder
-        whole = [item for item in items if len(self.items.inputs[item]) == 1]
-        order = sorted(whole, key=lambda item: -len(self.items.inputs[item][0]))  # as in a shard
         found: dict[int, tuple[Tensor, Tensor]] = {}
-        for batch in batches(self.items, order, encoder.device.type) if order else ():
-            run = partial(find_most_attended, encoder, self.items)
-            found |= {
-                item: most
-                for (item, _), most in zip(batch, within_memory(run, encoder, self.items, batch), strict=True)
-            }
+        run = partial(find_most_attended, self.encoder, self.items)
+        for batch in self._batches(items):
+            most = within_memory(run, self.encoder, self.items, batch)
+            found |= dict(zip(batch, most, strict=True))
         self._allowance.check()
-        for item in set(items) - found.keys():  # cut into several parts
-            most = MostAttended(torch.tensor([self.items.words(item)]))
-            most.add(self.read(self.manifest.maps_name, item)[None])
-            found[item] = most.positions[0], most.peaks[0]
         positions = pad_sequence([found[item][0] for item in items], True)
         return positions, pad_sequence([found[item][1].permute(2, 0, 1) for item in items], True).permute(0, 2, 3, 1)
+
+    def _batches(self, items: Iterable[int]) -> Iterator[list[int]]:
+        """Yield the forward passes over some items, ordered as in a shard."""
+        order = sorted(dict.fromkeys(items), key=lambda item: -len(self.items.inputs[item]))
+        return batches(self.items, order, self.encoder.device.type)
 
     def _view(self, quantity: str, item: int) -> Tensor:
         return self._compute(quantity, [item])[tensor_name(quantity, item)]
@@ -108,10 +96,10 @@ class Stream(Store):
         held: dict[str, Tensor] = getattr(self._last, "held", {})
         if any(tensor_name(quantity, item) not in held for item in wanted):
             self._last.held = held = {}
-            order = sorted(wanted, key=lambda item: -max(map(len, self.items.inputs[item])))  # as in a shard
-            jobs = ((0, batch) for batch in batches(self.items, order, self.encoder.device.type))
-            found = ((job, run_pass(self.encoder, self.items, job)) for job in jobs)
-            held.update({name: tensor for _, name, tensor in joined(self.items, found)})
+            for batch in self._batches(wanted):
+                for item, tensors in zip(batch, run_pass(self.encoder, self.items, batch), strict=True):
+                    names = (tensor_name(one, item) for one in self.items.shapes(item))
+                    held |= dict(zip(names, tensors, strict=True))
             self._allowance.check()
         return held
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, cast, overload
+from typing import Literal, cast, overload
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import AlignedPieces, AlignmentError, named_positions, readable
+from attention.alignment import AlignedPieces, named_positions, readable
 from attention.checks import EncoderError
 from attention.cross import DecoderAttention, DecoderPart
 from attention.encoder import LoadedEncoder
@@ -115,19 +115,6 @@ class WordAttention(Sequence[xr.DataArray]):
         weights, what = drawable(array.to_numpy(), str(array.name))
         return AttentionLines(f"Head {layer}-{head} of {name}{what}", words, weights, frozenset(arcs))
 
-    def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
-        """Return the arguments of bertviz: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
-
-        Args:
-            sentence: 0-based index, text or words of the sentence.
-
-        Returns:
-            Weights `[1, heads, from, to]` of each layer, and the words or pieces.
-        """
-        array = _of_one_text(self[self.place(sentence)])
-        layers = torch.from_numpy(array.to_numpy())
-        return tuple(layer[None] for layer in layers), [str(word) for word in array["to"].to_numpy()]
-
 
 def _of_one_text(array: xr.DataArray) -> xr.DataArray:
     """Return the attention within a text; raise UserError if it goes from one text to another."""
@@ -224,7 +211,7 @@ class Encoder(LoadedEncoder):
         )
         audit = {"sentences": len(rows), "words": sum(map(len, rows))}
         items = cut_sentences(extraction, Treebank(rows, audit), self)
-        shown = items if over == "words" else _over_pieces(items)
+        shown = items if over == "words" else replace(items, inputs=tuple(map(_each_alone, items.inputs)))
         blocks = {
             int(name.rpartition(".")[2]): unpack_weights(block)
             for _, name, block in extract(self, shown, range(len(shown.shards)))
@@ -249,20 +236,16 @@ class Encoder(LoadedEncoder):
     def _decoder(self) -> DecoderAttention:
         return DecoderAttention(self)
 
-    def generated(
-        self, prompt: str, *, tokens: int | None = None, continuation: str | None = None, chat: bool = False
-    ) -> xr.DataArray:
+    def generated(self, prompt: str, *, tokens: int = 30, continuation: str | None = None) -> xr.DataArray:
         """Return the attention with which a decoder generates each token of a continuation.
 
         A single pass over prompt and continuation gives it, because no token attends to a later one.
 
         Args:
             prompt: Text before the continuation.
-            tokens: Number of tokens to generate, at most, as `generate(do_sample=False)` of transformers does; by
-                default 30.
+            tokens: Number of tokens to generate, at most, as `generate(do_sample=False)` of transformers does.
             continuation: Text to read as if the decoder had generated it, with the blank before it where the tokenizer
                 needs one; None to generate one.
-            chat: True to write the prompt as the user's message in the chat template of the tokenizer.
 
         Returns:
             `xr.DataArray` `[layer, head, from, to]`, float32. A row of `from` belongs to a token of the continuation:
@@ -272,16 +255,11 @@ class Encoder(LoadedEncoder):
 
         Raises:
             EncoderError: The encoder is no decoder, or its files have no language-modelling head to generate with.
-            UserError: Prompt and continuation are longer than the decoder takes, or one of them is empty; or the
-                tokenizer has no chat template.
+            UserError: Prompt and continuation are longer than the decoder takes, or one of them is empty.
         """
         check_values(Encoder.generated, prompt=prompt, continuation=continuation)
         check_numbers(Encoder.generated, least=1, tokens=tokens)
-        if tokens is not None and continuation is not None:
-            raise UserError(
-                "generated: `tokens` generates text, and `continuation` reads a given text. Give only one of the two."
-            )
-        name, tokens = self.source.spec.name, tokens or 30
+        name = self.source.spec.name
         if not self.causal:
             raise EncoderError(f"{name} is not a decoder, so it cannot generate text. Name a decoder (gpt2, Llama, …).")
         if continuation is None and self.language_model is None:
@@ -289,15 +267,7 @@ class Encoder(LoadedEncoder):
                 f"{type(self.model).__name__} cannot generate: its files have no language-modelling head. Save it with "
                 "one (AutoModelForCausalLM), or give a continuation."
             )
-        if chat and not self.tokenizer.chat_template:
-            raise UserError(
-                f"{name}: its tokenizer has no chat template. Leave out chat, or save the template with it."
-            )
-        text: Any = prompt
-        if chat:
-            message = [{"role": "user", "content": prompt}]
-            text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        first = self.tokenizer(text, add_special_tokens=not chat)["input_ids"]
+        first = self.tokenizer(prompt)["input_ids"]
         given = self.tokenizer(continuation or "", add_special_tokens=False)["input_ids"]
         length = len(first) + (tokens if continuation is None else len(given))
         if not first or (continuation is not None and not given):
@@ -335,7 +305,7 @@ class Encoder(LoadedEncoder):
         """Return the names of the positions with a token, and the number of the word of each."""
         if over == "words":
             return named_positions(self.tokenizer, items.inputs[item], words)
-        only = items.inputs[item][0]
+        only = items.inputs[item]
         return readable(self.tokenizer, only.ids.tolist()), only.positions.tolist()
 
 
@@ -343,18 +313,8 @@ def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(sentence.split() if isinstance(sentence, str) else sentence)
 
 
-def _over_pieces(items: Items) -> Items:
-    """Return the same inputs with every piece as a separate word."""
-    return replace(items, inputs=tuple((_each_alone(*each),) for each in enumerate(items.inputs)))
-
-
-def _each_alone(index: int, parts: tuple[AlignedPieces, ...]) -> AlignedPieces:
-    if len(parts) > 1:
-        raise AlignmentError(
-            f"Sentence {index} (counted from 0) is longer than the encoder's limit and was read in overlapping "
-            "windows, which give no piece-level matrix. Use over='words', or leave the sentence out."
-        )
-    [pieces] = parts
+def _each_alone(pieces: AlignedPieces) -> AlignedPieces:
+    """Return the same input with every piece as a separate word."""
     inside = pieces.inside
     count = int(inside.sum())
     ends = np.where(pieces.positions == 0, 0, count + 1)

@@ -71,7 +71,7 @@ class BareForward:
         self._model = model.eval().to(encoder.device)
         if isinstance(items, Items):
             cut = [batch for shard in items.shards for batch in batches(items, shard, "cpu")]
-            items = [pad([items.inputs[item][part] for item, part in batch], encoder) for batch in cut]
+            items = [pad([items.inputs[item] for item in batch], encoder) for batch in cut]
         self._inputs = items
 
     def __len__(self) -> int:

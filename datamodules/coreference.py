@@ -70,7 +70,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     layers, heads, _ = extraction.chosen(encoder)
     found = Counter(dict.fromkeys(_COUNTED, 0))
     windows: list[Window] = []
-    inputs: list[tuple[AlignedPieces, ...]] = []
+    inputs: list[AlignedPieces] = []
     for number, document in enumerate(documents.documents):
         found["links"] += sum(anaphoric(document.mentions))
         pieces = split_words(encoder.tokenizer, document.sentences, consecutive=True) if encoder is not None else None
@@ -85,7 +85,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
             windows.append(window)
             if pieces is not None:
                 whole = join_sentences(pieces[start:stop])
-                inputs.append((whole,))
+                inputs.append(whole)
                 found.update(whole.counts)
     if not windows:
         if encoder is not None and found["skipped_mentions"]:
@@ -113,7 +113,7 @@ def _bounds(
     for place, whole in enumerate(pieces):
         if len(whole) > limit:
             if too_long != "skip":
-                raise AlignmentError(_too_long(document, place, whole, limit, too_long))
+                raise AlignmentError(_too_long(document, place, whole, limit))
             found["skipped_too_long"] += 1
             for mention, links in zip(document.mentions, anaphoric(document.mentions), strict=True):
                 found["skipped_mentions"] += mention.sentence == place
@@ -131,14 +131,13 @@ def _bounds(
         yield start, len(pieces)
 
 
-def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int, too_long: TooLong) -> str:
+def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int) -> str:
     """Return the message for a sentence over the limit."""
     mentions = sum(mention.sentence == place for mention in document.mentions)
-    window = "Coreference does not cut sentences, so `window` cannot help. " if too_long == "window" else ""
     return (
         f"document {document.id}: sentence {place + 1} of {counted(len(document.sentences[place]), 'word')} has "
         f"{len(whole)} pieces and {counted(mentions, 'mention')}, but the encoder takes at most {limit}. "
-        f"{window}Leave such sentences out, and count them, with --data.init_args.options.too_long skip."
+        f"Leave such sentences out, and count them, with --data.init_args.options.too_long skip."
     )
 
 

@@ -86,28 +86,21 @@ WordsOf = tuple[int, NDArray[np.int64]]
 class Sentences:
     """Sentences of a split, tokenized by an encoder.
 
-    Sentences that are too long for one window of the encoder are not used.
-
     Args:
         data: The treebank.
         split: The split.
         encoder: Encoder with the tokenizer.
 
     Attributes:
-        pieces: Subword pieces of each sentence (of its first window, if it has several).
-        whole: Bool `[sentences]`, True for sentences that fit into one window.
+        pieces: Subword pieces of each sentence.
     """
 
     def __init__(self, data: DependencyDataModule, split: Split, encoder: Encoder) -> None:
         path = data.files()[split]
-        cut = data.items(data.extraction(path, encoder.source), data.read(path), encoder).inputs
-        self.pieces = [parts[0] for parts in cut]
-        self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
+        self.pieces = data.items(data.extraction(path, encoder.source), data.read(path), encoder).inputs
 
     def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
         """Return the words of one relation (the label of their arc), for each sentence that has any.
-
-        Sentences that do not fit into one window of the encoder are left out.
 
         Args:
             gold: Gold arcs of the split.
@@ -118,7 +111,7 @@ class Sentences:
             words, from 1.
         """
         found = []
-        for item in np.flatnonzero(self.whole).tolist():
+        for item in range(len(self.pieces)):
             words = np.flatnonzero(gold.relations(item) == relation) + 1
             if len(words):
                 found.append((item, words))
@@ -431,7 +424,6 @@ class CausalCheck(ProbeMeasure):
             "probe_reads_layers": f"{len(self.data.layers) - self.upper + 1}-{len(self.data.layers)}",
             "probe_dev": best.value,
             "probe_epochs": best.epoch,
-            "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
             "random_heads_among_best": {
                 one.relation: one.random_among_best for one in chosen if one.relation not in lone
             },
@@ -512,8 +504,7 @@ class CausalCheck(ProbeMeasure):
 
         def texts() -> list[dict[str, Tensor]]:
             sentences = Sentences(self.data, "dev", encoder)
-            whole = np.flatnonzero(sentences.whole)
-            drawn = np.sort(np.random.default_rng(self.seed).permutation(whole)[:REFERENCES])
+            drawn = np.sort(np.random.default_rng(self.seed).permutation(len(sentences.pieces))[:REFERENCES])
             pieces = [sentences.pieces[item] for item in drawn.tolist()]
             batches = batches_of([len(one) for one in pieces], self.device, Ranks())
             return [pad([pieces[place] for place in some], encoder) for some in batches]

@@ -18,10 +18,10 @@ from results.settings import leaves
 from training.config import BoundedLoader
 from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
-LOCAL = frozenset({"root", "cache", "workers", "eval_tokens", "device_map", "minutes"})
+LOCAL = frozenset({"root", "cache", "workers", "eval_tokens", "device_map"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
 and takes no other's."""
-GONE = frozenset({"rank_timeout", "class_weights", "bidirectional", "trainable", "max_words"})
+GONE = frozenset({"rank_timeout", "class_weights", "bidirectional", "trainable", "max_words", "minutes", "revision"})
 """Options that checkpoints of former versions have. Other values than the former defaults show in the sizes of the
 model or in its vocabulary, both of which are compared, or concern the training alone."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")

@@ -1,6 +1,5 @@
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from attention.alignment import (
     AlignmentError,
     FromPieces,
     join_sentences,
-    most_central,
-    overlapping,
     readable,
     reduce,
     reduction,
@@ -55,7 +52,7 @@ def test_words_are_cut_as_each_alone(name: str) -> None:
         ids, positions = reference.split(tokenizer, sentence, reference.ENCODERS[name][1])
         assert pieces.ids.tolist() == ids
         assert pieces.positions.tolist() == positions
-        assert (pieces.words, pieces.first, len(pieces)) == (len(sentence), 0, len(ids))
+        assert (pieces.words, len(pieces)) == (len(sentence), len(ids))
 
 
 def bpe(*words: str, **options: Any) -> PreTrainedTokenizerFast:  # noqa: ANN401
@@ -117,11 +114,6 @@ def test_pieces_are_those_of_the_words_joined_by_blanks(kind: str) -> None:
     for pieces, words in zip(split_words(tokenizer, RUNNING), RUNNING, strict=True):
         assert (pieces.ids.tolist(), pieces.positions.tolist()) == in_text(tokenizer, words)
         assert (pieces.words, pieces.unknown, pieces.apart) == (len(words), 0, 0)
-
-
-def test_the_blank_makes_other_pieces() -> None:
-    [pieces] = split_words(tiny.gemma_tokenizer(), [("the", "fox", "jumps")])
-    assert tiny.gemma_tokenizer().convert_ids_to_tokens(pieces.ids.tolist())[-2:] == ["▁fox", "▁jumps"]
 
 
 def test_sentences_of_one_text_begin_after_a_blank() -> None:
@@ -213,57 +205,12 @@ def test_a_tokenizer_that_cuts_and_pads_by_itself_does_neither(tmp_path: Path) -
     assert (len(long), len(short)) == (22, 3)
 
 
-def random_pieces(random: np.random.Generator, words: int, delimiters: bool = True) -> AlignedPieces:
+def random_pieces(random: np.random.Generator, words: int, delimiters: bool) -> AlignedPieces:
     sizes = random.integers(1, 5, words).tolist()
     positions = [position + 1 for position, size in enumerate(sizes) for _ in range(size)]
     if delimiters:
         positions = [0, *positions, words + 1]
     return AlignedPieces(random.permutation(len(positions)).astype(np.int32), np.array(positions, np.int32), words)
-
-
-@pytest.mark.parametrize("words", [1, 5, 17, 60])
-@pytest.mark.parametrize("limit", [6, 7, 16, 40])
-@pytest.mark.parametrize("delimiters", [True, False])
-def test_parts_hold_all_words_whole_and_overlap_by_about_half(words: int, limit: int, delimiters: bool) -> None:
-    whole = random_pieces(np.random.default_rng(words * limit), words, delimiters)
-    found = overlapping(whole, limit)
-    first, last = whole.ids[whole.positions == 0].tolist(), whole.ids[whole.positions == words + 1].tolist()
-    covered: set[int] = set()
-    for part in found:
-        assert len(part) <= limit or part is whole
-        inside = range(part.first, part.first + part.words)
-        covered |= set(inside)
-        expected = [
-            (first, 0),
-            *((whole.ids[whole.positions == word + 1].tolist(), word) for word in inside),
-            (last, 0),
-        ]
-        assert part.ids.tolist() == [piece for ids, _ in expected for piece in ids]
-        sizes = [len(ids) for ids, _ in expected]
-        assert part.positions.tolist() == [position for position, size in enumerate(sizes) for _ in range(size)]
-    assert covered == set(range(words))
-    room = limit - 2 * delimiters
-    for one, other in pairwise(found):
-        assert one.first < other.first
-        assert other.first < one.first + one.words or one.words == 1
-        # The next part begins with the word in which the first half of this one ends, or where that cannot be, later.
-        before = int(((whole.positions > one.first) & (whole.positions <= other.first)).sum())
-        assert before <= room // 2 or other.first == one.first + 1
-    chosen = most_central(found, words)
-    assert chosen.shape == (words,)
-    for word in range(words):
-        depths = {}
-        for index, part in enumerate(found):
-            if part.first <= word < part.first + part.words:
-                depths[index] = min(word - part.first, part.first + part.words - 1 - word)
-        assert chosen[word] == min(index for index, depth in depths.items() if depth == max(depths.values()))
-
-
-def test_a_word_too_long_for_any_part_is_an_error() -> None:
-    whole = AlignedPieces(np.arange(9, dtype=np.int32), np.array([0, 1, 2, 2, 2, 2, 2, 3, 4], np.int32), 3)
-    assert len(overlapping(whole, 7)) == 3
-    with pytest.raises(AlignmentError, match="word 2 alone has 5 pieces, but only 4 fit"):
-        overlapping(whole, 6)
 
 
 def random_weights(random: np.random.Generator, batch: Sequence[AlignedPieces], heads: int) -> Tensor:

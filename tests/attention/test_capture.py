@@ -1,7 +1,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path
 from threading import Barrier
 from typing import Any, NoReturn
 
@@ -10,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention import Encoder
 from attention.capture import NAME, attend, capture_attention, intervening, read, replacing, state_size
-from attention.encoder import EncoderSpec, resolve
 from results.errors import UserError
 from tests import tiny
 from tests.attention.architectures import ARCHITECTURES, HEADS, LAYERS, SIZES, VOCABULARY, build, projections
@@ -300,35 +297,3 @@ def test_states_of_several_sizes_are_refused() -> None:
     model = tiny.build("opt", 0, **SIZES, word_embed_proj_dim=16, ffn_dim=40)
     with pytest.raises(UserError, match=r"tiny gives 4 hidden states of the shapes .*16.*, but 4 of the shape"):
         state_size(model, LAYERS, "tiny")
-
-
-@only_bert
-def test_another_number_of_states_than_layers_is_refused(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = model.forward
-
-    def fewer(**kwargs: object) -> object:
-        output = whole(**kwargs)
-        output.hidden_states = output.hidden_states[:0]
-        return output
-
-    monkeypatch.setattr(model, "forward", fewer)
-    with pytest.raises(UserError, match=r"returns no hidden states"):
-        state_size(model, LAYERS, "tiny")
-
-
-def test_of_an_encoder_decoder_the_states_are_the_encoders(tmp_path: Path) -> None:
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4}
-    tokenizer = tiny.bert_tokenizer()
-    whole = tiny.build("t5", 0, vocab_size=len(tokenizer), **sizes)
-    encoder = Encoder(resolve(EncoderSpec(str(tiny.save(tmp_path, whole, tokenizer)))))
-    assert encoder.state_size == 32
-    ids = torch.tensor([[5, 6, 7, 8]])
-    with torch.inference_mode():
-        wanted = whole(input_ids=ids, decoder_input_ids=ids, output_hidden_states=True).encoder_hidden_states
-    found: dict[int, Tensor] = {}
-    encoder.capture({"input_ids": ids}, lambda *_: None, frozenset(), found.__setitem__, frozenset(range(4)))
-    assert sorted(found) == [0, 1, 2, 3]
-    for number, state in enumerate(wanted):
-        torch.testing.assert_close(found[number], state, rtol=0, atol=1e-5)

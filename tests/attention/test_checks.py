@@ -13,8 +13,8 @@ from attention import Encoder, EncoderError, EncoderSpec, Options
 from attention.capture import NAME, MismatchError, attend, read
 from attention.checks import check
 from results.errors import UserError
+from studies import architectures as matrix
 from tests import tiny
-from tests.attention import matrix
 
 
 def save(folder: Path, model_type: str, **settings: object) -> Path:
@@ -166,13 +166,6 @@ def test_sinks_too_small_to_be_seen_in_sums_are_sinks(tmp_path: Path) -> None:
     assert encoder.has_sinks
     with pytest.raises(UserError, match="sinks"):
         encoder.attention([LONG], quantity="rollout")
-
-
-def test_full_attention_of_big_bird_is_read(tmp_path: Path) -> None:
-    encoder = Encoder(str(save(tmp_path, "big_bird", attention_type="original_full")))
-    np.testing.assert_allclose(
-        encoder.attention([LONG], over="pieces")[0].to_numpy(), own(tmp_path, encoder, LONG), rtol=0, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("model_type", ["gemma3_text", "gpt_neo", "jamba", "xlnet"])

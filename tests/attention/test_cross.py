@@ -73,7 +73,7 @@ def test_what_cannot_be_is_refused(folder: Path, bert: Path) -> None:
     with pytest.raises(UserError, match=r"`targets` needs part='cross'"):
         encoder.attention([SOURCE], targets=[TARGET])
     found = encoder.attention([SOURCE], part="decoder", targets=[TARGET])
-    for shown in (lambda: View.from_attention(found), found.bertviz, lambda: found.lines(0, 1, 1)):
+    for shown in (lambda: View.from_attention(found), lambda: found.lines(0, 1, 1)):
         with pytest.raises(UserError, match=r"from one text to another"):
             shown()
     with pytest.raises(UserError, match=r"Leave out options"):

@@ -1,6 +1,5 @@
 """Models that are divided among devices or quantised."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -45,37 +44,14 @@ def test_on_one_device_nothing_is_divided(bert: Path) -> None:
     assert (load(bert, device_map="auto").attention([sentence])[0] == load(bert).attention([sentence])[0]).all()
 
 
-def test_without_accelerate_the_package_is_named(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "accelerate" else find(name, *more)
-    )
-    with pytest.raises(EncoderError, match=r"device_map needs the package accelerate.*pip install accelerate"):
-        load(bert, device_map="auto")
-
-
 def test_random_weights_cannot_be_divided(bert: Path) -> None:
     with pytest.raises(UserError, match=r"device_map divides weights while it reads them"):
         EncoderSpec(str(bert), weights="random", device_map="auto")
 
 
-def test_processes_do_not_each_divide_a_model(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder_module, "is_initialized", lambda: True)
-    monkeypatch.setattr(encoder_module, "get_world_size", lambda: 2)
-    with pytest.raises(EncoderError, match=r"the run has 2 processes. Give --trainer.devices 1"):
-        load(bert, device_map="auto")
-    assert load(bert).layers == 2
-
-
 def test_a_classifier_is_not_divided(bert: Path) -> None:
     with pytest.raises(EncoderError, match=r"not for classifiers"):
         load_classifier(resolve(EncoderSpec(str(bert), device_map="auto")), 2)
-
-
-@pytest.mark.parametrize("wanted", ["automatic", "cuda:0"])
-def test_another_way_to_divide_is_refused(wanted: str, bert: Path) -> None:
-    with pytest.raises(UserError, match=r"device_map"):
-        EncoderSpec(str(bert), device_map=wanted)  # type: ignore[arg-type]
 
 
 def test_a_quantised_model_without_its_package_is_refused(tmp_path: Path) -> None:

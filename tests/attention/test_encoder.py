@@ -42,6 +42,7 @@ from attention.encoder import (
     architecture,
     embed_words,
     load_classifier,
+    load_tokenizer,
     resolve,
 )
 from attention.inputs import TextTokenizer
@@ -54,12 +55,6 @@ from tests.measures import passes
 SIZES: dict[str, object] = {**tiny.SIZES, "max_position_embeddings": 64}
 WEIGHTS, QUERY = "model.safetensors", "encoder.layer.1.attention.self.query"
 LAST = "encoder.layer.1.output.dense.weight"  # behind all attention
-GAPS: dict[str, dict[str, object]] = {
-    "longformer": SIZES | {"attention_window": 4, "max_position_embeddings": 66},
-    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-    "funnel": {"block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 40},
-}
-"""Model types whose attention cannot be had as a square of all pieces."""
 
 
 @pytest.fixture
@@ -78,12 +73,6 @@ def captured(encoder: Encoder, ids: list[int]) -> list[Tensor]:
     return [found[layer] for layer in sorted(found)]
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_a_folder_written_by_save_pretrained_is_an_encoder(name: str, folders: dict[str, Path]) -> None:
-    encoder = load(folders[name])
-    assert (encoder.layers, encoder.heads, encoder.max_length, encoder.source.origin) == (2, 4, 64, "folder")
-
-
 def test_positions_that_start_late_shorten_what_fits(tmp_path: Path) -> None:
     folder = tiny.save_roberta(tmp_path, max_length=20)
     assert AutoConfig.from_pretrained(folder).max_position_embeddings == 22
@@ -99,17 +88,6 @@ def test_the_shorter_of_the_two_limits_holds(folder: Path, tmp_path: Path) -> No
     assert load(folder).max_length == 30
     size = len(tiny.bert_tokenizer())  # a vocabulary as large as the table of positions is not taken for one
     assert load(tiny.save_bert(tmp_path / "large", max_length=size)).max_length == size
-
-
-@pytest.mark.parametrize("model_type", GAPS)
-def test_attention_that_cannot_be_captured_is_refused_by_name(model_type: str, tmp_path: Path) -> None:
-    tokenizer = tiny.bert_tokenizer()
-    model = tiny.build(model_type, 0, vocab_size=len(tokenizer), **GAPS[model_type])
-    folder = tiny.save(tmp_path / "refused", model, tokenizer)
-    with pytest.raises(EncoderError) as refusal:
-        load(folder)
-    assert str(folder) in str(refusal.value)
-    assert type(model).__name__ in str(refusal.value)
 
 
 def test_captured_attention_that_differs_from_the_models_own_is_refused(
@@ -140,19 +118,11 @@ def test_of_a_model_that_takes_no_registered_function_the_own_weights_are_read(
         Encoder(source(folder, scores="float32"))
 
 
-def test_a_model_that_wants_more_than_token_ids_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forward(self: PreTrainedModel, pixel_values: Tensor, **_: object) -> None: ...
-
-    monkeypatch.setattr("transformers.BertModel.forward", forward)
-    with pytest.raises(EncoderError, match=r"BertModel.*token ids alone.*pixel_values"):
-        load(folder)
-
-
 def test_a_tokenizer_without_alignment_is_refused(tmp_path: Path) -> None:
     T5Config(d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4).save_pretrained(tmp_path)
     ByT5Tokenizer().save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match=r"ByT5Tokenizer is not a fast tokenizer.*tokenizer\.json"):
-        load(tmp_path)
+        load_tokenizer(source(tmp_path))
 
 
 Change = Callable[[Path], object]
@@ -217,9 +187,9 @@ def pickled(content: bytes) -> Change:
         (reweigh(lambda w: w.update({f"{QUERY}.weight": torch.zeros(5, 5)})), "cannot be loaded"),
         (
             reweigh(lambda w: w[f"{QUERY}.bias"].fill_(torch.nan)),
-            rf"32 of 32 numbers of its {QUERY}\.bias are not finite \(nan\)",
+            rf"its {QUERY}\.bias has numbers that are not finite",
         ),
-        (reweigh(lambda w: w[LAST][3, 4].fill_(torch.inf)), rf"1 of 1280 numbers of its {LAST} are not finite \(inf\)"),
+        (reweigh(lambda w: w[LAST][3, 4].fill_(torch.inf)), rf"its {LAST} has numbers that are not finite"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_name(damage: Change, reason: str, folder: Path) -> None:
@@ -271,29 +241,11 @@ def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(read: Change, f
     read(folder)
 
 
-IMAGES: dict[str, object] = {**tiny.SIZES, "image_size": 8, "patch_size": 4}
-
-
-@pytest.mark.parametrize("has_tokenizer", [True, False])
-def test_models_of_images_are_refused_as_such(has_tokenizer: bool, tmp_path: Path) -> None:
-    tiny.build("vit", 0, **IMAGES).save_pretrained(tmp_path)
-    if has_tokenizer:
-        tiny.bert_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(
-        EncoderError, match=r"a model for image input \(vit\), not for text\. Choose an encoder or decoder"
-    ):
+def test_models_of_images_are_refused(tmp_path: Path) -> None:
+    tiny.build("vit", 0, **tiny.SIZES, image_size=8, patch_size=4).save_pretrained(tmp_path)
+    tiny.bert_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(EncoderError, match=r"ViTModel.* cannot be run on token ids"):
         load(tmp_path)
-
-
-def test_a_model_of_texts_and_images_is_refused_and_its_text_model_is_not(tmp_path: Path) -> None:
-    tokenizer = tiny.bert_tokenizer()
-    text = {**SIZES, "vocab_size": len(tokenizer), "bos_token_id": 2, "eos_token_id": 3}
-    whole = tiny.build("clip", 0, text_config=text, vision_config=IMAGES, projection_dim=16)
-    with pytest.raises(EncoderError, match=r"CLIPModel\) cannot be run on token ids alone.*save its text model"):
-        load(tiny.save(tmp_path / "clip", whole, tokenizer))
-    text_model = whole.text_model
-    assert isinstance(text_model, PreTrainedModel)
-    assert load(tiny.save(tmp_path / "text", text_model, tokenizer)).causal
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -339,7 +291,7 @@ class TestFromModel:
         gc.collect()
         assert not place.parent.exists()
 
-    @pytest.mark.parametrize("name", ["{folder}", "../mine", "..", "org/mine"])
+    @pytest.mark.parametrize("name", ["{folder}", "../mine"])
     def test_its_name_leads_nowhere_else(self, folder: Path, name: str) -> None:
         before = (folder / "model.safetensors").read_bytes()
         model, tokenizer = in_memory(folder)
@@ -354,12 +306,6 @@ class TestFromModel:
         assert made.language_model is not None
         inputs = {"input_ids": torch.tensor([[2, 5, 6, 3]])}
         torch.testing.assert_close(made.language_model(**inputs).logits, model.eval()(**inputs).logits)
-
-    def test_what_is_no_model_is_refused(self, folder: Path) -> None:
-        with pytest.raises(
-            EncoderError, match=r"Linear and BertTokenizer cannot be saved.*Give a model and a tokenizer"
-        ):
-            Encoder.from_model(nn.Linear(2, 2), AutoTokenizer.from_pretrained(folder))  # type: ignore[arg-type]
 
 
 def test_it_says_what_it_is(folder: Path) -> None:
@@ -454,21 +400,6 @@ def test_the_seed_decides_the_random_weights(folder: Path) -> None:
     assert not any(torch.equal(first[name], other[name]) for name in drawn)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_random_weights_that_equal_the_models_own_are_refused(
-    name: str, dtype: torch.dtype, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    folder = shutil.copytree(folders[name], tmp_path / "own")
-    torch.manual_seed(3)
-    own = AutoModel.from_config(AutoConfig.from_pretrained(folder))  # type: ignore[no-untyped-call]
-    own.to(dtype).save_pretrained(folder)
-    with pytest.raises(EncoderError, match=r"its weights equal those drawn with seed 3, .*encoder\.seed another"):
-        load(folder, weights="random", seed=3)
-    load(folder, weights="random", seed=4)
-    load(folder, seed=3)
-
-
 @pytest.mark.parametrize("weights", ["pretrained", "random"])
 @pytest.mark.parametrize("pooler", [True, False], ids=["whole", "without a pooler"])
 def test_loading_leaves_the_callers_random_numbers_alone(weights: str, pooler: bool, folder: Path) -> None:
@@ -546,9 +477,8 @@ def test_the_bundle_stands_for_the_default_encoder_alone_and_behind_a_folder_of_
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
-    for spec in (EncoderSpec(revision="1110a243"), EncoderSpec("bert-base-uncased")):
-        with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):
-            resolve(spec)
+    with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):
+        resolve(EncoderSpec("bert-base-uncased"))
     shutil.copytree(folder, tmp_path / DEFAULT)
     monkeypatch.chdir(tmp_path)
     assert resolve(EncoderSpec()).origin == "folder"
@@ -572,9 +502,9 @@ def test_the_hub_gives_a_snapshot_with_weights(
         (folder / WEIGHTS).unlink()
     download = Mock(return_value=str(folder))
     monkeypatch.setattr("attention.encoder.snapshot_download", download)
-    found = resolve(EncoderSpec("some/encoder", revision="main"))
+    found = resolve(EncoderSpec("some/encoder"))
     assert (found.origin, found.folder) == ("hub", folder)
-    assert {(call.args, call.kwargs["revision"]) for call in download.mock_calls} == {(("some/encoder",), "main")}
+    assert {call.args for call in download.mock_calls} == {("some/encoder",)}
     # The second kind of weights is asked for only when there is nothing of the first.
     patterns = [call.kwargs["allow_patterns"] for call in download.mock_calls]
     assert ["pytorch_model*.bin" in some for some in patterns] == ([False, True] if kind == "bin" else [False])
@@ -600,12 +530,6 @@ def test_a_word_is_the_mean_of_its_pieces_rows_of_the_table(name: str, folders: 
         assert found.pieces[place] == len(ids)
     assert (found.pieces > 1).any()
     assert found.vectors.dtype == np.float32
-
-
-def test_a_word_is_embedded_as_after_another_word(tmp_path: Path) -> None:
-    encoder = load(tiny.save_gemma(tmp_path))
-    fox = encoder.tokenizer.convert_tokens_to_ids("▁fox")
-    np.testing.assert_array_equal(embed_words(encoder, ["fox"]).vectors[0], encoder.embeddings[fox].numpy())
 
 
 def test_words_that_the_tokenizer_does_not_know(bert: Path) -> None:

@@ -37,7 +37,7 @@ def items(encoder: Encoder, options: Options, lengths: tuple[int, ...] = (17, 1,
 def test_blocks_of_rows_of_words_are_the_reduced_weights(
     encoder: Encoder, length: int, most: int, first_only: bool
 ) -> None:
-    [[part]] = items(encoder, Options(), (length,)).inputs
+    [part] = items(encoder, Options(), (length,)).inputs
     rows, columns = reduction([part], "first" if first_only else "mean", encoder.device)
     heads, seen = [0, 2], list[int]()
 
@@ -59,8 +59,7 @@ def test_most_attended_words_are_those_of_whole_matrices(
     encoder: Encoder, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut, sizes = items(encoder, options), list[int]()
-    batch = [(item, 0) for item in range(len(cut))]
-    together = find_most_attended(encoder, cut, batch)
+    together = find_most_attended(encoder, cut, range(len(cut)))
     monkeypatch.setitem(long_inputs.BLOCK, "cpu", 100)
 
     rows = Mixture.rows
@@ -71,11 +70,11 @@ def test_most_attended_words_are_those_of_whole_matrices(
         return found
 
     monkeypatch.setattr(Mixture, "rows", watched)
-    for job, (positions, peaks) in zip(batch, together, strict=True):
-        [(blocks, highest)] = find_most_attended(encoder, cut, [job])
+    for item, (positions, peaks) in enumerate(together):
+        [(blocks, highest)] = find_most_attended(encoder, cut, [item])
         torch.testing.assert_close(highest, peaks, rtol=0, atol=1e-3 if options.precision == "float16" else 1e-6)
         assert (blocks == positions).float().mean() > 0.99  # rounding may decide between two equal weights
-        assert positions.shape == (cut.words(job[0]), 2, len(cut.layers), len(cut.heads))
+        assert positions.shape == (cut.words(item), 2, len(cut.layers), len(cut.heads))
     assert max(sizes) < 17
 
 
@@ -86,7 +85,7 @@ def test_weights_that_are_not_a_number_are_refused(encoder: Encoder, monkeypatch
     try:
         table[:] = torch.nan
         with pytest.raises(UserError, match="the model computes attention weights that are nan"):
-            find_most_attended(encoder, items(encoder, Options()), [(0, 0)])
+            find_most_attended(encoder, items(encoder, Options()), [0])
     finally:
         table[:] = before
 
@@ -96,13 +95,13 @@ def test_they_are_what_a_store_gives(bert: Path, monkeypatch: pytest.MonkeyPatch
     cut = items(encoder, Options())
     kept = dict[int, torch.Tensor]()
     for item in range(len(cut)):
-        [found] = find_most_attended(encoder, cut, [(item, 0)])
+        [found] = find_most_attended(encoder, cut, [item])
         encoder.capture(
-            pad([cut.inputs[item][0]], encoder),
+            pad([cut.inputs[item]], encoder),
             lambda layer, one: kept.__setitem__(layer, one.clone()),
             frozenset((0, 1)),
         )
-        rows, columns = reduction([cut.inputs[item][0]], "mean", encoder.device)
+        rows, columns = reduction([cut.inputs[item]], "mean", encoder.device)
         most = MostAttended(torch.tensor([cut.words(item)]))
         whole = torch.stack([rows @ kept[layer] @ columns for layer in (0, 1)], 1)
         most.add(unpack_weights(pack_weights(whole, torch.float16)))

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from attention.capture import capture_attention
 from attention.checks import check
+from studies import architectures as matrix
 from tests import tiny
-from tests.attention import matrix
 
 PIECES, LAYERS, VOCABULARY = 9, 3, 60
 SIZES = {**tiny.SIZES, "num_hidden_layers": LAYERS, "max_position_embeddings": 32}
@@ -66,9 +66,9 @@ def texts(model: PreTrainedModel, padding: str) -> dict[str, Tensor]:
     return given
 
 
-def weights_of(model: PreTrainedModel, inputs: dict[str, Tensor], tapped: bool) -> list[Tensor]:
+def weights_of(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Tensor]:
     found: list[Tensor] = []
-    capture_attention(model, inputs, lambda _, one: found.append(one), frozenset(range(LAYERS)), tapped=tapped)
+    capture_attention(model, inputs, lambda _, one: found.append(one), frozenset(range(LAYERS)))
     return found
 
 
@@ -82,7 +82,7 @@ def gaps(name: str, kind: str) -> Iterator[float]:
     assert layers.attending == tuple(range(LAYERS))
     assert layers.tapped == (name in TAPPED)
     for padding, inputs in given.items():
-        found = weights_of(model, inputs, layers.tapped)
+        found = weights_of(model, inputs)
         assert len(found) == LAYERS
         real = inputs["attention_mask"].bool()
         assert all(weights.dtype == torch.float32 for weights in found)
@@ -121,15 +121,3 @@ def test_a_difference_is_counted_as_silent() -> None:
     page = matrix.page([good, wrong], 1)
     assert "**1 equal, 0 refused, 1 wrong without a word.**" in page
     assert "\n- `wrong` differs by 1e-01\n" in page
-
-
-@pytest.mark.parametrize("name", sorted({*MODELS} - {"t5", "xlnet"}))
-def test_left_padded_batches_equal_single_texts(name: str) -> None:
-    model = built(name)
-    tapped = check(model, name).tapped
-    batch = texts(model, "left")
-    together = weights_of(model, batch, tapped)
-    for row, (ids, mask) in enumerate(zip(batch["input_ids"], batch["attention_mask"].bool(), strict=True)):
-        single = {"input_ids": ids[mask][None], "attention_mask": torch.ones_like(ids[mask][None])}
-        for one, [alone] in zip(together, weights_of(model, single, tapped), strict=True):
-            torch.testing.assert_close(one[row][:, mask][..., mask], alone, rtol=0, atol=2e-5)

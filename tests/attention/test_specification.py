@@ -52,7 +52,7 @@ def test_every_ingredient_changes_the_key(extraction: Extraction, digests: Diges
     specs += [EncoderSpec(str(bert), weights="random", seed=seed) for seed in (0, 1)]
     options: list[dict[str, Any]] = [
         *({"layers": (1,)}, {"layers": (2,)}, {"heads": (1,)}, {"precision": "float32"}),
-        *({"too_long": "window"}, {"too_long": "skip"}, {"from_pieces": "first"}),
+        *({"too_long": "skip"}, {"from_pieces": "first"}),
     ]
     ways: list[dict[str, Any]] = [
         *({}, {"corpus": other}, {"reader": {"format": "conllu", "version": 2}}, {"encoder": None}),
@@ -62,7 +62,7 @@ def test_every_ingredient_changes_the_key(extraction: Extraction, digests: Diges
         *({"options": Options(**each)} for each in options),
     ]
     keys = [store_key(replace(extraction, **way).identity(digests)) for way in ways]
-    assert len(set(keys)) == len(keys) == 19
+    assert len(set(keys)) == len(keys) == 18
     assert all(len(bytes.fromhex(key)) == 12 for key in keys)
 
 
@@ -144,7 +144,7 @@ def test_the_reach_of_a_word_is_that_of_its_pieces(
     if kind == "bert":
         assert "reach" not in items.labels.column_names
         return
-    for sentence, [pieces], found in zip(sentences, items.inputs, items.labels["reach"].to_pylist(), strict=True):
+    for sentence, pieces, found in zip(sentences, items.inputs, items.labels["reach"].to_pylist(), strict=True):
         expected = list[list[list[int]]]()  # of each layer
         for layer in chosen:
             ends = []
@@ -171,16 +171,6 @@ def test_the_reach_of_a_word_does_not_depend_on_what_the_encoder_read_before(kin
         assert items_of(sentences, one, Options()).labels.equals(fresh)
 
 
-def test_the_reach_of_a_word_ends_with_its_part(encoder: Encoder) -> None:
-    items = items_of(treebank(LONG), encoder, Options(too_long="window"))
-    reach, second = np.array(items.labels["reach"][0].as_py()).reshape(13, 2, 2).swapaxes(0, 1)
-    assert reach.tolist() == second.tolist()  # both layers see all
-    for word, ends in enumerate(reach.tolist(), start=1):
-        parts = [range(part.first + 1, part.first + part.words + 1) for part in items.inputs[0]]
-        assert ends in [[part[0], part[-1]] for part in parts if word in part]
-    assert reach[0].tolist() != reach[-1].tolist()
-
-
 SHORT, EXACT, LONG = of_words("the", "fox"), of_words(*["the"] * 12), of_words(*["the"] * 13, name="long")
 
 
@@ -202,20 +192,20 @@ def test_delimiters_are_what_the_tokenizer_writes(name: str, start: bool, end: b
     assert items.delimiters == {"start": start, "end": end}
 
 
-@pytest.mark.parametrize("policy", ["error", "skip", "window"])
-def test_a_sentence_that_just_fits_is_one_part(policy: str, encoder: Encoder) -> None:
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_a_sentence_that_just_fits_is_kept(policy: str, encoder: Encoder) -> None:
     items = items_of(treebank(SHORT, EXACT), encoder, Options(too_long=policy))  # type: ignore[arg-type]
     assert holds(items, SHORT, EXACT)
-    assert [[len(part) for part in parts] for parts in items.inputs] == [[4], [LIMIT]]
+    assert [len(pieces) for pieces in items.inputs] == [4, LIMIT]
     counts = {"words_without_piece", "words_with_unknown_token", "words_cut_apart"}
-    counts |= {"skipped_too_long", "windowed", "lost_arcs"}
+    counts |= {"skipped_too_long"}
     assert items.audit == {"sentences": 2, "multiple_roots": 3} | dict.fromkeys(counts, 0)
 
 
 def test_too_long_is_an_error_that_names_the_sentence_and_the_remedy(encoder: Encoder) -> None:
     with pytest.raises(
         AlignmentError,
-        match=r"sentence long of 13 words has 15 pieces, but the encoder takes at most 14\. .*too_long window.* skip",
+        match=r"sentence long of 13 words has 15 pieces, but the encoder takes at most 14\. .*too_long skip",
     ):
         items_of(treebank(SHORT, LONG), encoder)
 
@@ -224,32 +214,8 @@ def test_too_long_is_skipped_and_counted(encoder: Encoder) -> None:
     items = items_of(treebank(LONG, SHORT, LONG, EXACT), encoder, Options(too_long="skip"))
     assert holds(items, SHORT, EXACT)
     assert len(items.inputs) == items.audit["skipped_too_long"] == 2
-    with pytest.raises(UserError, match=r"^every sentence has more than 14 pieces.*too_long window"):
+    with pytest.raises(UserError, match=r"^every sentence has more than 14 pieces"):
         items_of(treebank(LONG, LONG), encoder, Options(too_long="skip"))
-
-
-def test_too_long_is_cut_and_lost_arcs_are_counted(encoder: Encoder) -> None:
-    sentences = tiny.treebank((30, 4, 25, 13, 60)).sentences
-    items = items_of(treebank(*sentences), encoder, Options(too_long="window"))
-    assert holds(items, *sentences)
-    assert [len(parts) > 1 for parts in items.inputs] == [True, False, True, True, True]
-    assert items.audit["windowed"] == 4
-    lost = 0
-    for sentence, parts in zip(sentences, items.inputs, strict=True):
-        seen = [set(range(part.first + 1, part.first + part.words + 1)) for part in parts]
-        for word, head in enumerate(sentence.heads, start=1):
-            if head != 0 and not any({word, head} <= words for words in seen):
-                lost += 1
-    assert items.audit["lost_arcs"] == lost > 0
-
-
-def test_a_word_that_no_part_can_hold_is_an_error(encoder: Encoder) -> None:
-    sentence = of_words("the", "s" * 40, "the", name="huge")
-    with pytest.raises(
-        AlignmentError, match=r"sentence huge of .*word 2 alone has \d+ pieces, but only 12 fit\. Leave .* skip"
-    ):
-        items_of(treebank(sentence), encoder, Options(too_long="window"))
-    assert holds(items_of(treebank(SHORT, sentence), encoder, Options(too_long="skip")), SHORT)
 
 
 def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
@@ -279,13 +245,13 @@ def test_hidden_states_of_layers_that_there_are_not_are_refused(hidden: tuple[in
 def test_the_estimate_is_the_size_on_disk(
     precision: Precision,
     hidden: tuple[int, ...],
-    encoder: Encoder,
+    bert: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("attention.specification.SHARDS", 1)
-    options = Options(precision=precision, too_long="window")
-    items = items_of(tiny.treebank((*LENGTHS, 30, 40, 35)), encoder, options, hidden)
+    options = Options(precision=precision)
+    items = items_of(tiny.treebank(LENGTHS), Encoder(str(bert)), options, hidden)
     announced = shapes(items, 0)
     zeros = ((name, torch.zeros(shape, dtype=options.dtype)) for name, shape in announced.items())
     write_shard(tmp_path / "shard", announced, options.dtype, zeros)

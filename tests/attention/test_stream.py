@@ -8,17 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec, Extraction, Options, cut_sentences, extraction, make_store
+from attention import Encoder, EncoderSpec, Options, extraction
 from attention.encoder import LoadedEncoder
-from attention.stream import Stream, make_stream
+from attention.stream import Stream
 from datamodules import CoreferenceDataModule, DependencyDataModule
 from measures import AntecedentHeads, SingleHeads
-from metrics.heads import most_attended
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from results import Result, UserError
-from results.digests import Digests
 from tests import tiny
-from tests.attention.test_matrix import MODELS
 from tests.trainers import scored, trained
 
 Make = Callable[..., DependencyDataModule]
@@ -39,7 +36,7 @@ def assert_scores_are_equal(one: Result, other: Result) -> None:
     ("module", "options"),
     [
         (lambda: SingleHeads(ensemble=3, permutations=9), {}),
-        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"options": Options(too_long="window")}),
+        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {}),
         (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"random_init": True}),
         (lambda: SingleHeads(ensemble=1, permutations=9), {"options": Options(layers=(2,), quantity="norms")}),
         (AttentionOnlyProbe, {}),
@@ -73,7 +70,7 @@ def test_nothing_is_written_and_groups_are_the_passes_of_a_store(
     make_data: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(extraction.BATCH_PIECES, "cpu", 60)
-    data = make_data(store="stream", cache=str(tmp_path), options=Options(too_long="window"))
+    data = make_data(store="stream", cache=str(tmp_path))
     data.setup("test")
     assert not list(tmp_path.rglob("*.safetensors"))
     store = data.stores["dev"]
@@ -81,44 +78,20 @@ def test_nothing_is_written_and_groups_are_the_passes_of_a_store(
     groups = list(store.groups)
     assert sorted(item for group in groups for item in group) == list(range(len(store)))
     assert 1 < len(groups) < len(store)
-    disk = make_data(cache=str(tmp_path / "disk"), options=Options(too_long="window"))  # made in the same passes
+    disk = make_data(cache=str(tmp_path / "disk"))  # made in the same passes
     disk.setup("test")
     for item, weights in store.each("attention", range(0, len(store), 2)):
         assert torch.equal(weights, disk.stores["dev"].read("attention", item))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_every_architecture_streams_what_it_stores(name: str, tmp_path: Path) -> None:
-    tokenizer, treebank = tiny.bert_tokenizer(), tiny.treebank([7, 2, 5, 5, 1, 9, 3])
-    model = tiny.build(name, 0, **{**MODELS[name], "vocab_size": len(tokenizer)})
-    encoder = Encoder(str(tiny.save(tmp_path / "model", model, tokenizer)))
-    path = tmp_path / "corpus.conllu"
-    path.touch()
-    items = cut_sentences(Extraction(path, {}, encoder.source, Options()), treebank, encoder)
-    digests = Digests(tmp_path)
-    store = make_store(items, tmp_path / "cache", digests, encoder)
-    stream = make_stream(items, tmp_path / "cache", digests, encoder)
-    assert isinstance(stream, Stream)
-    stored = {item: store.read("attention", item) for item in range(len(items))}
-    streamed = dict(stream.each("attention", stored))
-    assert all(torch.equal(streamed[item], stored[item]) for item in stored)
-    for group in stream.groups:
-        for item, positions in zip(group, stream.most_attended(group)[0], strict=True):
-            words = items.words(item)
-            expected = most_attended(stored[item][None], torch.tensor([words]))
-            assert torch.equal(positions[:words].long(), expected[0])
-
-
-@pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_gpt2, tiny.save_llama, tiny.save_mistral])
 def test_one_process_and_two_read_the_same_from_a_stream_and_a_store(
-    save: Callable[[Path], Path], run_config: Callable[..., Any], corpus: str, tmp_path: Path
+    run_config: Callable[..., Any], corpus: str, tmp_path: Path
 ) -> None:
     given = [
         "measure",
         f"--config={CONFIG}",
         f"--data.init_args.corpus={corpus}",
-        f"--data.init_args.encoder.name={save(tmp_path / 'encoder')}",
+        f"--data.init_args.encoder.name={tiny.save_mistral(tmp_path / 'encoder')}",
         "--model.init_args.permutations=9",
     ]
     found = {}

@@ -70,11 +70,6 @@ def test_options_choose_layers_heads_and_windows(bert: Path) -> None:
     long = "fox " * 100
     with pytest.raises(AlignmentError, match=r"^sentence .* takes at most 64"):
         encoder.attention([long])
-    windows = Options(too_long="window")
-    [array] = encoder.attention([long], options=windows)
-    assert array.sizes["to"] == 102
-    with pytest.raises(AlignmentError, match="windows, which give no piece-level matrix"):
-        encoder.attention([long], options=windows, over="pieces")
     some = encoder.attention([long, "the fox"], options=Options(too_long="skip"))
     assert (some.sentences, some.audit["skipped_too_long"]) == ((("the", "fox"),), 1)
     with pytest.raises(UserError, match=r"options\.layers contains 9"):
@@ -95,15 +90,6 @@ def test_a_sentence_is_named_by_its_place_or_its_words(bert: Path) -> None:
     lines = attention.lines(1, layer=2, head=3)
     np.testing.assert_array_equal(lines.weights, attention[1][1, 2])
     assert lines.words == ("[CLS]", "the", "dogs", "sleep", "[SEP]")
-
-
-def test_bertviz_takes_batches_of_one(bert: Path) -> None:
-    """Its `head_view(attention, tokens)`: a list of [1, heads, from, to], one a layer."""
-    attention = Encoder(str(bert)).attention(["the foxglove sleeps"], over="pieces")
-    layers, tokens = attention.bertviz("the foxglove sleeps")
-    assert [tuple(layer.shape) for layer in layers] == [(1, 4, len(tokens), len(tokens))] * 2
-    assert layers[1][0, 2].numpy() == pytest.approx(attention[0].sel(layer=2, head=3).to_numpy())
-    assert tokens[0] == "[CLS]"
 
 
 def test_one_sentence_may_be_given_by_itself_and_what_cannot_be_read_is_named(bert: Path) -> None:

@@ -16,7 +16,6 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 import train
 from attention import EncoderSpec, resolve
-from attention.encoder import offline
 from commands.export import main as export
 from corpora.labelled import Columns
 from datamodules import ClassificationDataModule, TextBatch
@@ -406,7 +405,8 @@ def test_a_name_of_the_hub_is_one_that_is_no_path(
             files_of(Path(name))
     assert files_of(Path("owner/name")) == [Path("owner/name")]
     data = data_of(corpus, folders["bert"], tmp_path)
-    with offline(), pytest.raises(UserError, match=r"owner/name: not found, neither as a local folder nor on the hub"):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"owner/name: not found, neither as a local folder nor on the hub"):
         load([Path("owner/name")], data)
     monkeypatch.setattr("attention.encoder.snapshot_download", lambda name, **_: {"owner/name": folders["bert"]}[name])
     _, found = run_over(["owner/name"], only("Perturbation"), *options(corpus, tmp_path), folder=tmp_path / "out")

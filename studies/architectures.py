@@ -1,6 +1,6 @@
 """Captured attention against the model's own, for every text model of transformers that can be built small.
 
-    python -m tests.attention.matrix [MODEL TYPE …]
+    python -m studies.architectures [MODEL TYPE …]
 
 Without arguments it writes docs/architectures.md; with some, it prints their rows.
 """
@@ -25,7 +25,7 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel, PreTrainedMod
 from attention.capture import capture_attention, read
 from attention.checks import AttentionLayers, EncoderError, check
 
-PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
+PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 VOCABULARY, LAYERS, WINDOW = 60, 4, 8
 SHORT, LONG = 5, 19
 LARGEST = 30_000_000
@@ -225,12 +225,13 @@ def row(model_type: str) -> Row:
 
 @torch.inference_mode()
 def compared(model_type: str, model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> Row:
+    """Return the differences between what captures read and the eager model."""
     gaps, states = dict[str, float](), 0.0
     for padding, inputs, real in texts(model):
-        found = read(model, inputs, tapped=layers.tapped)
+        found = read(model, inputs)
         product: dict[int, Tensor] = {}
         every = frozenset(range(len(layers.attending)))
-        capture_attention(model, inputs, product.__setitem__, every, tapped=layers.tapped)
+        capture_attention(model, inputs, product.__setitem__, every)
         own = eager(**inputs, output_attentions=True)
         weights = [one for one in own.attentions if one is not None]
         assert len(product) == len(found.weights) == len(weights)
@@ -266,7 +267,7 @@ def page(rows: Sequence[Row], seconds: float) -> str:
     for one in built:
         if one.refused:
             refused.setdefault(reason(one.refused), []).append(one.model_type)
-    head = PAGE.read_text(encoding="utf-8").partition("<!-- made by tests/attention/matrix.py -->")[0]
+    head = PAGE.read_text(encoding="utf-8").partition("<!-- made by studies/architectures.py -->")[0]
     kinds = {
         "Read from their own weights": [one for one in equal if one.layers and one.layers.tapped],
         "With sinks": [one for one in equal if one.layers and one.layers.has_sinks],
@@ -274,9 +275,9 @@ def page(rows: Sequence[Row], seconds: float) -> str:
     }
     direct = len(equal) - len(kinds["Read from their own weights"])
     lines = [
-        "<!-- made by tests/attention/matrix.py -->",
+        "<!-- made by studies/architectures.py -->",
         "",
-        f"`python -m tests.attention.matrix`, transformers {transformers.__version__}, {seconds:.0f} s on "
+        f"`python -m studies.architectures`, transformers {transformers.__version__}, {seconds:.0f} s on "
         f"{os.cpu_count()} cores: {len(rows)} model types of text, of which {len(built)} can be built small. "
         f"**{len(equal)} equal, {sum(map(len, refused.values()))} refused, {len(silent)} wrong without a word.** "
         f"Of the ten largest families, equal: {listed(one.model_type for one in equal if one.model_type in FAMILIES)}.",
