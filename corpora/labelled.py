@@ -158,7 +158,7 @@ def read_labelled(
             names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
-    check_values(read_labelled, format=format)
+    check_values(read_labelled, format=format, skip=skip)
     return collect(LabelledFile(Path(path), columns, format, split=split), skip)
 
 

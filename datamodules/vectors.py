@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -272,7 +273,8 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
                 header, start = _HEADER.fullmatch(file.readline(1 << 12)), file.read(1 << 20)
             binary = header is not None and b"\0" in start
             form = {"binary": binary, "no_header": header is None, "datatype": np.float32}
-            loaded = KeyedVectors.load_word2vec_format(str(path), **form)
+            with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # gensim leaves the file open
+                loaded = KeyedVectors.load_word2vec_format(str(path), **form)
         # Known words alone: fastText makes up vectors from a word's letters, and coverage would always be 1.
         known = [word for word in loaded.index_to_key if word in wanted]
         rows = [loaded.key_to_index[word] for word in known]

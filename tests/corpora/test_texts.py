@@ -26,10 +26,10 @@ def test_texts_of_a_table_have_labels_pairs_or_neither(tmp_path: Path) -> None:
     audit: Counter[str] = Counter()
     single, pair = Columns(), Columns(pair="other")
     fox = Passage("2", ("The", "fox", "."), 2, "1")
-    assert list(read_texts(path, audit, columns=single, format=None, header=True)) == [(fox,)]
-    [both] = read_texts(path, audit, columns=pair, format=None, header=True)
+    assert list(read_texts(path, audit, columns=single)) == [(fox,)]
+    [both] = read_texts(path, audit, columns=pair)
     assert both == (fox, Passage("2", ("It", "sleeps", "."), 2, "1"))
-    [(unlabelled,)] = read_texts(path, audit, columns=Columns(label=None), format=None, header=True)
+    [(unlabelled,)] = read_texts(path, audit, columns=Columns(label=None))
     assert unlabelled == Passage("2", fox.words, 2, None)
     assert audit == {"empty_texts": 3}
 
