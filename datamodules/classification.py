@@ -510,14 +510,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self._audit: dict[Split, dict[str, object]] = {}
         self._contents: dict[Split, pa.Array] = {}
 
-    @property
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """Encoders whose pieces are the tokens, or whose input embeddings are the word vectors; often none."""
-        if self.tokenizer is not None:
-            return (self.tokenizer,)
-        embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
-        return (EncoderSpec(),) if embedded else ()
-
     def files(self) -> Mapping[str, Path]:
         if isinstance(self.corpus, str) and self.corpus not in ("sample", *CORPORA) and "{split}" not in self.corpus:
             path = Path(self.corpus).expanduser()

@@ -374,11 +374,6 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     @abstractmethod
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """Encoders whose attention, tokenizer or embeddings the datamodule reads."""
-
-    @property
-    @abstractmethod
     def provenance(self) -> Provenance:
         """Description of encoder and files for the results, with counts of all that was dropped or replaced."""
 
@@ -470,10 +465,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self._loaded: list[Encoder] = []
         self.random_splits: dict[Split, Any] = {}
         self._warned: set[Split] = set()
-
-    @property
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        return () if self.encoder is None else (self.encoder,)
 
     @abstractmethod
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:

@@ -484,10 +484,6 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         """
         return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
-    @property
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        return (self.encoder,) if self.before is None else (self.encoder, self.before)
-
     def files(self) -> Mapping[str, Path]:
         """Return the file of every corpus, by name of the corpus.
 
