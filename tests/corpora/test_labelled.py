@@ -129,11 +129,6 @@ def test_jsonl_labels_may_be_strings_integers_or_truth_values(tmp_path: Path) ->
     )
 
 
-def test_the_format_comes_from_the_suffix_or_the_option(tmp_path: Path) -> None:
-    upper, other = (write(tmp_path, TSV, name) for name in ("CORPUS.TSV", "corpus.txt"))
-    assert read_labelled(upper) == read_labelled(other, format="tsv")
-
-
 def test_repeated_texts_are_counted_and_kept_and_those_with_another_label_told_apart(tmp_path: Path) -> None:
     content = "label\ttext\n" + "1\tyes\n" * 3 + "0\tyes\n0\tno\n1\tno \n1\tYes\n"
     found = read_labelled(write(tmp_path, content))
@@ -270,11 +265,3 @@ def test_real_files_have_the_texts_that_their_description_says(name: str, public
     for split, (texts, duplicates) in SIZES[name].items():
         found = read_labelled(public_data("cls", name, f"{split}.tsv"))
         assert found.audit == {"texts": texts, "duplicates": duplicates, "conflicting": 0, "empty": 0}
-
-
-def test_glue_is_read_by_the_numbers_or_names_of_its_columns(public_data: Callable[..., Path]) -> None:
-    found = read_labelled(public_data("glue", "CoLA", "dev.tsv"), columns=Columns("4", "2"))
-    assert (len(found), sum(text.label == "1" for text in found.texts)) == (1043, 721)
-    wnli = Columns("sentence1", "label", "sentence2", "index")
-    found = read_labelled(public_data("glue", "WNLI", "dev.tsv"), columns=wnli)
-    assert (len(found), found.texts[0].id, found.texts[0].pair) == (71, "0", "The hair has to be cleaned.")

@@ -377,11 +377,3 @@ def test_a_fetched_archive_becomes_files_that_are_neither_fetched_nor_made_again
     assert Quiet.asked == ["/aclImdb_v1.tar.gz"]
     assert paths["dev"].read_bytes() == before
     assert paths["train"].read_text() == "label\ttext\n1\tmy own\n"
-
-
-@pytest.mark.usefixtures("imdb")
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
-    place = tmp_path / "cls" / "imdb" / "dev.tsv"
-    place.mkdir(parents=True)
-    with pytest.raises(CorpusError, match=rf"^{place}: the file cannot be written \("):
-        fetch("imdb", tmp_path)

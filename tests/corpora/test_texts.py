@@ -48,12 +48,3 @@ def test_sentences_of_a_treebank_bring_their_trees(tmp_path: Path) -> None:
     assert [lines[passage.line - 1].split("\t")[:2] for passage in passages] == [
         ["1", passage.words[0]] for passage in passages
     ]
-
-
-def test_sentences_with_several_roots_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "trees.conllu"
-    two = "1\tYes\t_\tX\t_\t_\t0\troot\t_\t_\n2\tno\t_\tX\t_\t_\t{}\troot\t_\t_\n\n"
-    path.write_text(two.format(0) + two.format(1) + two.format(0), encoding="utf-8")
-    audit: Counter[str] = Counter()
-    assert len(list(read_sentences(path, audit, "conllu"))) == 3
-    assert audit["multiple_roots"] == 2

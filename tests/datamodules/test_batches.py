@@ -82,15 +82,3 @@ def test_jitter_gives_sentences_of_a_length_of_their_own_other_neighbours_in_eve
 
     assert neighbours(0, 0.0) == neighbours(1, 0.0)
     assert not neighbours(0, 0.1) & neighbours(1, 0.1)
-
-
-def test_jitter_keeps_every_sentence_and_batches_of_like_length() -> None:
-    found = jittered(2)
-    assert found == jittered(2)
-    assert sorted(index for batch in found for index in batch) == list(range(len(LENGTHS)))
-    assert len(found) == -(-len(LENGTHS) // 16)
-    for batch in found:
-        shorter, longer = LENGTHS[batch].min(), LENGTHS[batch].max()
-        assert 17 in batch or shorter * 1.1 + 5 > longer * 0.9
-    bounded = LengthBatches(LENGTHS, max_cells=10**9, max_sentences=16, shuffle=True, seed=3)
-    assert jittered(0, 0.0) == list(bounded)  # the order is that of the lengths alone

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attention import Encoder, EncoderSpec, resolve
-from corpora.labelled import Columns, LabelledText, read_labelled
+from corpora.labelled import Columns, LabelledText
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, TextBatch, VectorSpec
 from datamodules.batches import Split
@@ -83,13 +83,6 @@ def test_vocabulary_and_labels_are_those_of_train_whatever_stage_comes_first(tmp
         assert class_counts(module).tolist() == [2, 3]
         assert set(module.splits) == {"train", *(["dev", "test"] if "test" in stages else ["test", "dev"])}
     assert len(set(identities)) == 1
-
-
-def test_identity_changes_with_what_parameters_depend_on(tmp_path: Path, bert: Path) -> None:
-    options: list[dict[str, Any]] = [{}, {"delimiters": True}]
-    modules = [opened(tmp_path, **each) for each in (*options, {"tokenizer": EncoderSpec(str(bert))})]
-    modules.append(opened(tmp_path, {**ROWS, "train": (*TRAIN, ("2", "a", ""))}))
-    assert len({json.dumps(module.identity) for module in modules}) == 4
 
 
 def test_the_audit_counts_what_is_unknown_cut_and_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -274,18 +267,6 @@ def test_a_label_that_train_lacks_is_named_with_some_that_it_has() -> None:
         CorpusError, match=r"some.tsv:3: no text of train has the label 'x'; .*, label19 and 980 more\."
     ):
         label_numbers(Path("some.tsv"), labelled("label7 x"), many)
-
-
-def test_the_sample_brings_its_rationale(tmp_path: Path) -> None:
-    module = ClassificationDataModule("sample", cache=str(tmp_path))
-    module.setup("test")
-    assert (module.labels, module.positive) == (("negative", "positive"), 1)
-    assert set(class_counts(module).tolist()) == {1500}
-    text = read_labelled(module.files()["test"], columns=RATIONALE).texts[7]
-    batch = module.splits["test"][[7]]
-    assert text.rationale
-    assert tuple(batch.rationale[0].nonzero()[:, 0].tolist()) == text.rationale
-    assert module.text("test", 7) == (text.id, tuple(text.text.lower().split()))
 
 
 @pytest.mark.parametrize(

@@ -225,12 +225,6 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
         CoreferenceDataModule(encoder=None, parts=parts)
 
 
-def test_a_single_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    module = CoreferenceDataModule(str(tmp_path / "all.conll"), encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=r"all\.conll: there is no such file\."):
-        module.setup("test")
-
-
 @pytest.mark.parametrize(
     ("count", "stage", "options", "message"),
     [
@@ -278,22 +272,6 @@ def test_parses_give_the_heads_and_are_part_of_the_key(tmp_path: Path) -> None:
     assert beside.stores["dev"].folder != alone.stores["dev"].folder
     described = cast(Any, beside.provenance.data["dev"])
     assert described["parses_sha256"] == beside.stores["dev"].manifest.identity["companion_sha256"]
-
-
-def test_provenance_counts_documents_and_windows_of_every_split(data: CoreferenceDataModule, by_split: str) -> None:
-    provenance = data.provenance
-    assert provenance.encoder["layers"] == 2
-    described = cast(dict[str, dict[str, Any]], provenance.data)
-    for split in SPLITS:
-        gold = read_documents(Path(by_split.replace("{split}", split)))
-        assert described[split]["file"] == f"{split}.conll"
-        assert described[split]["documents"] == sum(bool(text.mentions) for text in gold.documents)
-        audit = cast(dict[str, int], provenance.audit[split])
-        assert described[split]["windows"] == audit["windows"] == len(data.splits[split])
-        assert {name: audit[name] for name in gold.audit} == gold.audit
-        counts = data.splits[split].counts
-        assert (audit["links"], audit["lost_links"]) == (counts["links"], counts["lost_links"])
-        assert audit["mentions"] == counts["mentions"]
 
 
 @pytest.fixture(scope="module")
