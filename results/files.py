@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def below(folder: Path, name: str | Path) -> Path:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{str(name)!r} leads out of the folder {folder}")
     return path
+
+
+def is_whole(paths: Sequence[Path], sha256: str) -> bool:
+    """Return True if all files exist and are undamaged; log a warning if they exist but are damaged.
+
+    Args:
+        paths: The files.
+        sha256: Expected SHA-256 of the contents of all files, joined in this order.
+    """
+    there = all(path.is_file() for path in paths)
+    if there and hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest() == sha256:
+        return True
+    if there:
+        log.warning("%s is damaged, and is made again.", " or ".join(map(str, paths)))
+    return False
 
 
 def _begun(path: Path) -> "hashlib._Hash":

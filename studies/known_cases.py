@@ -21,6 +21,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention import EncoderSpec, Options
 from attention.quantities import QUANTITIES, QuantityName
+from corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
 from datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
 from fidelity import (
     Adversary,
@@ -54,7 +55,6 @@ from probes.frozen import Mode
 from results import Estimate, Result, Table
 from studies.blank import Architecture
 from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
-from studies.sample import draw_reviews, draw_treebank, sample_vocabulary
 from training import TrainedModule, nested_trainer, quiet, result_of
 from training.checkpoints import instantiate
 
@@ -174,7 +174,7 @@ class Case:
 
     @cached_property
     def _sentences(self) -> dict[str, Path]:
-        return draw_treebank(self.folder, self.seed + 1)
+        return write_sample_treebank(self.folder, seed=self.seed + 1)
 
     def model(self, kind: str) -> str:
         """Return the folder of the model of a kind."""
@@ -282,7 +282,7 @@ class Case:
         if not folder.exists():
             folder.mkdir()
             random = np.random.default_rng(self.seed)
-            for split, path in draw_reviews(self.folder, self.seed + 1).items():
+            for split, path in write_sample_reviews(self.folder, seed=self.seed + 1).items():
                 reviews = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).head(_REVIEWS)
                 if shuffled:
                     reviews["label"] = random.permutation(reviews["label"])

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch.nn.functional import cross_entropy
 
+from corpora.sample import DOCUMENTS, Grammar, sample_vocabulary
 from results.errors import check_numbers, check_values
 from studies.blank import WordModel, masked_language_model
 from studies.planted import LONGEST
-from studies.sample import DOCUMENTS, Grammar, sample_vocabulary
 
 _DOCUMENTS = 800  # of the grammar, with five sentences each
 _SIZES = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 512}

@@ -35,9 +35,9 @@ import torch
 from torch import Tensor
 
 from attention.capture import Head, named_heads
+from corpora.sample import sample_vocabulary
 from results.errors import UserError, check_numbers, check_values, one_of
 from studies.blank import SPECIAL, Architecture, WordModel, blank_model, set_weights
-from studies.sample import sample_vocabulary
 
 Target = Literal["offset", "same_word", "relation", "delimiter", "evenly", "opinion"]
 

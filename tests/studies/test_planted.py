@@ -18,13 +18,13 @@ from attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention.ablation import AblatedModel, Ablation
 from attention.capture import NAME, Heads, named_heads
 from attention.quantities import QuantityName
+from corpora.sample import Grammar, Word, sample_vocabulary
 from datamodules import DependencyDataModule, TextDataModule, TextSource
 from measures import AttentionAnalyses, SingleHeads, Surface
 from models.transformer import SequenceClassifier
 from results.errors import UserError
 from studies.blank import SPECIAL, Architecture
 from studies.planted import LABELS, PlantedHead, PlantedModel, planted_model, relation_rules
-from studies.sample import Grammar, Word, sample_vocabulary
 from tests.trainers import scored
 
 SHAPES: tuple[Architecture, ...] = ("bert", "llama")
