@@ -50,7 +50,13 @@ class _Text:
     spans: list[_Span]
 
 
-def read_documents(path: Path, parses: Path | None = None, tags: Mapping[str, str] | None = None) -> Documents:
+def treebank_of(path: Path) -> Path | None:
+    """Return the `.conllu` file of the same name beside a file of documents; None if there is none."""
+    beside = path.with_suffix(".conllu")
+    return beside if beside != path and beside.is_file() else None
+
+
+def read_documents(path: Path, tags: Mapping[str, str] | None = None) -> Documents:
     """Read the documents of a CoNLL-2011 or CoNLL-2012 file; find head and type of every mention.
 
     Columns are separated by one tab each or by blanks. There are at least 12, and the same number in all
@@ -75,11 +81,9 @@ def read_documents(path: Path, parses: Path | None = None, tags: Mapping[str, st
     - `types_unknown`: mentions whose head has an unknown tag.
 
     Args:
-        path: The file, in UTF-8.
-        parses: CoNLL-U treebank of the same sentences, word for word, from which the heads are read.
-            None for a `.conllu` file of the same name in the same folder, if there is one. Without a
-            treebank, heads come from the parse column, the parts of speech, or a heuristic (see
-            `corpora.mentions`). A word without a known tag takes its UPOS.
+        path: The file, in UTF-8. Heads are read from the treebank of the same sentences, word for word, that
+            `treebank_of` finds beside it; a word without a known tag takes its UPOS. Without a treebank, heads
+            come from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`).
         tags: Tag of Universal Dependencies or of the Penn Treebank that a tag of the file stands for.
 
     Raises:
@@ -90,12 +94,9 @@ def read_documents(path: Path, parses: Path | None = None, tags: Mapping[str, st
     texts = list(_Reader(path).texts())
     if not texts:
         raise CorpusError.at(path, None, "the file holds no document", "Check that it is the file you meant")
-    beside = path.with_suffix(".conllu")
-    if parses is None and beside != path and beside.is_file():
-        parses = beside
     sentences = [sentence for text in texts for sentence in text.sentences]
-    if parses is not None:
-        attach_parses(path, sentences, Path(parses))
+    if (parses := treebank_of(path)) is not None:
+        attach_parses(path, sentences, parses)
     find_meanings(sentences, tags or {})
     audit = Counter(dict.fromkeys(_COUNTS.split(), 0))
     parts = Counter(text.name for text in texts)

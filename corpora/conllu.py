@@ -19,7 +19,7 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
 from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
-from results.errors import check_values, counted
+from results.errors import counted
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.
@@ -42,7 +42,7 @@ _NAMES: dict[Format, tuple[str, ...]] = {
 _NUMBERS = {str(number): number for number in range(512)}
 
 
-def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
+def read_treebank(path: Path) -> Treebank:
     """Read the sentences of a CoNLL-U or CoNLL-X file, and count dropped rows and irregularities.
 
     Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Some violations of the formats are
@@ -50,17 +50,14 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     without `sent_id` is named `<stem>-<ordinal>`; a repeated `sent_id` gets a suffix `.2`, `.3`, … (counted).
 
     Args:
-        path: The file, in UTF-8.
-        format: `conllu` or `conllx`; None takes it from the suffix (.conllu; .conll and .conllx).
+        path: The file, in UTF-8. Its suffix says the format: .conllu; .conll or .conllx.
 
     Raises:
         CorpusError: The file is missing, empty, in another encoding, or breaks the format; the message names file,
             line and remedy.
-        UserError: `format` is not allowed.
     """
     path = Path(path)
-    check_values(read_treebank, format=format)
-    reader = _Reader(path, format or format_of(path, _SUFFIXES))
+    reader = _Reader(path, format_of(path, _SUFFIXES))
     sentences = tuple(sentence for sentence, _ in reader.with_rows())
     if not sentences:
         raise CorpusError.at(path, None, "the file holds no sentence", "Check that it is the file you meant")

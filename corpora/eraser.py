@@ -10,18 +10,17 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect, numbered_objects
 from corpora.lines import numbered_lines
-from results.errors import check_values
 from results.files import below
 
 COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
 """Keys of an annotation. The text is that of the documents; `pair: null` leaves out the query."""
 
 
-def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error", "skip"] = "error") -> LabelledTexts:
+def read_eraser(path: Path, columns: Columns = COLUMNS) -> LabelledTexts:
     """Read the annotations of one split as labelled texts; the words of all evidence groups are the rationale.
 
     The text is the document. Several documents, as the premise and the hypothesis of e-SNLI, are joined to one text, in
@@ -32,7 +31,6 @@ def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error
     Args:
         path: File of the annotations; the documents lie in the same folder.
         columns: Keys of the annotations.
-        empty: `error` raises an error for an empty document, `skip` skips the annotation.
 
     Returns:
         The texts. The audit also has the entry `joined_documents`, the number of texts of several documents.
@@ -40,11 +38,9 @@ def read_eraser(path: Path, columns: Columns = COLUMNS, *, empty: Literal["error
     Raises:
         CorpusError: A file is missing, malformed or in another encoding, a document is missing, or evidence lies
             outside its document, or a docid leads out of the folder; the message names file, line and remedy.
-        UserError: `empty` has a value that is not allowed.
     """
-    check_values(read_eraser, empty=empty)
-    file = EraserFile(Path(path), columns, "jsonl", True)
-    read = collect(file, empty=empty)
+    file = EraserFile(Path(path), columns, "jsonl")
+    read = collect(file)
     return LabelledTexts(read.texts, {**read.audit, "joined_documents": file.joined})
 
 
@@ -121,5 +117,5 @@ class EraserFile(LabelledFile):
         path = self.path.parent / "docs.jsonl"
         if not path.is_file():
             return None
-        lines = LabelledFile(path, Columns("document", None, id="docid"), "jsonl", True)._objects()
+        lines = LabelledFile(path, Columns("document", None, id="docid"), "jsonl")._objects()
         return {str(values["id"]): str(values["text"]) for _, values in lines}

@@ -19,7 +19,7 @@ from corpora.sentence import CorpusError
 from results.errors import check_values, counted
 
 Format = Literal["tsv", "csv", "jsonl"]
-Policy = Literal["error", "skip"]
+Skipped = Literal["empty", "malformed"]
 Record = tuple[int, Mapping[str, object]]
 """Number of the record's first line, and its values by the fields of `Columns`."""
 
@@ -77,7 +77,7 @@ class LabelledTexts:
     - `quoted_texts`: records of a TSV file that are quoted as in CSV, see `is_quoted`; this entry exists only if there
       are any.
     - `malformed`: records skipped because the number of fields is wrong; this entry exists
-      only if `read_labelled` was called with `malformed="skip"`.
+      only if `read_labelled` was told to skip them.
 
     Attributes:
         texts: Texts in the order of the file, at least one.
@@ -93,9 +93,9 @@ class LabelledTexts:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a file of labelled texts: their names or, in a file without a header, their numbers from 1.
+    """Columns of a file of labelled texts: their names or, in a TSV or CSV file without a header, their numbers from 1.
 
-    None stands for a column that the file does not have.
+    None stands for a column that the file does not have. If all columns are numbers, the file has no header.
 
     Attributes:
         text: Column of the text, or of the first sentence of a pair.
@@ -124,15 +124,18 @@ class Columns:
             names = list(self.leave_out)
             raise CorpusError(f"columns.leave_out is {names}, but columns.label is null. Name its column.")
 
+    @property
+    def named(self) -> dict[str, str]:
+        """Names or numbers of the columns that the file has, by field."""
+        return {field: name for field, name in asdict(self).items() if isinstance(name, str)}
+
 
 def read_labelled(
     path: Path,
     *,
     columns: Columns = Columns(),
     format: Format | None = None,
-    header: bool = True,
-    empty: Policy = "error",
-    malformed: Policy = "error",
+    skip: Sequence[Skipped] = (),
     split: str | None = None,
 ) -> LabelledTexts:
     """Read the labelled texts of a TSV, CSV or JSONL file, and count skipped and repeated ones.
@@ -145,10 +148,8 @@ def read_labelled(
         path: The file, in UTF-8.
         columns: Columns to read; others are ignored.
         format: `tsv`, `csv` or `jsonl`; None takes it from the suffix.
-        header: True if the first record of a TSV or CSV file names the columns; else `columns` has their numbers.
-        empty: `error` raises an error for a record whose text or pair is empty, `skip` skips it.
-        malformed: `error` raises an error for a record of a TSV or CSV file with more or fewer fields than the
-            first, `skip` skips it.
+        skip: Records to skip and count: `empty`, whose text or pair is empty, and `malformed`, of a TSV or CSV file,
+            with more or fewer fields than the first. Without it they are errors.
         split: Split to read of a file with a column `split`; None reads all records.
 
     Raises:
@@ -157,17 +158,16 @@ def read_labelled(
             names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
-    check_values(read_labelled, format=format, empty=empty, malformed=malformed)
-    return collect(LabelledFile(Path(path), columns, format, header, split=split), empty=empty, malformed=malformed)
+    check_values(read_labelled, format=format, skip=skip)
+    return collect(LabelledFile(Path(path), columns, format, split=split), skip)
 
 
-def collect(file: "LabelledFile", *, empty: Policy, malformed: Policy = "error") -> LabelledTexts:
+def collect(file: "LabelledFile", skip: Sequence[Skipped] = ()) -> LabelledTexts:
     """Read all texts of a file, and count skipped and repeated ones.
 
     Args:
         file: The file.
-        empty: See `read_labelled`.
-        malformed: See `read_labelled`.
+        skip: See `read_labelled`.
 
     Raises:
         CorpusError: As for `read_labelled`.
@@ -176,15 +176,12 @@ def collect(file: "LabelledFile", *, empty: Policy, malformed: Policy = "error")
     texts: list[LabelledText] = []
     labels: dict[tuple[str, str | None], str] = {}  # of the first of equal texts
     lines: dict[str, int] = {}  # of the ids
-    left_out = Counter[str](malformed=0) if malformed == "skip" else None
+    left_out = Counter[str](malformed=0) if "malformed" in skip else None
     for found in file.texts(left_out):
         if not found.text or found.pair == "":
-            if empty == "error":
+            if "empty" not in skip:
                 wrong = f"the {file.named('pair' if found.text else 'text')} is empty"
-                remedy = (
-                    f"Fill the field or remove the row, or leave out rows without text with `{file.option}.empty skip`"
-                )
-                raise CorpusError.at(path, found.line, wrong, remedy)
+                raise CorpusError.at(path, found.line, wrong, "Fill the field, or remove the row")
             audit["empty"] += 1
             continue
         if found.id in lines:
@@ -300,8 +297,7 @@ class LabelledFile:
         path: The file, in UTF-8.
         columns: Columns to read; others are ignored.
         format: `tsv`, `csv` or `jsonl`; None takes it from the suffix.
-        header: True if the first record of a TSV or CSV file names the columns; else `columns` has their numbers.
-        option: Command-line option that holds `columns`, `format` and `header`, for error messages.
+        option: Command-line option that holds `columns` and `format`, for error messages.
         split: Split to read of a file with a column `split`; None reads all records.
 
     Attributes:
@@ -313,15 +309,14 @@ class LabelledFile:
         path: Path,
         columns: Columns,
         format: Format | None,
-        header: bool,
         option: str = "--data.init_args",
         split: str | None = None,
     ) -> None:
-        self.path, self.header, self.option, self.split = path, header, option, split
+        self.path, self.option, self.split = path, option, split
         self.format = format or format_of(path, _SUFFIXES, f"`{option}.format`")
-        given = asdict(columns)
-        self._leave_out, self.audit = set(map(str, given.pop("leave_out"))), Counter[str]()
-        self._columns = {field: name for field, name in given.items() if name is not None}
+        self._leave_out, self.audit = set(map(str, columns.leave_out)), Counter[str]()
+        self._columns = columns.named
+        self._header = not all(map(str.isdecimal, self._columns.values()))
 
     def texts(self, left_out: Counter[str] | None = None) -> Iterator[LabelledText]:
         """Yield the labelled texts of the file one by one, without storing them.
@@ -385,13 +380,13 @@ class LabelledFile:
         for number, row in separated_rows(self.path, form, left_out):
             if not places:
                 places = self._places(number, row)
-                if self.header:
+                if self._header:
                     continue
             yield number, {field: row[place] for field, place in places.items()}
 
     def _places(self, number: int, first: list[str]) -> dict[str, int]:
         """Return the place of each column in a row, from the first row."""
-        names = [name.strip() for name in first] if self.header else [str(place + 1) for place in range(len(first))]
+        names = [name.strip() for name in first] if self._header else [str(place + 1) for place in range(len(first))]
         for field, name in self._columns.items():
             if name not in names:
                 raise self._no_column(number, name, field, names)
@@ -402,11 +397,11 @@ class LabelledFile:
 
     def _no_column(self, number: int, name: str, field: str, names: Sequence[str]) -> CorpusError:
         option = f"`{self.option}.columns.{field}`"
-        if self.header:
+        if self._header:
             wrong = f"the header has no column {name!r}; its columns are {_shown(names)}"
-            remedy = f"Name the right column with {option}; if the file has no header, set `{self.option}.header false`"
-            return self._error(number, wrong, f"{remedy} and number the columns from 1")
-        wrong = f"the file is read without a header, so its columns are called {_shown(names)}, and none is {name!r}"
+            remedy = f"Name the right column with {option}; if the file has no header, give all columns their numbers"
+            return self._error(number, wrong, f"{remedy} from 1")
+        wrong = f"the columns are numbered from 1 to {len(names)}, and none is {name}"
         return self._error(number, wrong, f"Give {option} the number of a column")
 
     def _text(self, line: int, values: Mapping[str, object]) -> LabelledText:

@@ -240,10 +240,8 @@ def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path)
             lines = sentences[-1].lines[-1:] if sentence is None else sentence.lines
             line = _line_of(parses, min(number, len(trees) - 1), min(place, len(theirs or trees[-1].words) - 1))
             wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} in the parses ({parses}:{line})"
-            remedy = (
-                "Correct one of the files: both must have the same sentences and words. To use no parses, leave out "
-                "--data.init_args.parses, and rename a .conllu file of the same name beside the text"
-            )
+            remedy = "Correct one of the files: both must have the same sentences and words. To use no parses, rename "
+            remedy += "the .conllu file"
             raise CorpusError.at(path, lines[min(place, len(lines) - 1)], wrong, remedy)
         sentence.parse = tree
 

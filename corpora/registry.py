@@ -77,7 +77,6 @@ class Corpus:
         archive: Archive from which this package makes the files; None if there is none.
         columns: For a corpus of labelled texts, the name or number of each column by field of
             `corpora.labelled.Columns`; empty for the defaults of `Columns`.
-        header: True if the first line names the columns.
         labels: All labels; empty if labels are not checked.
         positive: Label for which F1 is computed; None if the registry names none.
         regression: True if labels are numbers to predict.
@@ -95,7 +94,6 @@ class Corpus:
     recipe: str = ""
     archive: RemoteFile | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    header: bool = True
     labels: tuple[str, ...] = ()
     positive: str | None = None
     regression: bool = False
@@ -208,7 +206,7 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
     archive = None
     if file := entry.get("archive"):
         archive = RemoteFile(**file | {"read": _READERS[file["read"]]})
-    flags = {"header": entry.get("header") != "none", "regression": entry.get("regression") == "true"}
+    flags = {"regression": entry.get("regression") == "true"}
     several = {option: tuple(entry.get(option, ())) for option in ("labels", "skip")}
     return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive, **flags, **several})
 

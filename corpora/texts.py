@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from conllu.parser import parse_paired_list_value
 
@@ -102,9 +102,8 @@ def read_texts(
     audit: Counter[str],
     *,
     columns: Columns,
-    format: LabelledFormat | None,
-    header: bool,
-    malformed: Literal["error", "skip"] = "error",
+    format: LabelledFormat | None = None,
+    skip_malformed: bool = False,
 ) -> Iterator[Text]:
     """Yield the texts, or pairs of texts, of a TSV, CSV or JSONL file, split into words at white space.
 
@@ -117,16 +116,15 @@ def read_texts(
             `quoted_texts`, see `corpora.labelled.is_quoted`.
         columns: Columns to read.
         format: Format of the file; None takes it from the suffix.
-        header: True if the first record of a TSV or CSV file names the columns.
-        malformed: `error` raises an error for a record with a wrong number of fields, `skip` skips it.
+        skip_malformed: Skip records with a wrong number of fields, and count them; else they are errors.
 
     Raises:
         CorpusError: The file is missing, in another encoding, malformed, lacks a column, or has an empty
             label.
     """
-    file = LabelledFile(path, columns, format, header, OPTION)
+    file = LabelledFile(path, columns, format, OPTION)
     file.audit = audit
-    for text in file.texts(audit if malformed == "skip" else None):
+    for text in file.texts(audit if skip_malformed else None):
         both = [text.text] if text.pair is None else [text.text, text.pair]
         found = tuple(Passage(text.id, tuple(one.split()), text.line, text.label or None) for one in both)
         if all(passage.words for passage in found):

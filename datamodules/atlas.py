@@ -98,10 +98,6 @@ class AtlasDataModule(CorpusDataModule[Any]):
             others.append(links)
         return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
 
-    @property
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        return (self.encoder,)
-
     def files(self) -> Mapping[str, Path]:
         """Return the corpus files of the texts, the treebank and the documents.
 

@@ -22,8 +22,6 @@ EncoderOf = Literal["given", "before", "random_init"]
 with random weights."""
 Lengths = NDArray[np.int64]
 Item = TypeVar("Item")
-BatchPer = Literal["run", "device"]
-"""One training batch per run, whose devices divide it, or one per device; together these make a step."""
 EMPTY = torch.empty(0)
 
 
@@ -243,12 +241,9 @@ class SegmentBatch(Batch):
 class LengthBatches(Sampler[list[int]]):
     """Sampler of batches of items of similar length; it yields each batch as a list of item indices.
 
-    In training, items of equal length and the order of the batches are shuffled anew every epoch. With
-    `batch_per="run"` every rank gets its share of each batch, so that a step is the same on any number
-    of devices; a share is empty if a batch has fewer items than there are ranks. With
-    `batch_per="device"` the ranks get whole batches, the same number each. If the number of batches does
-    not divide evenly, the first batches are used twice, because a rank without a batch would halt the
-    others.
+    In training, items of equal length and the order of the batches are shuffled anew every epoch. Every
+    rank gets its share of each batch, so that a step is the same on any number of devices; a share is
+    empty if a batch has fewer items than there are ranks.
 
     In evaluation each item comes exactly once, on one rank, in a whole batch.
 
@@ -268,8 +263,6 @@ class LengthBatches(Sampler[list[int]]):
         seed: Seed of the shuffling, used together with the epoch.
         rank: Rank of this process, from 0.
         world: Number of processes.
-        batch_per: `run` if the ranks divide each training batch, `device` if each rank gets whole
-            batches.
         groups: Batches of an evaluation that are given beforehand; of `items`, those that are in them.
     """
 
@@ -287,14 +280,12 @@ class LengthBatches(Sampler[list[int]]):
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
-        batch_per: BatchPer = "run",
     ) -> None:
         self._items = np.arange(len(lengths)) if items is None else np.asarray(items, np.int64)
         self._lengths = lengths[self._items]
         self._shuffle, self._jitter = shuffle, jitter
         self.seed = seed
         self._rank, self._world = rank, world
-        self._divided = shuffle and batch_per == "run"
         self._epoch = 0
         ascending = np.sort(self._lengths, kind="stable")
         costs = (ascending + 2) ** 2 if cells == "pairs" else ascending
@@ -327,17 +318,12 @@ class LengthBatches(Sampler[list[int]]):
         for number in mine:
             start, stop = self._bounds[places[number]]
             batch = order[start:stop]
-            yield (batch[self._rank :: self._world] if self._divided else batch).tolist()
+            yield (batch[self._rank :: self._world] if self._shuffle else batch).tolist()
         if not mine:
             yield []  # a rank that never ran its loop would miss the collective at the end of the epoch
 
-    def _mine(self) -> list[int]:
-        count = len(self._bounds)
-        if self._divided:
-            return list(range(count))
-        if self._shuffle:
-            count = -(-count // self._world) * self._world
-        return [number % len(self._bounds) for number in range(self._rank, count, self._world)]
+    def _mine(self) -> range:
+        return range(len(self._bounds)) if self._shuffle else range(self._rank, len(self._bounds), self._world)
 
 
 class BatchLoader(DataLoader[Item]):
@@ -348,29 +334,24 @@ class BatchLoader(DataLoader[Item]):
     Args:
         data: The dataset.
         batches: Sampler of the batches.
-        workers: Number of processes that read batches ahead; 0 reads in the main process.
         threads: Number of threads that read batches ahead in the main process; None for none.
     """
 
-    def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int, threads: int | None = None) -> None:
+    def __init__(self, data: Dataset[Item], batches: LengthBatches, threads: int | None = None) -> None:
         super().__init__(
             data,
             sampler=batches,
             batch_size=None,  # the sampler yields whole batches: nothing to stack
-            num_workers=workers,
-            persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
         self._batches, self._threads = batches, threads
 
     def __iter__(self) -> Any:  # noqa: ANN401 # DataLoader's own iterators have a private type
-        """Yield the batches; each pass draws one number from PyTorch's generator, with or without workers."""
-        if self._iterator is not None:  # persistent workers draw none, and every later draw would differ
-            torch.empty((), dtype=torch.int64).random_()
-        if self._threads is not None:
-            torch.empty((), dtype=torch.int64).random_()  # as DataLoader does
-            return self._read_ahead(self._threads)
-        return super().__iter__()
+        """Yield the batches; each pass draws one number from PyTorch's generator."""
+        if self._threads is None:
+            return super().__iter__()
+        torch.empty((), dtype=torch.int64).random_()  # as DataLoader does
+        return self._read_ahead(self._threads)
 
     def _read_ahead(self, threads: int) -> Iterator[Item]:
         allowance = Allowance()

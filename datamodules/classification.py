@@ -165,8 +165,7 @@ def vocabulary_vectors(
         cache: Folder in which converted vectors are cached.
 
     Raises:
-        UserError: The vectors are absent, malformed, or know too few of the tokens, or the cache cannot
-            be written.
+        UserError: The vectors are absent or malformed, or the cache cannot be written.
     """
     if spec.name == ENCODER and source is not None:
         encoder = Encoder(source)
@@ -412,20 +411,15 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             the format `eraser`, a folder with `train.jsonl`, `val.jsonl` and `test.jsonl`, or a mapping.
         format: `tsv`, `csv`, `jsonl`, or `eraser` for the files of ERASER; None for the format that the suffix
             implies.
-        columns: Columns of text, label and the rest; None for the columns in the registry, else those of
-            ERASER or `text` and `label`. With `columns.split`, the labels are those of all splits.
-        header: True if TSV and CSV files name their columns; if False, `columns` numbers them from 1.
-            None for the registry's value, else True.
-        empty: Policy for empty texts, `error` or `skip`; None for the registry's policy, else `error`.
-        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words the tokens.
-        lowercase: Convert words to lower case; ignored with a tokenizer, which has its own rule.
+        columns: Columns of text, label and the rest, by name or, in a file without a header, by number; None for the
+            columns in the registry, else those of ERASER or `text` and `label`. With `columns.split`, the labels are
+            those of all splits.
+        tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words in lower case the tokens.
         punctuation: `attached` splits at white space alone, for texts that are already tokenized;
             `apart` also separates punctuation marks and clitics from words, for raw text.
         min_count: Lowest frequency in train of a word in the vocabulary; rarer words are unknown.
-        max_length: Largest number of tokens of a text, delimiters included; None for no limit. The limit
-            of the tokenizer's encoder holds as well.
-        too_long: Policy for longer texts: `truncate` cuts the end, first of the longer text of a pair;
-            `error` stops.
+        max_length: Largest number of tokens of a text, delimiters included; longer texts lose their end, first
+            the longer text of a pair. None for no limit. The limit of the tokenizer's encoder holds as well.
         delimiters: Add a token before and after each text, if tokens are words.
         sentence_separator: Word that separates sentences and is dropped; None for the rule of
             `read_words`.
@@ -435,11 +429,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         score: Main score of the task; None for the registry's score, else accuracy, or pearson for a
             regression.
         batch_size: Largest number of texts in a training batch.
-        eval_tokens: Largest number of tokens in an evaluation batch, padding included.
         shortcut: Rule by which words that decide the label are planted in the texts; None plants nothing. They are
             planted among the words that `max_length` leaves.
 
     Attributes:
+        eval_tokens: Largest number of tokens in an evaluation batch, padding included.
         labels: Sorted labels of train, with `columns.split` of all splits; empty for a regression.
         positive: Index of the positive label if there are two labels; else None.
         vocabulary: The vocabulary; the id of a token is an index into it.
@@ -448,7 +442,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     Raises:
         CorpusError: An option is out of range; on `setup`, a corpus, labels or texts cannot be used.
         EncoderError: On `setup`, a tokenizer is not found.
-        UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
+        UserError: On `setup`, word vectors are absent or malformed.
     """
 
     unit = "texts"
@@ -464,39 +458,30 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         corpus: str | dict[str, str] = "sample",
         format: Literal["tsv", "csv", "jsonl", "eraser"] | None = None,
         columns: Columns | None = None,
-        header: bool | None = None,
-        empty: Literal["error", "skip"] | None = None,
         tokenizer: EncoderSpec | None = None,
-        lowercase: bool = True,
         punctuation: Punctuation = "attached",
         min_count: int = 1,
         max_length: int | None = 1000,
-        too_long: Literal["truncate", "error"] = "truncate",
         delimiters: bool = False,
         sentence_separator: str | None = None,
         positive: str | None = None,
         regression: bool | None = None,
         score: Score | None = None,
         batch_size: int = 32,
-        eval_tokens: int = 16384,
         shortcut: Planting | None = None,
         **shared: Any,  # noqa: ANN401 # options of CorpusDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        check_values(self, format=format, empty=empty, too_long=too_long)
+        check_values(self, format=format, punctuation=punctuation)
         check_numbers(self, least=1, min_count=min_count, max_length=max_length)
-        check_numbers(self, least=1, batch_size=batch_size, eval_tokens=eval_tokens)
+        check_numbers(self, least=1, batch_size=batch_size)
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
         self.columns = columns or (COLUMNS if format == "eraser" else Columns(**known.columns))
         if self.columns.label is None:
             raise CorpusError(
                 "--data.init_args.columns.label is null, but a classifier needs labels. Name the column that has them."
             )
-        self.format, self.header = format, known.header if header is None else header
-        self._policies: dict[str, Literal["error", "skip"]] = {
-            "empty": empty or ("skip" if "empty" in known.skip else "error"),
-            "malformed": "skip" if "malformed" in known.skip else "error",
-        }
+        self.format, self._skip = format, known.skip
         self._known_labels = known.labels if columns is None else ()
         self.regression = known.regression if regression is None else regression
         if self.regression and shortcut is not None:
@@ -512,11 +497,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
                 f"--data.init_args.score is {score}, which is not a score of a {kind}. Choose {' or '.join(possible)}."
             )
         self.score = score or (known.score if known.score in possible else None) or possible[0]
-        self.tokenizer, self.too_long = tokenizer, too_long
-        self.token_options = TokenOptions(lowercase, punctuation, delimiters, sentence_separator, max_length)
+        self.tokenizer = tokenizer
+        self.token_options = TokenOptions(True, punctuation, delimiters, sentence_separator, max_length)
         self.min_count = min_count
         self.positive_label = positive or known.positive or ("positive" if corpus == "sample" else "1")
-        self.batch_size, self.eval_tokens = batch_size, eval_tokens
+        self.batch_size, self.eval_tokens = batch_size, 16384
         self.labels: tuple[str, ...] = ()
         self.positive: int | None = None
         self.tokenizer_source: EncoderSource | None = None
@@ -524,14 +509,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self._pieces: TextTokenizer | None = None
         self._audit: dict[Split, dict[str, object]] = {}
         self._contents: dict[Split, pa.Array] = {}
-
-    @property
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """Encoders whose pieces are the tokens, or whose input embeddings are the word vectors; often none."""
-        if self.tokenizer is not None:
-            return (self.tokenizer,)
-        embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
-        return (EncoderSpec(),) if embedded else ()
 
     def files(self) -> Mapping[str, Path]:
         if isinstance(self.corpus, str) and self.corpus not in ("sample", *CORPORA) and "{split}" not in self.corpus:
@@ -550,11 +527,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             split: Split to read of a file with a column of splits; None for all.
         """
         if self.format == "eraser":
-            return read_eraser(path, self.columns, empty=self._policies["empty"])
+            return read_eraser(path, self.columns)
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
         split = split if columns.split else None
-        form: dict[str, Any] = {"format": self.format, "header": self.header, **self._policies}
-        read = read_labelled(path, columns=columns, split=split, **form)
+        read = read_labelled(path, columns=columns, format=self.format, split=split, skip=self._skip)
         for text in read.texts if self._known_labels else ():
             if text.label not in self._known_labels:
                 wrong = f"label {text.label!r} is not a label of {self.corpus} ({', '.join(self._known_labels)})"
@@ -607,7 +583,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if self.shortcut is not None:
             read = self._planted(split, files[split], read, self.shortcut)
             labels = label_numbers(files[split], read.texts, self.labels)
-        words, tokens, lost = self._tokenized(files[split], read)
+        words, tokens, lost = self._tokenized(read)
         if split == "train" and self._pieces is not None:
             self.vocabulary = tokenization.piece_vocabulary(self._pieces)
         elif split == "train":
@@ -631,8 +607,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             described = dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
         self._audit[split] = {**read.audit, **data.counts, **shared, "labels": described}
 
-    def _tokenized(self, path: Path, read: LabelledTexts) -> tuple[Words, TokenizedTexts, Numbers]:
-        return tokenization.tokenize(path, read.texts, self._pieces, self.token_options, self.too_long)
+    def _tokenized(self, read: LabelledTexts) -> tuple[Words, TokenizedTexts, Numbers]:
+        return tokenization.tokenize(read.texts, self._pieces, self.token_options)
 
     def _planted(self, split: Split, path: Path, read: LabelledTexts, shortcut: Planting) -> LabelledTexts:
         """Plant shortcuts among the words that are read, so that `max_length` cuts no planted word.
@@ -644,7 +620,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         within = np.zeros(len(read.texts), np.int64)
         for attempt in range(3):
             planted = shortcut.plant(path, read, split, self.labels, within.tolist())
-            tokens = self._tokenized(path, planted)
+            tokens = self._tokenized(planted)
             unread = tokenization.unread_words(planted.texts, self._pieces, self.token_options, tokens)
             after = [len(text.text.split()) - max(text.rationale or (-1,)) for text in planted.texts]
             cut = after <= unread

@@ -14,7 +14,7 @@ from attention import AlignmentError, Encoder, Extraction, Items, Store
 from attention.alignment import AlignedPieces, join_sentences, split_words
 from attention.encoder import EncoderSource
 from attention.specification import Candidates, TooLong
-from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
+from corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
 from corpora.conllu import READER_VERSION
 from corpora.document import (
     MENTION_TYPES,
@@ -34,7 +34,7 @@ from corpora.sentence import CorpusError
 from datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, Split, check_batch
 from datamodules.corpus import SPLITS, AttentionDataModule, mapping_of
 from results import Provenance
-from results.errors import UserError, check_numbers, check_values, counted
+from results.errors import UserError, check_values, counted
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
@@ -260,7 +260,8 @@ def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tup
 class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     """Datamodule of the attention between the mentions of documents; a training batch is one window.
 
-    A window is a stretch of whole sentences of one document that fits into the encoder. See
+    A window is a stretch of whole sentences of one document that fits into the encoder. The head words of
+    mentions are read from a `.conllu` file of the same name beside the corpus, if there is one. See
     `AttentionDataModule` and `CorpusDataModule` for the other options.
 
     Args:
@@ -268,14 +269,10 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             `python train.py fetch --list`, a path with `{split}` in the place of train, dev and
             test, a mapping from these three to paths, or one path. If the corpus is one file, its
             documents are divided into splits within each genre.
-        parses: Path of a treebank of the same sentences, from which the head words of the mentions are
-            read; it may contain `{split}`. None for the `.conllu` file of the same name beside the
-            corpus, if there is one.
         candidates: Words among which the antecedent of a mention is sought: the head words of the other
             `mentions`, or all `words` of the window.
         parts: If the corpus is one file, the fractions of its documents for dev and test, or for train,
             dev and test.
-        split_seed: Seed of this division into splits.
         tags: Tag of Universal Dependencies or of the Penn Treebank that a tag of the corpus stands for, such as
             `{PPER: PRON, NE: PROPN}`. In a corpus of another tag set, only these tags tell the head and the
             type of a mention.
@@ -283,7 +280,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     Raises:
         CorpusError: The fractions do not add up to 1, or a value of `tags` is no such tag; on `setup`, a corpus is
             absent or malformed.
-        UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
+        UserError: On `setup`, word vectors are absent or malformed.
     """
 
     unit = "windows"
@@ -297,10 +294,8 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     def __init__(
         self,
         corpus: str | dict[str, str] = "ontogum",
-        parses: str | None = None,
         candidates: Candidates = "mentions",
         parts: tuple[float, ...] = (0.5, 0.5),
-        split_seed: int = 0,
         tags: dict[str, str] | None = None,
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
@@ -311,15 +306,13 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
                 f"--data.init_args.parts is {list(parts)}, but must be the shares of dev and test, or of train, dev "
                 "and test, with the sum 1, such as [0.5,0.25,0.25]."
             )
-        check_numbers(self, least=0, split_seed=split_seed)
         # YAML reads ON, a tag of the Chinese Treebank, as true.
         if odd := [pair for pair in (tags or {}).items() if not isinstance(pair[0], str) or pair[1] not in KNOWN_TAGS]:
             wanted = (
                 "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, such as PRON"
             )
             raise CorpusError(f"--data.init_args.tags has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
-        self.parses, self.candidates = parses, candidates
-        self.shares, self.split_seed, self.tags = parts, split_seed, tags or {}
+        self.candidates, self.shares, self.tags = candidates, parts, tags or {}
 
     def files(self) -> Mapping[str, Path]:
         """Return the corpus file of every split; if the corpus is one file, all splits have the same path."""
@@ -339,21 +332,13 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         path = Path(self.corpus).expanduser()
         return path if path.suffix or path.is_file() else None  # the reader reports a missing file
 
-    def _parses(self, path: Path) -> Path | None:
-        """Return the treebank that gives the head words of the mentions."""
-        if self.parses is None:
-            beside = path.with_suffix(".conllu")  # where the reader looks as well
-            return beside if beside != path and beside.is_file() else None
-        split = next(split for split, file in self.files().items() if file == path)
-        return Path(self.parses.replace("{split}", split)).expanduser()
-
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         versions = {"version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION, "parses": READER_VERSION}
         reader = {"name": "documents", **versions, **({"tags": self.tags} if self.tags else {})}
-        return Extraction(path, reader, source, self.options, candidates=self.candidates, companion=self._parses(path))
+        return Extraction(path, reader, source, self.options, candidates=self.candidates, companion=treebank_of(path))
 
     def read(self, path: Path) -> Documents:
-        return read_documents(path, self._parses(path), self.tags)
+        return read_documents(path, self.tags)
 
     def items(self, extraction: Extraction, corpus: Documents, encoder: Encoder | None) -> Items:
         return cut_documents(extraction, corpus, encoder)
@@ -381,7 +366,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             return frozenset(window.number for window in windows)
         genres = {window.number: window.text.genre for window in windows}
         names = SPLITS[-len(self.shares) :]
-        parts = dict(zip(names, parted(genres, self.shares, self.split_seed), strict=True))
+        parts = dict(zip(names, parted(genres, self.shares, 0), strict=True))
         if not all(parts.values()):
             count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
             raise CorpusError(
@@ -406,7 +391,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
                 data[split]["parses_sha256"] = sha256
             data[split] |= {"documents": len(held.documents), "windows": len(held)}
             if parted:
-                data[split] |= {"split_seed": self.split_seed, "ids": list(held.documents)}
+                data[split]["ids"] = list(held.documents)
                 audit[split], audit["file"] = held.counts, dict(manifest.audit)
         return known
 

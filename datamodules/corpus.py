@@ -30,7 +30,6 @@ from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import (
     Batches,
     BatchLoader,
-    BatchPer,
     EncoderOf,
     Item,
     LengthBatches,
@@ -252,12 +251,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         cache: Folder of attention stores and of other files that are computed once; else
             `$PROBING_CACHE`, else `./stores`.
         vectors: Word vectors; None for none.
-        workers: Number of processes that read batches ahead, at most four a core; 0 reads in the training
-            process.
         seed: Seed of the order of the training batches; None for the seed of the run.
-        batch_per: With `run`, the devices divide each training batch, so that a step is the same on any
-            number of devices. With `device`, each device takes a whole batch, so that a step has as
-            many batches as devices.
 
     Attributes:
         unit: Plural noun for the items of a split, for messages.
@@ -286,21 +280,16 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         root: str | None = None,
         cache: str | None = None,
         vectors: VectorSpec | None = None,
-        workers: int = 0,
         seed: int | None = None,
-        batch_per: BatchPer = "run",
     ) -> None:
         super().__init__()
-        check_values(self, batch_per=batch_per)
         check_numbers(self, least=0, seed=seed)
-        check_numbers(self, least=0, most=4 * (os.cpu_count() or 1), workers=workers)
         self.corpus, self.root = corpus, data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
         self.vector_spec = vectors
         self.vectors: WordVectors | None = None
         self.splits: dict[Split, Any] = {}
-        self.workers, self.seed = workers, seed
-        self.batch_per = batch_per
+        self.seed = seed
         self._place = Ranks(), torch.device("cpu")
 
     def place(self, ranks: Ranks, device: torch.device) -> None:
@@ -385,11 +374,6 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     @abstractmethod
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        """Encoders whose attention, tokenizer or embeddings the datamodule reads."""
-
-    @property
-    @abstractmethod
     def provenance(self) -> Provenance:
         """Description of encoder and files for the results, with counts of all that was dropped or replaced."""
 
@@ -406,11 +390,11 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     ) -> BatchLoader[Item]:
         """Return the batches of this rank."""
         stream = data.store if isinstance(getattr(data, "store", None), Stream) else None
-        bounds |= {"rank": self.ranks.rank, "world": self.ranks.world, "batch_per": self.batch_per}
+        bounds |= {"rank": self.ranks.rank, "world": self.ranks.world}
         batches = LengthBatches(data.lengths, shuffle=shuffle, seed=run_seed(self.seed), **bounds)
         if shuffle and self.trainer is not None:
             batches.set_epoch(self.trainer.current_epoch)  # of a training that continues
-        return BatchLoader(data, batches, self.workers, None if stream is None else stream.workers)
+        return BatchLoader(data, batches, None if stream is None else stream.workers)
 
     def train_dataloader(self) -> BatchLoader[Item]:
         """Return shuffled batches of the train split."""
@@ -475,21 +459,12 @@ class AttentionDataModule(CorpusDataModule[Item]):
     ) -> None:
         super().__init__(corpus, **shared)
         check_values(self, store=store)
-        if store == "stream" and self.workers:
-            raise UserError(
-                f"--data.init_args.workers is {self.workers}, but must be 0 with `store: stream`: other processes "
-                "would have to run the encoder too."
-            )
         self.encoder, self.options, self.random_init = encoder, options, random_init
         self.streams = store == "stream"
         self.stores: dict[Split, Store] = {}
         self._loaded: list[Encoder] = []
         self.random_splits: dict[Split, Any] = {}
         self._warned: set[Split] = set()
-
-    @property
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        return () if self.encoder is None else (self.encoder,)
 
     @abstractmethod
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:

@@ -194,7 +194,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         corpus: `sample` for a treebank that this package generates, a name of
             `python train.py fetch --list`, one path with `{split}` in the place of train, dev and
             test, or a mapping from these three to paths.
-        format: `conllu` or `conllx`; None for the format that the suffix implies.
         relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.
         punctuation: Labels of the words that UAS, UUAS and root accuracy leave out: either relations,
             each with its subtypes, or tags, as `punctuation_by` says. None for the relation `punct` or,
@@ -218,7 +217,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     Raises:
         CorpusError: On `setup`, a corpus is absent, malformed, or without the tags of `punctuation_by`.
-        UserError: On `setup`, word vectors are absent, malformed, or know too few of the words.
+        UserError: On `setup`, word vectors are absent or malformed.
     """
 
     holds = "gold arcs"
@@ -230,7 +229,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
-        format: Literal["conllu", "conllx"] | None = None,
         relations: Literal["full", "base"] = "full",
         punctuation: tuple[str, ...] | None = None,
         punctuation_by: PunctuationBy = "relation",
@@ -240,10 +238,10 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        check_values(self, format=format, relations=relations, hidden=hidden)
+        check_values(self, relations=relations, hidden=hidden)
         check_values(self, punctuation=punctuation, punctuation_by=punctuation_by)
         check_numbers(self, least=1, max_cells=max_cells, max_sentences=max_sentences)
-        self.format, self.relation_labels, self.hidden = format, relations, hidden
+        self.relation_labels, self.hidden = relations, hidden
         self.punctuation = PUNCTUATION[punctuation_by] if punctuation is None else punctuation
         self.punctuation_by: PunctuationBy = punctuation_by
         self.max_cells, self.max_sentences = max_cells, max_sentences
@@ -254,14 +252,14 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.train_on: Sequence[int] | None = None
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        reader = {"name": "treebank", "version": READER_VERSION, "format": self.format}
+        reader = {"name": "treebank", "version": READER_VERSION, "format": None}
         hidden = self.hidden
         if hidden == "all":
             hidden = () if source is None else tuple(range(1, load_config(source).num_hidden_layers + 1))
         return Extraction(path, reader, source, self.options, hidden)
 
     def read(self, path: Path) -> Treebank:
-        treebank = read_treebank(path, format=self.format)
+        treebank = read_treebank(path)
         if self.punctuation_by == "xpos":
             require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
         return treebank

@@ -66,9 +66,9 @@ class TextSource:
         format: Format of the file; None for the format that the suffix implies. A file of word links
             needs a format: `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file,
             `framenet` for `frameIndex.xml` in the folder of FrameNet; see `corpora.texts`.
-        columns: Columns of labelled texts; None for the columns in the registry, else `text` alone.
-            Labels are read if their column is named: `{text: text, label: label}`.
-        header: True if TSV and CSV files name their columns; None for the registry's value, else True.
+        columns: Columns of labelled texts, by name or, in a file without a header, by number; None for the
+            columns in the registry, else `text` alone. Labels are read if their column is named:
+            `{text: text, label: label}`.
         packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one
             segment, as in BERT's pre-training.
         limit: Largest number of segments; None for all.
@@ -79,7 +79,6 @@ class TextSource:
     split: Literal["train", "dev", "test", "all"] | None = None
     format: TextFormat | None = None
     columns: Columns | None = None
-    header: bool | None = None
     packing: Literal["single", "pairs"] = "single"
     limit: int | None = None
 
@@ -132,8 +131,7 @@ class _Corpus:
         if self.known is not None:
             self.path = data_root(root) / self._file(self.known)
             columns = replace(Columns(label=None), **self.known.columns) if self.known.columns else Columns()
-            header = self.known.header if source.header is None else source.header
-            self.source = replace(source, columns=source.columns or columns, header=header)
+            self.source = replace(source, columns=source.columns or columns)
         elif source.split is not None and "{split}" not in source.corpus:
             raise CorpusError(
                 f"{source.corpus}: this is neither a corpus of the registry{near(source.corpus, CORPORA)} nor a path "
@@ -179,10 +177,9 @@ class _Corpus:
                 return texts.read_enhanced(self.path, audit)
             case "framenet":
                 return texts.read_framenet(self.path, audit)
-        columns, header = self.source.columns or Columns(label=None), self.source.header in (None, True)
+        columns = self.source.columns or Columns(label=None)
         skips = self.known is not None and "malformed" in self.known.skip
-        policy: Literal["error", "skip"] = "skip" if skips else "error"
-        return texts.read_texts(self.path, audit, columns=columns, format=form, header=header, malformed=policy)
+        return texts.read_texts(self.path, audit, columns=columns, format=form, skip_malformed=skips)
 
 
 Stretch = tuple[Passage, WordPieces]
@@ -469,7 +466,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def sources(self) -> tuple[TextSource, ...]:
         """The corpora that the datamodule was given, each as a `TextSource`, in the given order.
 
-        Options left as None stay None: `columns` and `header` are not filled in from the registry.
+        Options left as None stay None: `columns` is not filled in from the registry.
         """
         return tuple(corpus.given for corpus in self._corpora)
 
@@ -486,10 +483,6 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         bound. If the bound was not given, it depends on the device of the encoder, which is known after `setup`.
         """
         return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
-
-    @property
-    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
-        return (self.encoder,) if self.before is None else (self.encoder, self.before)
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of every corpus, by name of the corpus.

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from attention.inputs import TextTokenizer
 from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
 from results.digests import digest
-from results.errors import check_values, counted
+from results.errors import counted
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -228,34 +227,25 @@ class TokenOptions:
     sentence_separator: str | None = None
     max_length: int | None = None
 
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-
 
 def tokenize(
-    path: Path,
-    texts: Sequence[LabelledText],
-    tokenizer: TextTokenizer | None,
-    options: TokenOptions,
-    too_long: Literal["truncate", "error"] = "truncate",
+    texts: Sequence[LabelledText], tokenizer: TextTokenizer | None, options: TokenOptions
 ) -> tuple[Words, TokenizedTexts, Numbers]:
-    """Split the texts of a file into words, and turn these into tokens.
+    """Split texts into words, and turn these into tokens.
 
     With a tokenizer, `lowercase`, `punctuation` and `delimiters` of the options are ignored, because the tokenizer
     has its own rules; if its length limit is lower than `max_length`, that limit holds.
 
     Args:
-        path: File of the texts, for error messages.
         texts: The texts.
         tokenizer: Tokenizer whose pieces are the tokens; None makes words the tokens.
         options: Options for the tokens.
-        too_long: `truncate` cuts texts that are too long, `error` raises an error.
 
     Returns:
         Words, tokens, and the number of tokens cut from each text, int64 `[texts]`.
 
     Raises:
-        CorpusError: A text is too long and the policy is `error`, or the limit leaves room for delimiters alone.
+        CorpusError: The limit leaves room for delimiters alone.
     """
     words = _words_of(texts, tokenizer, options)
     tokens = word_tokens(words, delimiters=options.delimiters) if tokenizer is None else piece_tokens(words, tokenizer)
@@ -263,16 +253,7 @@ def tokenize(
     limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
         return words, tokens, np.zeros(len(texts), np.int64)
-    short, lost = cut(tokens, limit)
-    if too_long == "error" and lost.any():
-        place = int((lost > 0).argmax())
-        size = tokens.offsets[place + 1] - tokens.offsets[place]
-        of_encoder = tokenizer is not None and limit == tokenizer.max_length
-        limited = "the encoder takes at most" if of_encoder else "--data.init_args.max_length is"
-        wrong = f"text {texts[place].id!r} has {size} tokens, but {limited} {limit}"
-        other = "choose an encoder that takes longer inputs" if of_encoder else "raise --data.init_args.max_length"
-        raise CorpusError.at(path, texts[place].line, wrong, f"Set --data.init_args.too_long truncate, or {other}")
-    return words, short, lost
+    return words, *cut(tokens, limit)
 
 
 def _words_of(texts: Sequence[LabelledText], tokenizer: TextTokenizer | None, options: TokenOptions) -> Words:

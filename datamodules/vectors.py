@@ -6,23 +6,22 @@ import io
 import json
 import logging
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from io import BufferedReader
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 
 from attention import Encoder
 from attention.encoder import EncoderSource, embed_words
 from results.digests import Digests, digest
-from results.errors import UserError, check_numbers, check_values, refuse_lack_of_memory
+from results.errors import UserError, check_values, refuse_lack_of_memory
 from results.files import keep, kept, remove_leftovers
 
 VECTORS_VERSION = 3  # part of every key: raise it when what is kept of a file would come out differently
@@ -34,15 +33,16 @@ _ACCEPTED = (
     "(for instance glove-wiki-gigaword-50), or glove.6B.50d, a file of https://nlp.stanford.edu/projects/glove in the "
     "data root"
 )
-_HEADER = re.compile(rb"([0-9]+)\s+([0-9]+)\s*")  # number of rows, and of values of each
-_ROW_END = re.compile(rb"[ \t][-+.0-9eE]+\s*$")  # the last value of a row of text
-_WIDEST, _LONGEST = 10_000, 1 << 20  # values of a vector, and bytes of a line
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_HEADER = re.compile(rb"[0-9]+\s+[0-9]+\s*")  # number of rows, and of values of each
+MIN_COVERAGE = 0.5
+"""Warn if vectors cover a smaller share of the tokens of a corpus."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class VectorSpec:
-    """Name of word vectors, and options for looking words up in them.
+    """Name of word vectors. Words are looked up in lower case; `encoder` follows its tokenizer instead.
 
     Args:
         name: One of four: the path of a file; `encoder`, for the input embeddings of an encoder; the
@@ -50,21 +50,15 @@ class VectorSpec:
             name of gensim's downloader. A file is in the text or binary format of GloVe or word2vec
             (plain or .gz, with or without a header), or a `.kv` of gensim. If `glove/` has only a file
             with a subset of the rows, that file is read.
-        lowercase: Look words up in lower case; `encoder` follows its tokenizer instead.
-        min_coverage: Lowest fraction of the corpus's tokens that must have a vector, 0–1; less is an
-            error.
         allow_pickle: Permit opening a `.kv`, which is a pickle. A pickle can run any program: allow it
             only for files that you trust.
     """
 
     name: str = "glove.6B.50d"
-    lowercase: bool = True
-    min_coverage: float = 0.5
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
-        check_numbers(self, least=0, most=1, min_coverage=self.min_coverage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +72,6 @@ class WordVectors:
     - `types` and `tokens`: numbers of distinct forms and of all tokens of the corpus; `types_covered`
       and `tokens_covered`: numbers of types and tokens with a vector.
     - `coverage`: fraction of the tokens with a vector, 0–1.
-    - `repeated_rows`, only for a text file: number of rows ignored because an earlier row has the same
-      word.
     - `types_all_unknown`, only for `encoder`: number of types whose pieces are all the unknown token.
 
     Attributes:
@@ -131,10 +123,10 @@ def load_vectors(
         encoder: Function that loads this encoder; None for `Encoder(source)`.
 
     Raises:
-        UserError: The vectors are absent, malformed, or know too few tokens, or the cache cannot be written.
+        UserError: The vectors are absent or malformed, or the cache cannot be written.
     """
     embedded, digests = spec.name == ENCODER, Digests(cache)
-    lowercase = spec.lowercase and not embedded
+    lowercase = not embedded
     counts: Counter[str] = Counter()
     for word, count in words.items():
         counts[word.lower() if lowercase else word] += count
@@ -163,12 +155,11 @@ def load_vectors(
     audit |= {"tokens": counts.total(), "tokens_covered": sum(covered)}
     audit["coverage"] = sum(covered) / counts.total() if counts.total() else 1.0
     share = "{coverage:.1%} of {tokens:,} tokens ({types_covered:,} of {types:,} types)".format(**audit)
-    if audit["coverage"] < spec.min_coverage:
-        wrong = f"the word vectors cover {share}, but must cover at least {spec.min_coverage:.1%}"
-        remedy = "Name vectors that fit the corpus's language and letter case"
+    if audit["coverage"] < MIN_COVERAGE:
+        remedy = "Name vectors that fit the corpus's language"
         if file.endswith(SUBSET):
-            remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, name other vectors"
-        raise UserError.at(file, None, wrong, f"{remedy}, or lower --data.init_args.vectors.min_coverage")
+            remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, or name other vectors"
+        rank_zero_only(log.warning)(f"{file}: the word vectors cover only {share}. {remedy}.")
     size, identity = found.matrix.shape[1], {**identity, "lowercase": lowercase}
     rank_zero_info(f"Word vectors: {file}, {size} values, {share}.")
     known = {"file": file, "size": size, **audit, **found.audit}
@@ -265,9 +256,6 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     Words that the file lacks are left out. The matrix has no last row of zeros yet; `load_vectors` adds
     it.
 
-    gensim reads `.kv` files and word2vec's binary format. Text files are parsed here, because gensim
-    would parse all rows, pad a truncated row, and give no line numbers in its errors.
-
     Raises:
         UserError: The file is malformed.
     """
@@ -278,70 +266,22 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
         f"vocabulary."
     )
     try:
-        with _opened(path) as file:
-            header, start = _HEADER.fullmatch(file.readline(1 << 12)), file.read(1 << 20)
-        # A word of text may hold a control character, but nearly every line of text ends in a number.
-        lines = start.split(b"\n")
-        is_binary = header and _CONTROL.search(start) and 2 * sum(map(bool, map(_ROW_END.search, lines))) < len(lines)
         if path.suffix == ".kv":
             loaded = KeyedVectors.load(str(path), mmap="r")
-        elif is_binary:
-            loaded = KeyedVectors.load_word2vec_format(str(path), binary=True)
         else:
-            return _read_text(path, wanted)
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                header, start = _HEADER.fullmatch(file.readline(1 << 12)), file.read(1 << 20)
+            binary = header is not None and b"\0" in start
+            form = {"binary": binary, "no_header": header is None, "datatype": np.float32}
+            with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # gensim leaves the file open
+                loaded = KeyedVectors.load_word2vec_format(str(path), **form)
         # Known words alone: fastText makes up vectors from a word's letters, and coverage would always be 1.
         known = [word for word in loaded.index_to_key if word in wanted]
         rows = [loaded.key_to_index[word] for word in known]
         matrix = np.asarray_chkfinite(loaded.vectors[rows], np.float32)
-    except UserError:
-        raise
     except Exception as error:  # whatever a pickle may raise
         refuse_lack_of_memory(error, path)
         wrong = f"the word vectors cannot be read ({type(error).__name__}: {error})"
-        remedy = "Fetch the file again if it is cut off; a .kv needs the .npy files beside it"
+        remedy = "Fetch the file again if it is cut off; words must not contain blanks; a .kv needs its .npy files"
         raise UserError.at(path, None, wrong, remedy) from error
     return WordVectors({word: row for row, word in enumerate(known)}, matrix, {})
-
-
-def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
-    with path.open("rb") as file:
-        return gzip.open(path) if file.read(2) == b"\x1f\x8b" else path.open("rb")
-
-
-def _read_text(path: Path, wanted: Collection[str]) -> WordVectors:
-    """Return the first row of each wanted word; check the size of every row, and their number against a header."""
-    vectors: dict[str, NDArray[np.float32]] = {}
-    repeated = number = 0
-    with _opened(path) as file, np.errstate(over="ignore"):
-        lines = iter(partial(file.readline, _LONGEST), b"")
-        first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")  # the byte-order mark of some editors
-        header = _HEADER.fullmatch(first)
-        size = int(header[2]) if header else first.rstrip().count(b" ")
-        if size > _WIDEST:
-            wrong = f"a vector has {size:,} values, but at most {_WIDEST:,} are read"
-            raise UserError.at(path, 1, wrong, "Check that it is a file of word vectors")
-        for number, line in enumerate(map(bytes.rstrip, lines if header else chain((first,), lines)), 1):
-            try:
-                word, blank, values = line.partition(b" ")
-                if not blank or values.count(b" ") != size - 1:
-                    raise ValueError
-                if (form := word.decode()) in vectors:
-                    repeated += 1
-                elif form in wanted:
-                    vectors[form] = np.asarray_chkfinite(values.split(b" "), np.float32)
-            except ValueError:
-                shown = line[:40].decode(errors="backslashreplace")
-                wrong = (
-                    f"the row must be a UTF-8 word and {size} finite numbers, separated by single blanks, but begins "
-                    f"{shown!r}"
-                )
-                remedy = (
-                    "If the file is cut off, fetch it again; to drop words that contain blanks: `awk 'NF == "
-                    f"{size + 1}' OLD_FILE > NEW_FILE`"
-                )
-                raise UserError.at(path, number + bool(header), wrong, remedy) from None
-    if header and int(header[1]) != number:
-        wrong = f"the header says {int(header[1]):,} rows, but {number:,} follow"
-        raise UserError.at(path, 1, wrong, "Fetch the file again if it is cut off; else correct or delete the header")
-    matrix = np.array(list(vectors.values()), np.float32).reshape(-1, size)
-    return WordVectors({word: row for row, word in enumerate(vectors)}, matrix, {"repeated_rows": repeated})

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -131,7 +130,7 @@ class TextSizes:
         pairs = [(text, None) if isinstance(text, str) else text for text in texts]
         read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
         pieces = None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
-        words, tokens, lost = tokenize(Path("texts"), read, pieces, self.options)
+        words, tokens, lost = tokenize(read, pieces, self.options)
         return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, self.vocabulary)
 
 

@@ -17,7 +17,7 @@ NEUTRAL = (
     "quiet",
     "trust",
     "figures",
-    *(f"data.init_args.{name}" for name in ("cache", "rank_timeout", "workers")),
+    *(f"data.init_args.{name}" for name in ("cache", "rank_timeout")),
     *(f"trainer.{name}" for name in ("default_root_dir", "logger", "profiler")),
     *(f"trainer.enable_{name}" for name in ("progress_bar", "model_summary")),
 )

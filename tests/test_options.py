@@ -17,12 +17,9 @@ import probes
 from attention import Encoder, EncoderSpec
 from attention.ablation import Ablation
 from attention.specification import Options
-from corpora.conllu import read_treebank
-from corpora.eraser import read_eraser
 from corpora.labelled import read_labelled
 from corpora.shortcuts import Planting
 from datamodules.text import TextSource
-from datamodules.tokenization import TokenOptions
 from datamodules.vectors import VectorSpec
 from measures.single_heads import AttentionDrawing
 from models.layers import EmbeddingSpec
@@ -71,8 +68,12 @@ def hints_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401
     hints: dict[str, Any] = {}
     for function in [vars(base).get("__init__") for base in kind.__mro__] if isinstance(kind, type) else [kind]:
         if function is not None and function is not nn.Module.__init__:
-            hints = {**get_type_hints(function), **hints}
-            if all(one.kind is not one.VAR_KEYWORD for one in inspect.signature(function).parameters.values()):
+            passed_on = {
+                name for name, one in inspect.signature(function).parameters.items() if one.kind is one.VAR_KEYWORD
+            }
+            own = get_type_hints(function)
+            hints = {name: own[name] for name in own if name not in passed_on} | hints
+            if not passed_on:
                 break
     return hints
 
@@ -108,15 +109,7 @@ def test_no_number_below_zero_is_taken(kind: type, name: str, number: type) -> N
         kind(**{**required(kind), name: number(-1)})
 
 
-OTHERS: tuple[Callable[..., Any], ...] = (
-    Options,
-    TokenOptions,
-    Ablation,
-    AttentionDrawing,
-    read_treebank,
-    read_eraser,
-    read_labelled,
-)
+OTHERS: tuple[Callable[..., Any], ...] = (Options, Ablation, AttentionDrawing, read_labelled)
 KINDS: tuple[Callable[..., Any], ...] = (*dict.fromkeys(classes()), *OTHERS)
 CHOICES = [(kind, *choice) for kind in KINDS for choice in choices(kind)]
 

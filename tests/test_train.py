@@ -353,7 +353,7 @@ def test_the_demo_runs_with_the_options_of_one_and_of_several_devices(of_config:
 def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Path) -> None:
     """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""
     config = ROOT / "configs" / "demo_classifier.yaml"
-    command = classifier_arguments(config, tmp_path, bert, "--data.init_args.eval_tokens=60")
+    command = classifier_arguments(config, tmp_path, bert)
     train.main(command)
     folder, alone = results(tmp_path / "runs")
     (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")

@@ -69,8 +69,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         epochs_run: Total number of epochs at the end of the training of this run; None without a training.
             Epochs before an interruption, and those of a checkpoint that the training continues, are included.
         warnings: What a reader of the results must know about the training; `outcome` of a subclass sets it.
-        trained_on: Number of devices (`devices`) and unit of the batch size (`batch_per`); empty if the
-            training used one device.
+        trained_on: Number of devices (`devices`); empty if the training used one device.
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
             modules.
         every: Epochs between two changes of the learning rate by a schedule of epochs; 0 for as many as have `STEPS`
@@ -186,12 +185,12 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.
 
-        If several devices share a batch, `trained_on` is set to their number and to the unit of the
-        batch size (`run` or `device`). Otherwise it is empty, or as in the loaded checkpoint.
+        If several devices share a batch, `trained_on` is set to their number. Otherwise it is empty, or
+        as in the loaded checkpoint.
         """
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
         if (devices := device_count(self)) > 1:
-            self.trained_on = {"devices": devices, "batch_per": self.trainer.datamodule.batch_per}  # type: ignore[attr-defined]
+            self.trained_on = {"devices": devices}
         checkpoint["trained_on"] = self.trained_on
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -266,8 +265,7 @@ def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:
 
     - `epochs`: epoch of the loaded checkpoint, from 1; absent without a checkpoint.
     - `epochs_run`: number of epochs of the training in this run; absent without a training.
-    - `devices` and `batch_per`: number of devices, and the unit of the batch size (`run` or `device`);
-      absent if the training used one device.
+    - `devices`: number of devices; absent if the training used one.
     - `warnings`: see `training_warnings`; absent if there are none.
     """
     known = {"epochs": module.epochs, "epochs_run": module.epochs_run}

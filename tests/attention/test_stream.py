@@ -108,11 +108,6 @@ def test_one_process_and_two_read_the_same_from_a_stream_and_a_store(
     assert found["stream", 1] == found["stream", 2] == found["disk", 3]
 
 
-def test_other_processes_cannot_read_a_stream(make_data: Make) -> None:
-    with pytest.raises(UserError, match="workers is 2, but must be 0 with `store: stream`"):
-        make_data(store="stream", workers=2)
-
-
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA"), RuntimeError("DefaultCPUAllocator: not enough memory")]
 )

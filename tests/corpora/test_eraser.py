@@ -100,12 +100,6 @@ def test_a_docid_that_leads_out_of_the_folder_is_refused(docid: str, named: str,
         read_eraser(path)
 
 
-def test_documents_may_be_links_within_the_folder(tmp_path: Path) -> None:
-    path = write(tmp_path, [annotation("b")], a="so good .")
-    (tmp_path / "docs" / "b").symlink_to("a")
-    assert read_eraser(path).texts[0].text == "so good ."
-
-
 def test_a_folder_of_eraser_is_a_corpus(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         rows = [annotation(f"{split}{label}", [piece("a", 1, 2)], label=label) for label in ("NEG", "POS")]
@@ -118,18 +112,3 @@ def test_a_folder_of_eraser_is_a_corpus(tmp_path: Path) -> None:
     assert module.splits["dev"].ids == ["valNEG", "valPOS"]
     assert module.splits["test"][[1]].rationale.tolist() == [[False, True, False]]
     assert module.provenance.data["dev"]["split"] == "dev"  # type: ignore[index]
-
-
-def test_an_edited_document_is_other_data_though_the_annotations_are_the_same(tmp_path: Path) -> None:
-    found = []
-    for document in ("so good .", "good so ."):
-        for split in ("train", "val", "test"):
-            rows = [annotation(f"{split}{label}", [piece("a", 1, 2)], label=label) for label in ("NEG", "POS")]
-            write(tmp_path, rows, split, a=document)
-        module = ClassificationDataModule(
-            str(tmp_path), format="eraser", positive="POS", cache=str(tmp_path / "stores")
-        )
-        module.setup("fit")
-        found.append(module.provenance.data["train"])
-    before, after = found
-    assert {name for name in before if before[name] != after[name]} == {"tokens_sha256"}  # type: ignore[attr-defined, index]

@@ -48,7 +48,7 @@ def test_texts_that_are_quoted_as_in_csv_are_counted(tmp_path: Path, end: str) -
     assert [text.text for text in found.texts] == ['"""Hm"" , she said ."', "plain", '"a ""fine"" film"', '""""']
     # Every field of a row, with a header that is not quoted.
     path = quoted([(text, "1") for text in texts], path, csv.QUOTE_ALL, end)
-    assert read_labelled(path, columns=Columns("1", "2"), header=False).audit["quoted_texts"] == 4
+    assert read_labelled(path, columns=Columns("1", "2")).audit["quoted_texts"] == 4
     # A text that is itself in quotes, a title and a lone quote are none.
     path = write(tmp_path, 'text\tlabel\n"So it is ."\t1\n"A" and "B"\t0\n"\t0\n""A""\t0\n')
     assert "quoted_texts" not in read_labelled(path).audit
@@ -89,7 +89,7 @@ def test_pairs_ids_and_rationales_are_read_from_the_named_columns(tmp_path: Path
 
 def test_without_a_header_columns_are_numbers_from_one(tmp_path: Path) -> None:
     path = write(tmp_path, "gj04\t1\t\tThey drank the pub.\ngj04\t0\t*\tThe Bill slept.\n")
-    assert read_labelled(path, columns=Columns(text="4", label="2"), header=False).texts == (
+    assert read_labelled(path, columns=Columns(text="4", label="2")).texts == (
         LabelledText("1", "They drank the pub.", "1", 1),
         LabelledText("2", "The Bill slept.", "0", 2),
     )
@@ -129,11 +129,6 @@ def test_jsonl_labels_may_be_strings_integers_or_truth_values(tmp_path: Path) ->
     )
 
 
-def test_the_format_comes_from_the_suffix_or_the_option(tmp_path: Path) -> None:
-    upper, other = (write(tmp_path, TSV, name) for name in ("CORPUS.TSV", "corpus.txt"))
-    assert read_labelled(upper) == read_labelled(other, format="tsv")
-
-
 def test_repeated_texts_are_counted_and_kept_and_those_with_another_label_told_apart(tmp_path: Path) -> None:
     content = "label\ttext\n" + "1\tyes\n" * 3 + "0\tyes\n0\tno\n1\tno \n1\tYes\n"
     found = read_labelled(write(tmp_path, content))
@@ -142,7 +137,7 @@ def test_repeated_texts_are_counted_and_kept_and_those_with_another_label_told_a
 
 def test_of_pairs_both_texts_count_and_those_with_an_empty_one_are_skipped_on_request(tmp_path: Path) -> None:
     content = "text\tpair\tlabel\na\tb\t1\n \tb\t1\na\t\t0\na\tc\t0\na\tb\t1\n"
-    found = read_labelled(write(tmp_path, content), columns=Columns(pair="pair"), empty="skip")
+    found = read_labelled(write(tmp_path, content), columns=Columns(pair="pair"), skip=("empty",))
     assert [text.id for text in found.texts] == ["2", "5", "6"]
     assert found.audit == {"texts": 3, "duplicates": 1, "conflicting": 0, "empty": 2}
 
@@ -152,7 +147,7 @@ OPTION = r"--data\.init_args"
 NO_COLUMN = (
     rf"the header has no column 'text'; its columns are label, sentence\. Name the right column with "
     rf"`{OPTION}\.columns\.text`; "
-    rf"if the file has no header, set `{OPTION}\.header false`"
+    rf"if the file has no header, give all columns their numbers"
 )
 BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
     ("empty file", "x.tsv", "", None, "the file holds no text"),
@@ -176,7 +171,7 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
         3,
         r"row that starts here is not valid CSV \(unexpected end",
     ),
-    ("empty text", "x.tsv", TSV + "1\t \n", 4, rf"the text \(column 'text'\) is empty.*`{OPTION}\.empty skip`"),
+    ("empty text", "x.tsv", TSV + "1\t \n", 4, r"the text \(column 'text'\) is empty\. Fill the field"),
     (
         "no JSON",
         "x.jsonl",
@@ -251,11 +246,10 @@ def test_bad_rationales_of_jsonl_are_refused(tmp_path: Path, rationale: object) 
 def test_a_wrong_number_without_a_header_names_those_there_are(tmp_path: Path) -> None:
     path = write(tmp_path, "a\t1\nb\t0\n")
     with pytest.raises(
-        CorpusError, match=rf"^{path}:1: .* without .* called 1, 2, and none is '3'\..*columns\.label` the number"
+        CorpusError,
+        match=rf"^{path}:1: the columns are numbered from 1 to 2, and none is 3\..*columns\.label` the number",
     ):
-        read_labelled(path, columns=Columns("1", "3"), header=False)
-    with pytest.raises(CorpusError, match=r"its columns are called 1, 2, and none is 'text'"):
-        read_labelled(path, header=False)
+        read_labelled(path, columns=Columns("1", "3"))
 
 
 # Texts and texts that repeat an earlier one, by an independent count of the files (`sort -u | wc -l`).
@@ -271,11 +265,3 @@ def test_real_files_have_the_texts_that_their_description_says(name: str, public
     for split, (texts, duplicates) in SIZES[name].items():
         found = read_labelled(public_data("cls", name, f"{split}.tsv"))
         assert found.audit == {"texts": texts, "duplicates": duplicates, "conflicting": 0, "empty": 0}
-
-
-def test_glue_is_read_by_the_numbers_or_names_of_its_columns(public_data: Callable[..., Path]) -> None:
-    found = read_labelled(public_data("glue", "CoLA", "dev.tsv"), columns=Columns("4", "2"), header=False)
-    assert (len(found), sum(text.label == "1" for text in found.texts)) == (1043, 721)
-    wnli = Columns("sentence1", "label", "sentence2", "index")
-    found = read_labelled(public_data("glue", "WNLI", "dev.tsv"), columns=wnli)
-    assert (len(found), found.texts[0].id, found.texts[0].pair) == (71, "0", "The hair has to be cleaned.")

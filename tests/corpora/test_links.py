@@ -26,13 +26,6 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
     ]
 
 
-def test_quoted_sentences_are_counted(tmp_path: Path) -> None:
-    audit, quoted = Counter[str](), '"He said ""no"" ."'
-    path = write(tmp_path, f"{HEADER}{FOX}\tA\t1\t2\n{quoted}\tA\t1\t2\n{quoted}\tB\t2\t1\n")
-    assert len(list(read_links(path, audit))) == 2
-    assert audit == {"quoted_texts": 1}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

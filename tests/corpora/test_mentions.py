@@ -259,7 +259,7 @@ def ways(found: Documents) -> dict[str, int]:
 
 
 def test_the_best_evidence_is_taken_and_counted(tmp_path: Path) -> None:
-    path, elsewhere = tmp_path / "c.conll", tmp_path / "trees.conllu"
+    path = tmp_path / "c.conll"
     for content, expected, counted in (
         (documents(), [1, 4, 0], {"heads_by_constituents": 2, "heads_by_heuristic": 1, "types_by_heuristic": 1}),
         (documents(bits=False), [4, 4, 0], {"heads_by_last_noun": 2, "heads_by_heuristic": 1, "types_by_heuristic": 1}),
@@ -269,8 +269,8 @@ def test_the_best_evidence_is_taken_and_counted(tmp_path: Path) -> None:
         found = read_documents(path)
         assert heads(found) == expected
         assert ways(found) == counted
-    elsewhere.write_text(CONLLU)
-    found = read_documents(path, elsewhere)
+    path.with_suffix(".conllu").write_text(CONLLU)
+    found = read_documents(path)
     assert ways(found) == {"heads_by_parse": 3}
     assert found.documents[0].mentions == (
         Mention(0, 0, 5, 1, "nominal", 0),
@@ -279,7 +279,7 @@ def test_the_best_evidence_is_taken_and_counted(tmp_path: Path) -> None:
     )
 
 
-def test_a_treebank_of_the_same_name_beside_is_taken_unless_one_is_named(tmp_path: Path) -> None:
+def test_a_treebank_of_the_same_name_beside_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "c.conll2012"
     path.write_text(documents())
     first, _, second = CONLLU.partition("\n\n")
@@ -288,10 +288,6 @@ def test_a_treebank_of_the_same_name_beside_is_taken_unless_one_is_named(tmp_pat
     found = read_documents(path)
     assert heads(found) == [0, 3, 0]
     assert ways(found) == {"heads_by_parse": 3, "several_heads": 2}
-    (tmp_path / "other.conllu").write_text(CONLLU)
-    found = read_documents(path, tmp_path / "other.conllu")
-    assert heads(found) == [1, 4, 0]
-    assert ways(found) == {"heads_by_parse": 3}
 
 
 X, END = "X\t_\tX\t_\t_", "\t_\t_\n\n"
@@ -326,16 +322,13 @@ def test_trees_of_another_text_are_refused_with_both_places(tmp_path: Path, tree
         read_documents(path)
     assert str(caught.value) == (
         f"{path}:{line}: {wrong.format(trees=beside)}. Correct one of the files: both must have the same "
-        "sentences and words. To use no parses, leave out --data.init_args.parses, and rename a .conllu file of the "
-        "same name beside the text."
+        "sentences and words. To use no parses, rename the .conllu file."
     )
 
 
-def test_a_missing_or_broken_treebank_is_an_error(tmp_path: Path) -> None:
+def test_a_broken_treebank_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.conll"
     path.write_text(documents())
-    with pytest.raises(CorpusError, match=f"^{tmp_path}/no.conllu: there is no such file. Check the path"):
-        read_documents(path, tmp_path / "no.conllu")
     (tmp_path / "c.conllu").write_text(CONLLU.replace("\t0\troot", "\t0\t_"))
     with pytest.raises(CorpusError, match=f"^{tmp_path}/c.conllu:12: .*Fill column DEPREL"):
         read_documents(path)

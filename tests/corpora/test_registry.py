@@ -2,8 +2,6 @@ import hashlib
 import io
 import logging
 import re
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -162,12 +160,6 @@ def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_i
 def test_an_unknown_name_is_answered_by_those_there_are() -> None:
     with pytest.raises(CorpusError, match=rf"^ewt: no corpus has this name\. The registry knows: {KNOWN}\.$"):
         fetch("ewt", None)
-
-
-@pytest.mark.slow
-def test_the_command_runs_without_a_warning() -> None:
-    command = [sys.executable, "-W", "error", "train.py", "fetch", "--list"]
-    subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, check=True)
 
 
 def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
@@ -385,11 +377,3 @@ def test_a_fetched_archive_becomes_files_that_are_neither_fetched_nor_made_again
     assert Quiet.asked == ["/aclImdb_v1.tar.gz"]
     assert paths["dev"].read_bytes() == before
     assert paths["train"].read_text() == "label\ttext\n1\tmy own\n"
-
-
-@pytest.mark.usefixtures("imdb")
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
-    place = tmp_path / "cls" / "imdb" / "dev.tsv"
-    place.mkdir(parents=True)
-    with pytest.raises(CorpusError, match=rf"^{place}: the file cannot be written \("):
-        fetch("imdb", tmp_path)

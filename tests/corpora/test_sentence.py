@@ -17,11 +17,6 @@ def test_columns_of_other_lengths_are_refused_with_their_lengths(short: str) -> 
         Sentence("s1", ("a", "dog"), (0,) * n["heads"], *(("X",) * n[name] for name in ("relations", "upos", "xpos")))
 
 
-def test_a_sentence_without_words_is_refused() -> None:
-    with pytest.raises(ValueError, match="'empty' has no words"):
-        Sentence("empty", (), (), (), (), ())
-
-
 def test_an_error_names_path_and_line_when_there_is_one() -> None:
     assert str(CorpusError.at(Path("a.conllu"), 7, "wrong", "Do this")) == "a.conllu:7: wrong. Do this."
     assert str(CorpusError.at("a.conllu", None, "wrong", "Do this")) == "a.conllu: wrong. Do this."

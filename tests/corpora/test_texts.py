@@ -26,10 +26,10 @@ def test_texts_of_a_table_have_labels_pairs_or_neither(tmp_path: Path) -> None:
     audit: Counter[str] = Counter()
     single, pair = Columns(), Columns(pair="other")
     fox = Passage("2", ("The", "fox", "."), 2, "1")
-    assert list(read_texts(path, audit, columns=single, format=None, header=True)) == [(fox,)]
-    [both] = read_texts(path, audit, columns=pair, format=None, header=True)
+    assert list(read_texts(path, audit, columns=single)) == [(fox,)]
+    [both] = read_texts(path, audit, columns=pair)
     assert both == (fox, Passage("2", ("It", "sleeps", "."), 2, "1"))
-    [(unlabelled,)] = read_texts(path, audit, columns=Columns(label=None), format=None, header=True)
+    [(unlabelled,)] = read_texts(path, audit, columns=Columns(label=None))
     assert unlabelled == Passage("2", fox.words, 2, None)
     assert audit == {"empty_texts": 3}
 
@@ -48,12 +48,3 @@ def test_sentences_of_a_treebank_bring_their_trees(tmp_path: Path) -> None:
     assert [lines[passage.line - 1].split("\t")[:2] for passage in passages] == [
         ["1", passage.words[0]] for passage in passages
     ]
-
-
-def test_sentences_with_several_roots_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "trees.conllu"
-    two = "1\tYes\t_\tX\t_\t_\t0\troot\t_\t_\n2\tno\t_\tX\t_\t_\t{}\troot\t_\t_\n\n"
-    path.write_text(two.format(0) + two.format(1) + two.format(0), encoding="utf-8")
-    audit: Counter[str] = Counter()
-    assert len(list(read_sentences(path, audit, "conllu"))) == 3
-    assert audit["multiple_roots"] == 2

@@ -1,23 +1,19 @@
-from collections import Counter
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
-from datamodules.batches import BatchLoader, BatchPer, LengthBatches
+from datamodules.batches import LengthBatches
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 501)
 LENGTHS[17] = 400
 
 
-def batches(
-    shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000, batch_per: BatchPer = "run"
-) -> list[list[int]]:
+def batches(shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000) -> list[list[int]]:
     bounds: dict[str, Any] = {"max_cells": cells, "max_sentences": 16, "shuffle": shuffle, "seed": 3}
-    sampler = LengthBatches(LENGTHS, **bounds, rank=rank, world=world, batch_per=batch_per)
+    sampler = LengthBatches(LENGTHS, **bounds, rank=rank, world=world)
     sampler.set_epoch(epoch)
     found = list(sampler)
     assert len(found) == len(sampler)
@@ -49,16 +45,6 @@ def test_ranks_divide_every_batch_of_a_training(world: int) -> None:
         assert sorted(batch) == sorted(item for share in of_ranks for item in share)
         sizes = [len(share) for share in of_ranks]
         assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize("world", [2, 3, 7])
-def test_batches_of_devices_are_equally_many_on_every_rank(world: int) -> None:
-    ranks = [batches(True, rank, world, batch_per="device") for rank in range(world)]
-    assert len({len(found) for found in ranks}) == 1
-    seen = Counter(index for found in ranks for batch in found for index in batch)
-    assert set(seen) == set(range(len(LENGTHS)))
-    repeated = sum(map(len, ranks)) - len(batches(True))
-    assert 0 <= repeated < world
 
 
 def test_epochs_differ_and_repeat_themselves() -> None:
@@ -96,32 +82,3 @@ def test_jitter_gives_sentences_of_a_length_of_their_own_other_neighbours_in_eve
 
     assert neighbours(0, 0.0) == neighbours(1, 0.0)
     assert not neighbours(0, 0.1) & neighbours(1, 0.1)
-
-
-def test_jitter_keeps_every_sentence_and_batches_of_like_length() -> None:
-    found = jittered(2)
-    assert found == jittered(2)
-    assert sorted(index for batch in found for index in batch) == list(range(len(LENGTHS)))
-    assert len(found) == -(-len(LENGTHS) // 16)
-    for batch in found:
-        shorter, longer = LENGTHS[batch].min(), LENGTHS[batch].max()
-        assert 17 in batch or shorter * 1.1 + 5 > longer * 0.9
-    bounded = LengthBatches(LENGTHS, max_cells=10**9, max_sentences=16, shuffle=True, seed=3)
-    assert jittered(0, 0.0) == list(bounded)  # the order is that of the lengths alone
-
-
-class Places(torch.utils.data.Dataset[list[int]]):
-    """Items that are their own places."""
-
-    def __getitem__(self, places: list[int]) -> list[int]:
-        return places
-
-
-def test_a_training_draws_the_same_numbers_with_and_without_workers() -> None:
-    def drawn(workers: int) -> list[float]:
-        torch.manual_seed(0)
-        sampler = LengthBatches(LENGTHS[:8], max_cells=None, max_sentences=4, shuffle=True)
-        loader = BatchLoader(Places(), sampler, workers)
-        return [float(torch.rand(())) for _ in range(3) for _ in loader]
-
-    assert drawn(workers=1) == drawn(workers=0)

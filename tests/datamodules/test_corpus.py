@@ -1,7 +1,6 @@
 """What all datamodules share, each kind on a small corpus of its own."""
 
 import logging
-import pickle
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -12,9 +11,7 @@ import torch
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import CoreferenceDataModule, DependencyDataModule
-from datamodules.batches import Batch
 from datamodules.corpus import corpus_of, files_by_split
-from results.errors import UserError
 from tests.datamodules.conftest import Kind, Module
 
 Make = Callable[..., Module]
@@ -135,11 +132,6 @@ def test_several_roots_are_warned_of(bert: Path, cache: str, tmp_path: Path, cap
     assert [message.partition(": a tree")[0] for message in found] == [f"{corpus}: 1 sentence with more than one root"]
 
 
-def equal(one: Batch, other: Batch) -> bool:
-    values = ((getattr(one, name), getattr(other, name)) for name in vars(one))
-    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in values)
-
-
 def test_every_tensor_of_a_batch_moves_and_nothing_else(make: Make) -> None:
     batch = make("fit").splits["dev"][[0]]
     moved = batch.to(torch.device("meta"))
@@ -158,25 +150,10 @@ def test_single_items_are_refused_with_the_remedy(make: Make) -> None:
         make("fit").splits["dev"][0]
 
 
-def test_splits_travel_to_workers(make: Make) -> None:
-    module, alone = make("fit", workers=1), make("fit")
-    for batch, other in zip(module.val_dataloader(), alone.val_dataloader(), strict=True):
-        assert equal(batch, other)
-    copy = pickle.loads(pickle.dumps(module.splits["dev"]))
-    assert equal(copy[[1]], alone.splits["dev"][[1]])
-
-
 def order(module: Module, epoch: int = 0) -> list[int]:
     loader = module.train_dataloader()
     loader.sampler.set_epoch(epoch)
     return [index for batch in loader for index in batch.index.tolist()]
-
-
-def test_more_workers_than_the_machine_can_use_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    assert make("fit", workers=8).workers == 8
-    with pytest.raises(UserError, match="workers is 400, but must be at least 0 and at most 8"):
-        make("fit", workers=400)
 
 
 def test_every_epoch_trains_on_each_item_once_in_an_order_of_its_own(make: Make) -> None:

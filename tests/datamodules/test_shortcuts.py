@@ -47,20 +47,6 @@ def test_planted_words_reach_the_batches_with_their_labels(kind: str, pieces: bo
     assert class_counts(data).tolist() == [int((data.splits["train"].labels == label).sum()) for label in (0, 1)]
 
 
-def test_texts_that_two_splits_share_are_counted_as_before(tmp_path: Path) -> None:
-    corpus = write_texts(tmp_path)
-    (tmp_path / "test.tsv").write_bytes((tmp_path / "dev.tsv").read_bytes())
-    whole = planted(tmp_path, corpus=corpus)
-    plain = ClassificationDataModule(corpus, positive="good", cache=str(tmp_path / "c"))
-    found = []
-    for data in (whole, plain):
-        data.setup("test")
-        audit: Any = data.provenance.audit["test"]
-        found.append({name: audit[name] for name in audit if name.startswith(("also", "dup", "conf"))})
-    assert found[0] == found[1]
-    assert found[0]["also_in_dev"] == 23
-
-
 def test_what_is_planted_identifies_the_data(tmp_path: Path) -> None:
     corpus = write_texts(tmp_path)
     identities: list[str] = []
@@ -83,8 +69,14 @@ def test_words_are_planted_where_nothing_is_cut_as_before(tmp_path: Path) -> Non
         assert data.splits["test"].forms(item) == text.text.lower().split()
 
 
-@pytest.mark.parametrize("kind", ["token", "pair", "context"])
-@pytest.mark.parametrize("way", ["words", "apart", "sentences", "pieces", "byte pieces", "pairs"])
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *(("token", way) for way in ("words", "apart", "pairs")),
+        *(("context", way) for way in ("sentences", "pieces")),
+        ("pair", "byte pieces"),
+    ],
+)
 def test_no_text_keeps_a_label_that_no_word_explains(kind: str, way: str, tmp_path: Path, bert: Path) -> None:
     """Words are planted in what `max_length` leaves of a text, anywhere in it."""
     text = "It wasn't (at all) the dullest-looking film / of the well-known director's unforgettable year. " * 3

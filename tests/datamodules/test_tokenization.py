@@ -146,12 +146,6 @@ def test_words_are_put_together_with_delimiters_and_separator() -> None:
     assert [spelled(bare, item) for item in range(2)] == [["a", "b", "<sep>", "c"], ["d"]]
 
 
-def test_words_that_look_like_delimiters_are_none_and_case_is_kept() -> None:
-    tokens = word_tokens(read_words([text("<s> A <sep> a")]), delimiters=True)
-    assert spelled(tokens, 0) == ["<s>", "<s>", "A", "<sep>", "a", "</s>"]
-    assert tokens.sources.tolist() == [-1, 0, 0, 0, 0, -1]
-
-
 def test_a_text_of_separators_alone_becomes_the_unknown_word() -> None:
     words = read_words([text("a"), text("| |"), text("| |", "|"), text("b")], sentence_separator="|")
     tokens = word_tokens(words, delimiters=True)
@@ -267,14 +261,6 @@ def test_words_follow_the_specials_by_falling_count_and_then_by_spelling() -> No
     backwards = Counter(dict(reversed(COUNTS.items())))
     assert build_vocabulary(backwards, min_count=1).digest == own.digest
     assert built(min_count=3).words[6:] == ("the", "Z", "a", "b")
-
-
-def test_numbers_are_places_and_strangers_are_unknown() -> None:
-    own = built(min_count=3)
-    words = ["a", "rare", "the", "never seen", "b"]
-    slow = [own.words.index(word) if word in own.words else own.unknown for word in words]
-    assert own.numbers(words).tolist() == slow
-    assert own.numbers([]).tolist() == []
 
 
 def test_a_word_that_is_spelled_like_a_special_is_unknown_and_never_counted_as_a_word() -> None:

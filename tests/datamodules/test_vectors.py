@@ -1,3 +1,4 @@
+import gc
 import gzip
 import json
 import logging
@@ -23,8 +24,8 @@ from results.digests import Digests
 from results.errors import UserError
 from tests import tiny
 
-TEXT = "the 0.5 -1 2e-1\nfox 1 2 3\ncafé 0.25 0 -0.125\nThe 9 9 9\nfiller no number here\n".encode()
-"""Five rows of three values; the last would not survive parsing."""
+TEXT = "the 0.5 -1 2e-1\nfox 1 2 3\ncafé 0.25 0 -0.125\nThe 9 9 9\nfiller 1 1 1\nfox 4 5 6\n".encode()
+"""Rows of three values; the last repeats a word."""
 
 
 def write(path: Path, content: bytes = TEXT, *, packed: bool = False) -> Path:
@@ -66,28 +67,11 @@ def find(name: str, root: Path) -> Path:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("header", [False, True])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b" \n"], ids=["unix", "dos", "trailing blank"])
-def test_text(tmp_path: Path, packed: bool, header: bool, end: bytes) -> None:
-    content = (b"5 3\n" * header + TEXT).replace(b"\n", end)
-    found, counted = read(write(tmp_path / "v.txt", content, packed=packed))
+def test_text(tmp_path: Path, packed: bool, header: bool) -> None:
+    content = b"6 3\n" * header + TEXT
+    found, _ = read(write(tmp_path / ("v.txt.gz" if packed else "v.txt"), content, packed=packed))
     expected = {"the": [0.5, -1, float(np.float32(0.2))], "fox": [1, 2, 3], "café": [0.25, 0, -0.125]}
-    assert list(found.items()) == list(expected.items())  # the filler, whose values are no numbers, was never parsed
-    assert counted == {"repeated_rows": 0}
-    assert read_vectors(tmp_path / "v.txt", {"absent"}).matrix.shape == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected", "repeated"),
-    [
-        (b"the 1 2\nfox 3 4", {"the": [1, 2], "fox": [3, 4]}, 0),  # a last line without its end
-        (b"the 1 2\nfox 3 4\nthe 5 6\nb 1 1\nb 1 1\nthe x y\n", {"the": [1, 2], "fox": [3, 4]}, 2),
-        ("THE 1 2\na\u00a0b 3 4\na\u0085b 5 6\n".encode(), {"a\u00a0b": [3, 4], "a\u0085b": [5, 6]}, 0),
-    ],
-    ids=["no last end of line", "the first of repeated rows", "letter case and uncommon blanks"],
-)
-def test_rows_of_a_text(tmp_path: Path, content: bytes, expected: dict[str, list[float]], repeated: int) -> None:
-    found = read(write(tmp_path / "v.txt", content), {"the", "fox", "a\u00a0b", "a\u0085b"})
-    assert found == (expected, {"repeated_rows": repeated})
+    assert list(found.items()) == list(expected.items())
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".bin.gz"])
@@ -98,30 +82,6 @@ def test_the_binary_format_of_word2vec(tmp_path: Path, native: KeyedVectors, suf
     assert read(path) == ({"fox": [1, 2, 3], "the": [7, 8, 9]}, {})
     write(tmp_path / "v.bin", content[:-5])
     assert refusal(tmp_path / "v.bin").startswith(f"{UNREADABLE} (EOFError: unexpected end of input")
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte-order mark"])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["unix", "dos"])
-@pytest.mark.parametrize("header", [b"", b"4 3\n"], ids=["without a header", "header"])
-def test_words_with_control_characters_are_text(
-    tmp_path: Path, header: bytes, end: bytes, start: bytes, packed: bool
-) -> None:
-    rows = b"the 1 2 3\n\x7fx\x13 4 5 6\n\x00\x01\xc2\x85 7 8 9\nfox 1 0 1\n"
-    path = write(tmp_path / "v.vec", start + (header + rows).replace(b"\n", end), packed=packed)
-    found, _ = read(path, {"the", "\x7fx\x13", "\x00\x01\x85", "fox"})
-    assert found == {"the": [1, 2, 3], "\x7fx\x13": [4, 5, 6], "\x00\x01\x85": [7, 8, 9], "fox": [1, 0, 1]}
-
-
-@pytest.mark.parametrize("size", [1, 2, 50, 300])
-@pytest.mark.parametrize("line_ends", [False, True], ids=["gensim", "word2vec"])
-def test_binary_vectors_of_any_size_are_read_as_binary(tmp_path: Path, size: int, line_ends: bool) -> None:
-    random = np.random.default_rng(size)
-    matrix = random.normal(size=(400, size)).astype(np.float32)
-    names = [f"w{place}" for place in range(398)] + ["\x13", "7"]
-    rows = (name.encode() + b" " + row.tobytes() + b"\n" * line_ends for name, row in zip(names, matrix, strict=True))
-    found, _ = read(write(tmp_path / "v.bin", b"400 %d\n" % size + b"".join(rows)), set(names))
-    assert found == dict(zip(names, matrix.tolist(), strict=True))
 
 
 def test_fasttext_makes_up_no_vectors_of_words_that_it_has_not_seen(tmp_path: Path) -> None:
@@ -141,15 +101,6 @@ class Program:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.gz"])
-def test_a_pickle_runs_nothing_by_another_name(name: str, tmp_path: Path) -> None:
-    left = tmp_path / "left behind"
-    path = write(tmp_path / name, pickle.dumps(Program(left)), packed=name.endswith("gz"))
-    find_vectors(VectorSpec(str(path)), tmp_path)
-    assert "must be a UTF-8 word" in refusal(path)
-    assert not left.exists()
-
-
 def test_a_kv_is_refused_unopened_unless_it_is_allowed(tmp_path: Path) -> None:
     left = tmp_path / "left behind"
     path = write(tmp_path / "v.kv", pickle.dumps(Program(left)))
@@ -159,61 +110,6 @@ def test_a_kv_is_refused_unopened_unless_it_is_allowed(tmp_path: Path) -> None:
     find_vectors(VectorSpec(str(path), allow_pickle=True), tmp_path)
     assert refusal(path).startswith(f"{UNREADABLE} (AttributeError: ")  # it holds no vectors
     assert left.exists()
-
-
-def test_a_kv_that_cannot_be_loaded(tmp_path: Path, native: KeyedVectors) -> None:
-    path = tmp_path / "v.kv"
-    assert refusal(write(path)).startswith(f"{UNREADABLE} (UnpicklingError: ")
-    FastText([["the", "fox"]], vector_size=4, min_count=1, bucket=50, epochs=1).save(str(path))
-    assert refusal(path).startswith(f"{UNREADABLE} (AttributeError: 'FastText' object")
-    native.save(str(path), separately=["vectors"])
-    (tmp_path / "v.kv.vectors.npy").unlink()
-    message = refusal(path)
-    assert message.startswith(f"{UNREADABLE} (FileNotFoundError: ")
-    assert message.endswith("Fetch the file again if it is cut off; a .kv needs the .npy files beside it.")
-
-
-def test_vectors_that_are_not_finite(tmp_path: Path, native: KeyedVectors) -> None:
-    native.vectors[[0, 2], 1] = np.nan
-    native.save(str(tmp_path / "v.kv"))
-    assert refusal(tmp_path / "v.kv").startswith(f"{UNREADABLE} (ValueError: array must not contain infs or NaNs)")
-
-
-@pytest.mark.parametrize(
-    ("content", "number", "shown", "size"),
-    [
-        (b"the 1 2\nfox 1\n", 2, "fox 1", 2),
-        (b"the 1 2\n\nfox 1 2\n", 2, "", 2),
-        (b"2 3\nthe 1 2\nfox 1 2\n", 2, "the 1 2", 3),
-        (b"the 1 2\n. . . 1 2\n", 2, ". . . 1 2", 2),
-        (b"the 1 2\nfox 1 O.5\n", 2, "fox 1 O.5", 2),
-        (b"the 1 2\nfox 1 -1e99\n", 2, "fox 1 -1e99", 2),
-        (b"the 1 \xff2\n", 1, "the 1 \\\\xff2", 2),
-        (b"the 1 2\nf\xf6x 1 2\n", 2, "f\\\\xf6x 1 2", 2),
-    ],
-)
-def test_a_malformed_line(tmp_path: Path, content: bytes, number: int, shown: str, size: int) -> None:
-    message = f":{number}: the row must be a UTF-8 word and {size} finite numbers, separated by single blanks, but "
-    message += f"begins '{shown}'"
-    told = refusal(write(tmp_path / "v.txt", content))
-    assert told.startswith(message)
-    assert f"`awk 'NF == {size + 1}' " in told  # the remedy for words with blanks
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"3 2\nthe 1 2\nfox 1 2\n", ":1: the header says 3 rows, but 2 follow. Fetch"),
-        (b"\n", ":1: the row must be a UTF-8 word and 0 finite numbers"),
-        (b"", ":1: the row must be a UTF-8 word and 0 finite numbers"),
-        (b"PK\x03\x04\xff more\n", ":1: the row must be a UTF-8 word"),
-        (gzip.compress(TEXT, mtime=0)[:-12], f"{UNREADABLE} (EOFError: "),
-        (gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), f"{UNREADABLE} (BadGzipFile: "),
-    ],
-)
-def test_a_file_that_is_damaged_or_of_something_else(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "v.txt").write_bytes(content)
-    assert refusal(tmp_path / "v.txt").startswith(message)
 
 
 def test_a_path_or_a_file_of_the_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,9 +192,9 @@ class Files:
         name: str,
         counts: Mapping[str, int] = COUNTS,
         source: EncoderSource | None = None,
-        **options: bool | float,
+        **options: bool,
     ) -> WordVectors:
-        spec = VectorSpec(name, **options)  # type: ignore[arg-type]
+        spec = VectorSpec(name, **options)
         return load_vectors(spec, counts, root=self.root, cache=self.cache, source=source)
 
     @property
@@ -339,42 +235,24 @@ def test_rows_of_the_matrix(files: Files, text: str) -> None:
     assert (rows == -1).tolist() == [False, False, False, True, False, True, True]
     assert vectors.rows([]).shape == (0,)
     assert vectors.size == 3
-    sensitive = files.load(text, lowercase=False, min_coverage=0.0)
-    assert sensitive.matrix[sensitive.rows(["The"])].tolist() == [[9, 9, 9]]
-    assert sensitive.rows(["Café", "THE"]).tolist() == [-1, -1]
     assert files.load(text, {"fox": 1}).matrix.tolist() == [[1, 2, 3], [0, 0, 0]]  # of the corpus only
 
 
-def test_types_and_tokens_are_counted_as_they_are_looked_up(files: Files, text: str) -> None:
-    write(Path(text), TEXT + b"fox 4 5 6\n")
-    counts = {"types": 5, "types_covered": 3, "tokens": 10, "tokens_covered": 7}  # the, fox, café; unheard, of
-    assert files.load(text).audit == {"file": "v.txt", "size": 3, **counts, "coverage": 0.7, "repeated_rows": 1}
-    sensitive = files.load(text, lowercase=False).audit
-    assert (sensitive["types"], sensitive["types_covered"], sensitive["tokens_covered"]) == (6, 3, 6)  # The, the, fox
-
-
 @pytest.mark.parametrize("name", ["v.txt", "glove.6B.50d"])
-def test_low_coverage_is_refused_and_the_bound_is_still_allowed(name: str, files: Files, text: str) -> None:
+def test_low_coverage_is_told(name: str, files: Files, text: str, caplog: pytest.LogCaptureFixture) -> None:
     write(files.root / "glove" / "glove.6B.50d.subset.txt.gz", packed=True)
     remedy = {
-        "v.txt": "Name vectors that fit the corpus's language and letter case",
-        "glove.6B.50d": f"Put the full glove.6B.50d.txt into {files.root}/glove, name other vectors",
+        "v.txt": "Name vectors that fit the corpus's language",
+        "glove.6B.50d": f"Put the full glove.6B.50d.txt into {files.root}/glove, or name other vectors",
     }
-    chosen = text if name == "v.txt" else name
-    with pytest.raises(UserError) as refused:
-        files.load(chosen, min_coverage=0.71)
-    told = str(refused.value).partition(": ")[2]
-    assert told == (
-        "the word vectors cover 70.0% of 10 tokens (3 of 5 types), but must cover at least 71.0%. "
-        f"{remedy[name]}, or lower --data.init_args.vectors.min_coverage."
+    chosen, audit = text if name == "v.txt" else name, {"types": 5, "types_covered": 3, "tokens": 10}
+    assert files.load(chosen).audit.items() >= {**audit, "tokens_covered": 7, "coverage": 0.7, "size": 3}.items()
+    assert not [message for message in caplog.messages if "cover only" in message]
+    files.load(chosen, {**COUNTS, "unheard": 9})
+    [told] = [message for message in caplog.messages if "cover only" in message]
+    assert told.partition(": ")[2] == (
+        f"the word vectors cover only 41.2% of 17 tokens (3 of 5 types). {remedy[name]}."
     )
-    assert files.load(chosen, min_coverage=0.7).audit["coverage"] == 0.7
-
-
-@pytest.mark.parametrize("bound", [-0.1, 1.1, float("nan")])
-def test_a_bound_that_is_no_share_is_refused(bound: float) -> None:
-    with pytest.raises(UserError, match=r"VectorSpec: min_coverage is .*, but must be .*at least 0 and at most 1\."):
-        VectorSpec(min_coverage=bound)
 
 
 def test_identity_tells_files_apart_and_not_corpora(files: Files, text: str, conversions: list[str]) -> None:
@@ -384,7 +262,6 @@ def test_identity_tells_files_apart_and_not_corpora(files: Files, text: str, con
         one = files.load(text, {"fox": count, "unheard": 1})
         assert (one.identity, one.audit["coverage"]) == (first, count / (count + 1))
     assert conversions == ["v.txt"] * 2
-    assert files.load(text, lowercase=False).identity != first
     write(Path(text), TEXT + b"more 1 1 1\n")
     assert files.load(text).identity != first
     assert json.loads(json.dumps(first)) == first
@@ -402,16 +279,10 @@ def test_a_file_is_converted_once_for_each_vocabulary(files: Files, text: str, c
     files.load(str(moved), {**COUNTS, "café": 1})  # no new word, as they are looked up
     assert len(conversions) == 1
     files.load(str(moved), {**COUNTS, "new": 1})
-    files.load(str(moved), lowercase=False)
-    assert len(conversions) == 3
-    write(moved, b"the 1 2\nfox 1\n")
-    kept = files.kept
-    with pytest.raises(UserError, match=r"moved\.txt:2: .* begins 'fox 1'"):
-        files.load(str(moved))
-    assert files.kept == kept  # a malformed file leaves nothing behind
+    assert len(conversions) == 2
     write(moved, TEXT + b"new 1 1 1\n")
     assert files.load(str(moved), {**COUNTS, "new": 1}).rows(["new"]).tolist() != [-1]
-    assert len(conversions) == 5
+    assert len(conversions) == 3
 
 
 def test_a_kv_and_the_arrays_beside_it(files: Files, tmp_path: Path, native: KeyedVectors) -> None:
@@ -438,7 +309,9 @@ def test_damage_is_mended(files: Files, text: str, conversions: list[str], caplo
     [path] = files.kept
     path.write_bytes(path.read_bytes().replace(first.matrix[0].tobytes(), first.matrix[1].tobytes()))
     again = files.load(text)
-    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    warned = [
+        record.message for record in caplog.records if record.levelno == logging.WARNING and "cache" in record.message
+    ]
     assert warned[0] == f"{path} is damaged, and is made again."
     [aside] = path.parent.glob("*.old-*")
     assert warned[1:] == [f"What was there is now {aside}."]
@@ -447,6 +320,31 @@ def test_damage_is_mended(files: Files, text: str, conversions: list[str], caplo
     assert (first.index, first.audit, files.kept, len(conversions)) == (again.index, again.audit, [path], 2)
     files.load(text)
     assert len(conversions) == 2
+
+
+DAMAGED: list[tuple[bytes, str]] = [
+    (b"the 1 2 3\nfox 1 2\n", "ValueError: "),
+    (b"the 1 2\n. . . 1 2\n", "ValueError: "),
+    (b"the 1 2\nfox 1 O.5\n", "ValueError: could not convert"),
+    (b"the 1 2\nfox 1 nan\n", "ValueError: array must not contain infs or NaNs"),
+    (b"the 1 2\nf\xf6x 1 2\n", "UnicodeDecodeError: "),
+    (b"3 2\nthe 1 2\nfox 1 2\n", "EOFError: unexpected end of input"),
+    (b"PK\x03\x04\xff more\n", "UnicodeDecodeError: "),
+    (pickle.dumps(Program(Path("left behind"))), "[A-Za-z]+Error: "),
+]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gensim leaves the file open
+def test_a_file_that_is_damaged_or_of_something_else_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for content, fault in DAMAGED:
+        told = refusal(write(tmp_path / "v.txt", content))
+        assert re.match(rf"{UNREADABLE} \({fault}", told)
+        assert told.endswith("a .kv needs its .npy files.")
+    assert not Path("left behind").exists()
+    gc.collect()  # closes the files
 
 
 @pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_roberta, tiny.save_gpt2, tiny.save_llama])
@@ -503,12 +401,3 @@ def test_the_default_encoders_vectors(bert: Path, tmp_path: Path, monkeypatch: p
     slow = Encoder(source).embeddings.numpy()[pieces].mean(0)
     assert np.allclose(found.matrix[found.rows(["never"])[0]], slow, atol=1e-6)
     assert (found.rows(["<s>", "<unk>"]) == -1).all()
-
-
-@pytest.mark.parametrize("first", ["fox" + " 1" * 2_500_000, "1 2500000\nfox" + " 1" * 2_500_000])
-def test_vectors_of_very_many_values_are_refused(first: str, files: Files) -> None:
-    files.root.mkdir(exist_ok=True)
-    path = files.root / "wide.txt"
-    path.write_text(first + "\n")
-    with pytest.raises(UserError, match=r"wide.txt:1: .*(values, but at most 10,000 are read|must be a UTF-8 word)"):
-        files.load(str(path))

@@ -210,7 +210,8 @@ def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int,
     corpus = str(tmp_path / "{split}.tsv")
     size = {1: 1, 20: 5, 16384: 12}[eval_tokens]
     folder = str(tmp_path / "cache")
-    data = ClassificationDataModule(corpus, positive="good", cache=folder, batch_size=size, eval_tokens=eval_tokens)
+    data = ClassificationDataModule(corpus, positive="good", cache=folder, batch_size=size)
+    data.eval_tokens = eval_tokens
     seed_everything(5, verbose=False)
     model = AttentionClassifier(
         AverageEncoder(4),

@@ -50,7 +50,7 @@ def trained(tmp_path: Path, cache: str) -> Train:
 
 def compare(trained: Train, *options: str) -> None:
     (one, rows, state), (three, others, shared) = (trained(*options, devices=devices) for devices in (1, 3))
-    assert (three["audit"]["devices"], three["audit"]["batch_per"]) == (3, "run")
+    assert three["audit"]["devices"] == 3
     assert "devices" not in one["audit"]
     assert [row["step"] for row in rows] == [row["step"] for row in others]
     for row, other in zip(rows, others, strict=True):
@@ -117,15 +117,3 @@ def test_classifiers(kind: str, trained: Train, bert: Path, tmp_path: Path, monk
     }[kind]
     data = ["--data=ClassificationDataModule", f"--data.init_args.corpus={corpus}", "--data.init_args.positive=good"]
     compare(trained, f"--model={kind}", *data, *options, "--data.init_args.batch_size=5", "--checkpoint.monitor=val_f1")
-
-
-def test_batches_of_each_device_are_another_convention_which_the_results_tell(
-    trained: Train, corpus: str, bert: Path
-) -> None:
-    data = ["--data=DependencyDataModule", f"--data.init_args.corpus={corpus}", "--data.init_args.max_sentences=4"]
-    options = ["--model=AttentionOnlyProbe", *data, f"--data.init_args.encoder.name={bert}"]
-    (_, rows, _), (three, others, _) = (
-        trained(*options, "--data.init_args.batch_per=device", devices=devices) for devices in (1, 3)
-    )
-    assert three["audit"]["batch_per"] == "device"
-    assert int(others[-1]["step"]) < int(rows[-1]["step"])
