@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from attention import Encoder
 from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs, RunModel, pieces_at_once
 from attention.capture import Heads
-from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
+from datamodules import ClassificationDataModule, SegmentBatch, TextBatch
 from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
 from metrics.bootstrap import Ratio, Statistic, pearson, resample, spearman
 from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
 from models import TransformerClassifier
 from results import Estimate, Floats, Unit, UserError
+from results.errors import counted
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 """Share of the tokens that are predicted; of these, shares that become the mask and a random token (Devlin et al. 2019,
@@ -117,6 +118,17 @@ class Task(ABC):
             gold: Gold value of each text, `[batch]`.
         """
         raise TypeError(f"{type(self).__name__} has no accuracy.")
+
+    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+        """Draw random texts, and return batches of the model's inputs for them; all processes draw the same texts.
+
+        Args:
+            data: Datamodule of the texts.
+            split: Split to draw from; None for the texts that the measurement reads.
+            most: Largest number of texts, of each corpus if there are several.
+            seed: Seed of the draw.
+        """
+        raise TypeError(f"{type(self).__name__} draws no texts.")
 
     def choose(self, score: str) -> None:
         """Set the score of the task.
@@ -222,12 +234,10 @@ class TaskOutputs:
         values = np.column_stack([self.gold, self.outputs[kind, heads]])
         if undefined := int(np.isnan(values).any(1).sum()):
             when = "when some heads are ablated" if heads else "even without ablation"
-            remedy = (
-                "Choose another kind of ablation, or another model"
-                if heads
-                else "Use another model, or train this one again"
+            raise UserError(
+                f"The model output is nan for {undefined} of {len(values)} texts {when}. Use another model, or another "
+                "kind of ablation."
             )
-            raise UserError(f"The model output is nan for {undefined} of {len(values)} texts {when}. {remedy}.")
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
     def warn_of_one_label(self, kind: Kind) -> None:
@@ -370,15 +380,18 @@ class Classification(LabelTask):
             UserError: The classifier was fine-tuned from another encoder.
         """
         task = cls(checkpoint, encoder.device)
-        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(task.pieces.words))))
-        if (task.layers, task.heads) != (encoder.layers, encoder.heads) or task.pieces.words != tuple(
-            piece or "" for piece in pieces
-        ):
-            raise UserError(
-                f"{checkpoint}: the classifier was not fine-tuned from {encoder.source.spec.name}, which reads the "
-                f"texts. Name its encoder with --data.init_args.encoder.name."
-            )
+        task.require_encoder(encoder)
         return task
+
+    def require_encoder(self, encoder: Encoder) -> None:
+        """Raise a UserError if the classifier was fine-tuned from another encoder than the one given."""
+        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(self.pieces.words))))
+        own = self.layers, self.heads, self.pieces.words
+        if own != (encoder.layers, encoder.heads, tuple(piece or "" for piece in pieces)):
+            raise UserError(
+                f"The classifier was not fine-tuned from {encoder.source.spec.name}: it has {self.layers} layers of "
+                f"{self.heads} heads and its own tokenizer. Name its encoder with --data.init_args.encoder.name."
+            )
 
     def inputs(self, batch: TextBatch | SegmentBatch) -> dict[str, Tensor]:
         if isinstance(batch, TextBatch):
@@ -397,17 +410,7 @@ class Classification(LabelTask):
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
-    def drawn(self, data: ClassificationDataModule, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Draw random texts of a split, and return batches of the model's inputs for them.
-
-        All processes draw the same texts.
-
-        Args:
-            data: The texts.
-            split: The split.
-            most: Largest number of texts.
-            seed: Seed of the draw.
-        """
+    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         texts, device = data.splits[split], next(self.model.parameters()).device
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
         bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
@@ -450,15 +453,10 @@ class MeanStateClassification(LabelTask):
         self.labels = sorted({label for label in labels if label is not None})
         self.texts, self.width = len(labels), len(self.labels)
         if None in labels or len(self.labels) < 2:
-            found = (
-                "some texts have no label" if None in labels else f"all texts have the label {' '.join(self.labels)}"
-            )
-            found = found if labels else "no text was read"
             raise UserError(
-                f"Importance: {encoder.source.spec.name} has no language-modelling head, so a classifier is trained "
-                f"instead, but {found}. Give texts of two labels or more (--data.init_args.corpora "
-                f"sst2), or name an encoder whose files hold such a head (--data.init_args.encoder.name "
-                f"bert-base-uncased)."
+                f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
+                f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them none. Give "
+                "texts of two labels or more (--data.init_args.corpora sst2)."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
         model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])
@@ -578,20 +576,7 @@ class LanguageModelling(Task):
     def statistic(self) -> Statistic:
         return first_output_per_gold
 
-    def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Draw segments of each corpus at random, and return batches of the model's inputs for them.
-
-        All processes draw the same segments.
-
-        Args:
-            data: Datamodule of the corpora.
-            split: Split of the corpora to draw from; None for the texts that the measurement reads.
-            most: Largest number of segments drawn from each corpus.
-            seed: Seed of the draw.
-
-        Raises:
-            CorpusError: A corpus is a single file, or has no such split.
-        """
+    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 

@@ -19,7 +19,7 @@ from results import Result, UserError
 from results.digests import Digests
 from tests import tiny
 from tests.attention.test_matrix import MODELS
-from tests.trainers import scored, trained
+from tests.trainers import changed, scored, trained
 
 Make = Callable[..., DependencyDataModule]
 CONFIG = Path(__file__).parents[2] / "configs" / "decoders" / "heads.yaml"
@@ -38,10 +38,13 @@ def assert_scores_are_equal(one: Result, other: Result) -> None:
 @pytest.mark.parametrize(
     ("module", "options"),
     [
-        (lambda: SingleHeads(ensemble=3, permutations=9), {}),
-        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"options": Options(too_long="window")}),
-        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"random_init": True}),
-        (lambda: SingleHeads(ensemble=1, permutations=9), {"options": Options(layers=(2,), quantity="norms")}),
+        (lambda: changed(SingleHeads(), ensemble=3, permutations=9), {}),
+        (lambda: changed(SingleHeads(trees=False), permutations=9), {"options": Options(too_long="window")}),
+        (lambda: changed(SingleHeads(trees=False), permutations=9), {"random_init": True}),
+        (
+            lambda: changed(SingleHeads(), ensemble=1, permutations=9),
+            {"options": Options(layers=(2,), quantity="norms")},
+        ),
         (AttentionOnlyProbe, {}),
         (StructuralDistanceProbe, {"hidden": (1,)}),
     ],
@@ -112,14 +115,18 @@ def test_every_architecture_streams_what_it_stores(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_gpt2, tiny.save_llama, tiny.save_mistral])
 def test_one_process_and_two_read_the_same_from_a_stream_and_a_store(
-    save: Callable[[Path], Path], run_config: Callable[..., Any], corpus: str, tmp_path: Path
+    save: Callable[[Path], Path],
+    run_config: Callable[..., Any],
+    corpus: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(SingleHeads, "permutations", 9)
     given = [
         "measure",
         f"--config={CONFIG}",
         f"--data.init_args.corpus={corpus}",
         f"--data.init_args.encoder.name={save(tmp_path / 'encoder')}",
-        "--model.init_args.permutations=9",
     ]
     found = {}
     for store, processes in (("stream", 1), ("stream", 2), ("disk", 3)):
@@ -158,10 +165,10 @@ def test_a_batch_beyond_the_memory_is_halved_and_the_numbers_stay(
         sizes.append(len(parts))
         return whole(encoder, parts, items)
 
-    before = scored(SingleHeads(ensemble=1), make_data(store="stream"))
+    before = scored(changed(SingleHeads(), ensemble=1), make_data(store="stream"))
     monkeypatch.setattr(extraction, "forward", limited)
     data = make_data(cache=str(tmp_path))
-    after = scored(SingleHeads(ensemble=1), data)
+    after = scored(changed(SingleHeads(), ensemble=1), data)
     assert max(sizes) == 2
     assert_scores_are_equal(before, after)
     assert data.provenance.audit["batches_halved_for_memory"] > 2  # type: ignore[operator]
