@@ -44,7 +44,6 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling.
         split: Split of labelled texts that is scored.
-        score: Name of the score on labelled texts; None for the default score of the data.
 
     Attributes:
         task: Model and its score, known once the data are set up.
@@ -55,12 +54,11 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
     takes = CorpusDataModule
     task: Task
 
-    def __init__(self, checkpoint: str | None, split: Literal["dev", "test"], score: str | None) -> None:
+    def __init__(self, checkpoint: str | None, split: Literal["dev", "test"]) -> None:
         super().__init__()
         check_values(self, split=split)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
-        self.split, self.wanted_score = split, score
-        self.references = "dev"
+        self.split, self.references = split, "dev"
 
     @classmethod
     def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
@@ -71,11 +69,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         return data_settings(path, read_checkpoint(path))
 
     def prepare(self) -> None:
-        """Load the model and choose its score.
-
-        Raises:
-            UserError: Model and data do not fit, or the model has no such score.
-        """
+        """Load the model; raise a UserError if model and data do not fit."""
         name, device = type(self).__name__, self.device
         if self.checkpoint is not None:
             labelled = data_for(f"{name} with a checkpoint", ClassificationDataModule, self.data)
@@ -90,8 +84,6 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
                     "of --data.init_args."
                 )
             self.task = LanguageModelling(texts.encoders["given"], self.seed)
-        if self.wanted_score is not None:
-            self.task.choose(self.wanted_score)
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
         """Return the sets of heads to ablate, for each ablation (the replacement of the heads' outputs).
@@ -184,7 +176,6 @@ class HeadAblation(TaskMeasure):
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
             the scored text, and `resample` never takes the scored text.
-        score: Name of the score on labelled texts; by default the default score of the data.
 
     Raises:
         UserError: There is nothing to ablate, `kinds` has duplicates, the data do not fit the
@@ -202,9 +193,8 @@ class HeadAblation(TaskMeasure):
         sets: dict[str, list[str | int]] | None = None,
         random: int = 20,
         split: Literal["dev", "test"] = "dev",
-        score: str | None = None,
     ) -> None:
-        super().__init__(checkpoint, split, score)
+        super().__init__(checkpoint, split)
         check_values(self, kinds=kinds)
         check_names("--model.init_args.kinds", kinds)
         if not (heads or layers or sets):

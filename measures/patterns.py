@@ -45,11 +45,6 @@ class GalleryMap(NamedTuple):
     corpus: str
     weights: NDArray[np.float32]
 
-    @property
-    def head(self) -> tuple[int, int]:
-        """Layer and attention head of the map, from 0."""
-        return self.order[2:]
-
 
 def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
     """Return the `EXAMPLES` clearest maps, the clearest first, at most one of each attention head.
@@ -59,7 +54,7 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
     """
     by_head: dict[tuple[int, int], GalleryMap] = {}
     for one in sorted(maps, key=lambda one: one.order):
-        by_head.setdefault(one.head, one)
+        by_head.setdefault(one.order[2:], one)
     return list(by_head.values())[:EXAMPLES]
 
 
@@ -162,19 +157,16 @@ def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:
     rows = {name: maps for name, maps in rows.items() if maps}
     if not rows:
         return None
-    columns = range(max(map(len, rows.values())))
+    padded = [[*maps, *[None] * (max(map(len, rows.values())) - len(maps))] for maps in rows.values()]
     return Maps(
         "The clearest maps of each pattern",
-        [[maps[place].weights if place < len(maps) else None for place in columns] for maps in rows.values()],
+        [[one.weights if one else None for one in maps] for maps in padded],
         list(rows),
-        [str(place + 1) for place in columns],
+        [str(place + 1) for place in range(len(padded[0]))],
         "",
         "",
         "attention",
-        [
-            [f"{head_name(*maps[place].head)} {maps[place].corpus}" if place < len(maps) else "" for place in columns]
-            for maps in rows.values()
-        ],
+        [[f"{head_name(*one.order[2:])} {one.corpus}" if one else "" for one in maps] for maps in padded],
         top=BRIGHTEST,
         unit="fraction",
     )

@@ -108,7 +108,6 @@ class Pruning(TaskMeasure):
         texts: Number of random texts of train for importance and confidence.
         seeds: Number of random orders, whose scores are averaged.
         split: Split that is scored.
-        score: Name of the score; by default the default score of the data.
 
     Raises:
         UserError: An option is out of range, or data and checkpoint do not fit.
@@ -125,9 +124,8 @@ class Pruning(TaskMeasure):
         texts: int = 1000,
         seeds: int = 5,
         split: Literal["dev", "test"] = "test",
-        score: str | None = None,
     ) -> None:
-        super().__init__(checkpoint, split, score)
+        super().__init__(checkpoint, split)
         check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_names("--model.init_args.rankings", rankings)

@@ -286,23 +286,17 @@ class ChosenHeads:
             and np.count_nonzero(words & ~dev.arcs.punctuation) >= minimum
             and dev.arcs.head[words].any()
         }
-        best = [
-            max(
-                (
-                    (float(above[head + way * size]), name, direction)
-                    for name, above in margins.items()
-                    for way, direction in enumerate(DIRECTIONS)
-                ),
-                default=(np.nan, "", ""),
-            )
-            for head in range(size)
-        ]
-        relations = [relation for _, relation, _ in best]
-        predictors = [head + (direction == DIRECTIONS[1]) * size for head, (*_, direction) in enumerate(best)]
+        # Of equal margins the last relation and the backward direction count.
+        names, ways = sorted(margins, reverse=True), DIRECTIONS[::-1]
+        above = np.reshape([margins[name].reshape(2, size)[::-1] for name in names], (-1, size))
+        best = above.argmax(0) if names else np.full(size, -1)
+        relations = [names[k // 2] if names else "" for k in best.tolist()]
+        directions = [ways[k % 2] if names else "" for k in best.tolist()]
+        predictors = [head + (way == DIRECTIONS[1]) * size for head, way in enumerate(directions)]
         offset, share = offset_shares(dev.arcs, dev.predicted[:, :size])
         nothing = np.zeros(len(scored.arcs), np.bool_)
         low, high = self.intervals([scored.groups.get(name, nothing) for name in relations], predictors)
-        margin = np.array([margin for margin, _, _ in best])
+        margin = above.max(0) if names else np.full(size, np.nan)
         table = pd.DataFrame(
             {
                 "head": [self.names.head(head) for head in range(size)],
@@ -311,7 +305,7 @@ class ChosenHeads:
                 "offset_share": share,
                 "positional": share >= POSITIONAL,
                 "relation": relations,
-                "direction": [direction for *_, direction in best],
+                "direction": directions,
                 "margin": margin,
                 "syntactic": margin >= MARGIN,
                 "accuracy": [scored.accuracy(*one) for one in zip(relations, predictors, strict=True)],

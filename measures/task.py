@@ -21,7 +21,6 @@ from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs, R
 from attention.capture import Heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch
 from datamodules.batches import LengthBatches, Split
-from datamodules.classification import SCORES
 from metrics.bootstrap import Ratio, Statistic, pearson, resample, spearman
 from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
 from models import TransformerClassifier
@@ -53,8 +52,7 @@ class Task(ABC):
         width: Number of outputs for each text.
         vocabulary: Number of logits for each token; 0 for a model without a vocabulary.
         labels: Names of the classes, if the outputs are logits of classes.
-        scores: Names of the scores to choose from; the first is the default.
-        score: Name of the chosen score.
+        score: Name of the score.
         unit: Unit of the score.
         loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
@@ -67,7 +65,6 @@ class Task(ABC):
     width: int
     vocabulary: int = 0
     labels: Sequence[str] = ()
-    scores: Sequence[str]
     score: str
     unit: Unit
     loss_unit: Unit = "nats"
@@ -129,21 +126,6 @@ class Task(ABC):
             seed: Seed of the draw.
         """
         raise TypeError(f"{type(self).__name__} draws no texts.")
-
-    def choose(self, score: str) -> None:
-        """Set the score of the task.
-
-        Args:
-            score: Name of the score.
-
-        Raises:
-            UserError: The task has no such score.
-        """
-        if score not in self.scores:
-            raise UserError(
-                f"--model.init_args.score: {score} is not a score of this task; choose {' or '.join(self.scores)}."
-            )
-        self.score = score
 
     @cached_property
     def ablated(self) -> AblatedModel:
@@ -287,7 +269,6 @@ class LabelTask(Task):
         regression: True if the task predicts numbers.
     """
 
-    scores = SCORES[False]
     score = "accuracy"
     unit = "fraction"
     positive: int | None = None
@@ -346,7 +327,7 @@ class Classification(LabelTask):
         self.layers, self.heads = self.classifier.layers, self.classifier.heads
         self.labels, self.width = trained.sizes.labels, len(trained.sizes.labels) or 1
         self.regression = not self.labels
-        self.scores, self.loss_unit = SCORES[self.regression], "ratio" if self.regression else "nats"
+        self.loss_unit = "ratio" if self.regression else "nats"
 
     @classmethod
     def from_data(cls, checkpoint: Path, data: ClassificationDataModule, device: torch.device) -> Self:
@@ -511,7 +492,6 @@ class LanguageModelling(Task):
         UserError: The encoder's files hold no such head, or its tokenizer has no mask token.
     """
 
-    scores = ("loss",)
     score = "loss"
     unit = "nats"
     lower_is_better = True

@@ -339,25 +339,6 @@ def test_without_a_word_in_dev_no_head_is_chosen() -> None:
     assert frame.drop("last")[["head", "test", "best_offset", "p_offset"]].notna().all(axis=None)
 
 
-def test_differences_of_attention_to_delimiters_are_no_shares() -> None:
-    """All attention is on delimiters, or on none: differences of 0 and 1 are no counts."""
-    chosen = of_few([0] * 6)
-    roles = pd.DataFrame(
-        {"head": ["1-1"] * 2, "relation": ["last", "none"], "direction": DIRECTIONS[0], "syntactic": True}
-    )
-    for ones in range(7):
-        shares = np.zeros((18, 2))
-        shares[: 3 * ones, 0] = np.tile([1.0, 1.0, 0.0], ones)  # of words without the relation, in some sentences
-        table, scores = chosen.no_op(roles, shares)
-        own = by_hand([1.0] * ones + [0.0] * (6 - ones))
-        row, nothing = table.frame.to_dict("records")
-        assert (row["low"], row["high"]) == scores["no_op"].interval == own
-        assert (row["with"], row["without"]) == (0, pytest.approx(ones / 6))
-        # No sentence has words with a relation that does not occur: there is nothing to compare.
-        assert nothing["sentences"] == 0
-        assert np.isnan([nothing[name] for name in ("with", "without", "difference", "low", "high")]).all()
-
-
 def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
     dev, test = splits
     k = dev.best("all (no punctuation)")
