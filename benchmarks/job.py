@@ -81,7 +81,8 @@ def run_heads(cache: Path, files: Mapping[str, Path], encoder: EncoderSpec, stor
     """Single heads on the CPU, chosen and scored on dev, without trees and ensembles; nothing written or said."""
     corpus = {split: str(path) for split, path in files.items()}
     data = DependencyDataModule(corpus, encoder=encoder, cache=str(cache), store=store)
-    module = SingleHeads(mode="paper", permutations=1, ensemble=1, trees=False)
+    module = SingleHeads(mode="paper", trees=False)
+    module.permutations = 1
     _say_nothing()
     measure(module, data)
 

@@ -17,30 +17,19 @@ from attention.ablation import PIECES, Ablation, Kind
 from attention.capture import Heads, named_heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import Split
-from datamodules.corpus import CorpusDataModule
+from datamodules.corpus import CorpusDataModule, data_for
 from measures.contract import Measure
 from measures.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
 from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
 from metrics.rows import ItemRows
-from models import TransformerClassifier
 from results import Bars, Estimate, Figure, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import head_map
 from results.progress import Progress
-from training.checkpoints import checkpoint_file, configured_model, data_settings, read_checkpoint
+from training.checkpoints import checkpoint_file, data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
-
-
-_NEEDS = {
-    True: "with --model.init_args.checkpoint needs ClassificationDataModule, but {}. Leave out --data to use the data "
-    "of the checkpoint; or leave out the checkpoint, and give --data TextDataModule for the loss of a language model.",
-    False: "without --model.init_args.checkpoint needs TextDataModule, but {}. Name a fine-tuned classifier with that "
-    "option (`python train.py fit --config configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its "
-    "run), or give --data TextDataModule for the loss of a language model.",
-}
-"""Message about unsuitable data, with and without a checkpoint."""
 
 
 class TaskMeasure(Measure[CorpusDataModule[Any]]):
@@ -55,8 +44,6 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling.
         split: Split of labelled texts that is scored.
-        score: Name of the score on labelled texts; None for the default score of the data.
-        seed: Seed of random draws; None for the seed of the run.
 
     Attributes:
         task: Model and its score, known once the data are set up.
@@ -67,73 +54,36 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
     takes = CorpusDataModule
     task: Task
 
-    def __init__(
-        self, checkpoint: str | None, split: Literal["dev", "test"], score: str | None, seed: int | None
-    ) -> None:
-        super().__init__(seed)
+    def __init__(self, checkpoint: str | None, split: Literal["dev", "test"]) -> None:
+        super().__init__()
         check_values(self, split=split)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
-        self.split, self.wanted_score = split, score
-        self.references = "dev"
+        self.split, self.references = split, "dev"
 
     @classmethod
     def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
-        """Return the given data settings; if the command line has no `--data`, those stored in the checkpoint.
-
-        Args:
-            arguments: Arguments of the constructor.
-            given: Settings of `--data`; None if it is not given.
-
-        Returns:
-            The settings.
-
-        Raises:
-            UserError: Neither they nor a checkpoint are given, or the checkpoint is not one of a
-                `TransformerClassifier`.
-        """
-        if given is not None:
+        """Return the given data settings; if the command line has no `--data`, those stored in the checkpoint."""
+        if given is not None or arguments.checkpoint is None:
             return given
-        if arguments.checkpoint is None:
-            raise UserError(f"{cls.__name__} {_NEEDS[False].format('no data are given')}")
         path = checkpoint_file(arguments.checkpoint)
-        content = read_checkpoint(path)
-        kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]
-        if kind not in ("", TransformerClassifier.__name__):
-            raise UserError(
-                f"{path} is a checkpoint of {kind}, but a TransformerClassifier is needed: `python train.py "
-                f"fit --config configs/kovaleva2019/finetuning.yaml` trains one."
-            )
-        return data_settings(path, content)
+        return data_settings(path, read_checkpoint(path))
 
     def prepare(self) -> None:
-        """Load the model and choose its score.
-
-        Raises:
-            UserError: Model and data do not fit, or the model has no such score.
-        """
-        self.task = self._task_of(self.data)
-        if self.wanted_score is not None:
-            self.task.choose(self.wanted_score)
-
-    def _task_of(self, data: object) -> Task:
-        name = type(self).__name__
-        if self.checkpoint is not None and isinstance(data, ClassificationDataModule):
-            device = self.device
+        """Load the model; raise a UserError if model and data do not fit."""
+        name, device = type(self).__name__, self.device
+        if self.checkpoint is not None:
+            labelled = data_for(f"{name} with a checkpoint", ClassificationDataModule, self.data)
             # Two copies of a batch at least run at once.
-            data.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
-            return Classification.from_data(self.checkpoint, data, device)
-        if self.checkpoint is None and isinstance(data, TextDataModule):
-            if len(data.encoders) > 1:
+            labelled.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
+            self.task = Classification.from_data(self.checkpoint, labelled, device)
+        else:
+            texts = data_for(f"{name} without a checkpoint", TextDataModule, self.data)
+            if len(texts.encoders) > 1 or texts.quantity != "attention":
                 raise UserError(
-                    f"{name} reads only one encoder, but --data gives {len(data.encoders)}. Set "
-                    "--data.init_args.random_init false, and leave out --data.init_args.before."
+                    f"{name} replaces the attention of one encoder. Leave out `random_init`, `before` and `quantity` "
+                    "of --data.init_args."
                 )
-            if data.quantity != "attention":
-                raise UserError(
-                    f"--data.init_args.quantity is {data.quantity}, but {name} replaces attention itself. Leave it out."
-                )
-            return LanguageModelling(data.encoders["given"], self.seed)
-        raise UserError(f"{name} {_NEEDS[self.checkpoint is not None].format(f'{type(data).__name__} is given')}")
+            self.task = LanguageModelling(texts.encoders["given"], self.seed)
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
         """Return the sets of heads to ablate, for each ablation (the replacement of the heads' outputs).
@@ -160,17 +110,12 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             split: The split; if texts for language modelling lack it, all test data are used.
             most: Largest number of texts.
         """
-        data: Any = self.data
-        if isinstance(self.task, Classification):
-            return self.task.drawn(data, split, most, self.seed)
-        assert isinstance(self.task, LanguageModelling)
-        there = data.has_split(split)
-        if not there:
+        data, there = self.data, True
+        if isinstance(data, TextDataModule) and not (there := data.has_split(split)):
             self.references = f"the test split, as there is no {split} split"
-            use = "the heads are ranked" if split == "train" else "the replacements for ablated heads are computed"
             rank_zero_warn(
-                f"The data have no {split} split, so {use} on texts of the test split, which are scored too. To keep "
-                f"them apart, give corpora with a {split} split."
+                f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
+                f"test split, which are scored too. To keep them apart, give corpora with a {split} split."
             )
         return self.task.drawn(data, split if there else None, most, self.seed)
 
@@ -226,13 +171,11 @@ class HeadAblation(TaskMeasure):
         layers: True to ablate each layer alone, that is all heads of the layer.
         sets: Named sets: the heads of each set, by name of the set. A head is written `layer-head`,
             a whole layer `layer`, both counted from 1.
-        random: Number of random sets for each named set, with as many heads of the same layers, 0 or at least 2; fewer
+        random: Number of random sets for each named set, at least 2, with as many heads of the same layers; fewer
             if there are no more. They may share heads with the named set.
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
             the scored text, and `resample` never takes the scored text.
-        score: Name of the score on labelled texts; by default the default score of the data.
-        seed: Seed of random sets and of `resample`; by default the seed of the run.
 
     Raises:
         UserError: There is nothing to ablate, `kinds` has duplicates, the data do not fit the
@@ -250,19 +193,13 @@ class HeadAblation(TaskMeasure):
         sets: dict[str, list[str | int]] | None = None,
         random: int = 20,
         split: Literal["dev", "test"] = "dev",
-        score: str | None = None,
-        seed: int | None = None,
     ) -> None:
-        super().__init__(checkpoint, split, score, seed)
+        super().__init__(checkpoint, split)
         check_values(self, kinds=kinds)
         check_names("--model.init_args.kinds", kinds)
         if not (heads or layers or sets):
-            raise UserError(
-                "Nothing is ablated: set --model.init_args.heads or --model.init_args.layers to true, or name sets of "
-                "heads with --model.init_args.sets."
-            )
-        check_numbers(self, least=0, random=random)
-        check_random(random)
+            raise UserError("Nothing is ablated: --model.init_args needs `heads` or `layers` true, or `sets` of heads.")
+        check_numbers(self, least=2, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
         self.named, self.random = dict(sets or {}), random
 
@@ -279,12 +216,7 @@ class HeadAblation(TaskMeasure):
             layers = [frozenset(head for head in heads if head[0] == layer) for layer in range(task.layers)]
             found += [HeadSet("layers", {"layer": number}, layer) for number, layer in enumerate(layers, start=1)]
         for place, (name, wanted) in enumerate(self.named.items()):
-            option = f"--model.init_args.sets.{name}"
-            if not wanted:
-                raise UserError(
-                    f"{option} is an empty set of heads. Give heads (6-1) and layers (5), such as '[6-1, 5]'."
-                )
-            own = named_heads(wanted, task.layers, task.heads, option)
+            own = named_heads(wanted, task.layers, task.heads, f"--model.init_args.sets.{name}")
             drawn = np.random.default_rng([self.seed, place])
             random = random_sets(own, task.heads, self.random, drawn)
             found.append(HeadSet("sets", {"set": name, "heads": len(own)}, own, random))
@@ -427,15 +359,6 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
     apart = difference(score, whole).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
-
-
-def check_random(number: int) -> None:
-    """Raise a UserError for a single random set, which has no spread and so no p-value."""
-    if number == 1:
-        raise UserError(
-            "--model.init_args.random is 1, but a single random set does not show how far such sets differ, so there "
-            "would be no p-value. Give 2 or more."
-        )
 
 
 def random_sets(like: Heads, heads: int, number: int, random: np.random.Generator) -> tuple[Heads, ...]:

@@ -6,6 +6,7 @@ from datamodules import AntecedentBatch, CoreferenceDataModule
 from measures.contract import Measure
 from probes.antecedent_evaluation import AntecedentEvaluation, check_coreference
 from results import Result
+from results.errors import check_values
 
 
 class AntecedentHeads(Measure[CoreferenceDataModule]):
@@ -24,18 +25,19 @@ class AntecedentHeads(Measure[CoreferenceDataModule]):
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as Clark
             et al. (2019) do.
-        seed: Seed of the bootstrap.
     """
 
     experiment = "antecedent"
     takes = CoreferenceDataModule
 
-    def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0) -> None:
-        super().__init__(seed)
-        self.evaluation = AntecedentEvaluation(mode, seed)
+    def __init__(self, mode: Literal["held_out", "paper"] = "held_out") -> None:
+        super().__init__()
+        check_values(self, mode=mode)
+        self.mode: Literal["held_out", "paper"] = mode
 
     def prepare(self) -> None:
         check_coreference(self.data, type(self).__name__)
+        self.evaluation = AntecedentEvaluation(self.mode, self.seed)
         self.evaluation.prepare(self.data)
 
     def update(self, batch: AntecedentBatch) -> None:

@@ -23,7 +23,6 @@ from measures.single_heads import MARGIN, SingleHeads
 from measures.surface_statistics import BEHAVIOURS
 from metrics.moments import Means
 from results import Estimate, Figure, Floats, Result, Table, Unit, merged
-from results.errors import check_numbers
 from results.heads import head_name
 
 ANNOTATED = ("linguistic", "relations")
@@ -306,53 +305,49 @@ class Atlas(Measure[AtlasDataModule]):
     Args:
         analyses: Analyses of attention. `Linguistic` and `Relations` read the treebank, and are left out
             without one; the others read the texts.
-        minimum: Least number of words on dev that a relation needs to count for the role of a head.
-        seed: Seed of the bootstrap intervals of `SingleHeads` and `AntecedentHeads`.
     """
 
     experiment = "atlas"
     takes = AtlasDataModule
 
-    def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
-        super().__init__(seed)
-        check_numbers(self, least=1, minimum=minimum)
-        self.minimum = minimum
-        self.attention = AttentionAnalyses(analyses)
+    def __init__(self, analyses: list[Analysis]) -> None:
+        super().__init__()
+        self._analyses = analyses
         self.parts = nn.ModuleList()
 
     def prepare(self) -> None:
         """Prepare the analyses, and the measurements on treebank and documents if the data have them."""
-        if self.parts:
-            return
         self.texts = data_for(type(self).__name__, TextDataModule, self.data)
-        names = self.texts.names
-        texts = [name for name in names if name != TREEBANK]
-        corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self.attention.names}
-        for name in [name for name in corpora if name in ANNOTATED and TREEBANK not in names]:
-            del corpora[name]
-            remedy = "To include it, give one with --data.init_args.treebank."
-            rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
-        self.attention.restrict(corpora)
-        self.parts.append(self.attention)
+        corpora = {}
+        for name in (analysis.name for analysis in self._analyses):
+            if own := [corpus for corpus in self.texts.names if (corpus == TREEBANK) == (name in ANNOTATED)]:
+                corpora[name] = own
+            else:
+                remedy = "To include it, give one with --data.init_args.treebank."
+                rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
+        self.attention = AttentionAnalyses([one for one in self._analyses if one.name in corpora], corpora)
+        parts: list[Measure[Any]] = [self.attention]
         if part_of(self.data, DependencyDataModule) is not None:
-            # Tables with p-values and ensembles are left out; see `_of_each_head`.
-            self.parts.append(SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed))
+            parts.append(heads := SingleHeads())
+            heads.permutations = heads.ensemble = 1  # its p-values and ensembles are left out; see `_of_each_head`
         if part_of(self.data, CoreferenceDataModule) is not None:
-            self.parts.append(AntecedentHeads(seed=self.seed))
-        for part in self._experiments():
+            parts.append(AntecedentHeads())
+        for part in parts:
             part.data, part.device, part.ranks = part_of(self.data, part.takes), self.device, self.ranks
+            part.seed = self.seed
             part.prepare()
+        self.parts = nn.ModuleList(parts)
 
     def reads_batch(self, batch: object) -> bool:
         return True
 
     def update(self, batch: object) -> None:
-        for part in self._experiments():
+        for part in self._measures():
             if part.reads_batch(batch):
                 part.update(batch)
 
     def outcome(self) -> Result:
-        results = {part.experiment: part.outcome() for part in self._experiments()}  # every rank asks all of them
+        results = {part.experiment: part.outcome() for part in self._measures()}  # every rank asks all of them
         found = {name: result for name, result in results.items() if result is not None}
         attention = found.pop(self.attention.experiment)
         known = {encoder: self._known(encoder, found) for encoder in self.texts.encoders}
@@ -361,7 +356,7 @@ class Atlas(Measure[AtlasDataModule]):
         others = {name: replace(table, answer=()) for name, table in whole.tables.items() if name not in own.tables}
         return replace(whole, tables={**whole.tables, **others}, headline=own.headline)
 
-    def _experiments(self) -> Iterator[Measure[Any]]:
+    def _measures(self) -> Iterator[Measure[Any]]:
         yield from self.parts  # type: ignore[misc]
 
     def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:

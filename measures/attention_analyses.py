@@ -38,7 +38,6 @@ class Analysis(nn.Module):
 
     Attributes:
         name: Name of the analysis, unique in a run.
-        needs: Names of the analyses whose numbers `result` reads; they must come earlier in the list.
         compares: True if the analysis compares the given encoder with the encoder before its
             fine-tuning. If so, for each batch `update` gets all layers of the given encoder, then all
             layers of the other encoder on the same inputs, and only then `end` is called.
@@ -50,7 +49,6 @@ class Analysis(nn.Module):
 
     name: ClassVar[str]
     quantities: ClassVar[tuple[QuantityName, ...]] = ("attention", "attention_without_first", "norms")
-    needs: ClassVar[tuple[str, ...]] = ()
     compares: ClassVar[bool] = False
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
@@ -122,8 +120,8 @@ class AttentionAnalyses(Measure[TextDataModule]):
             not named read all corpora.
 
     Raises:
-        UserError: There is no analysis, one is named twice or before another one that it needs, or
-            `corpora` names an unknown analysis. In `prepare`: `corpora` names an unknown corpus.
+        UserError: There is no analysis, or one is named twice. In `prepare`: `corpora` names an unknown analysis
+            or corpus.
     """
 
     experiment = "attention"
@@ -133,19 +131,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         super().__init__()
         self.names = [analysis.name for analysis in analyses]
         check_names("--model.init_args.analyses", self.names)
-        for place, analysis in enumerate(analyses):
-            if missing := [name for name in analysis.needs if name not in self.names[:place]]:
-                raise UserError(
-                    f"--model.init_args.analyses: {type(analysis).__name__} needs the results of "
-                    f"{' and '.join(f'`{name}`' for name in missing)}, which {'is' if len(missing) == 1 else 'are'} "
-                    f"not listed before {type(analysis).__name__}. List {'it' if len(missing) == 1 else 'them'} there."
-                )
         self.corpora = dict(corpora or {})
-        if strange := sorted(self.corpora.keys() - set(self.names)):
-            raise UserError(
-                f"--model.init_args.corpora: no analysis is called {' or '.join(strange)}; choose from "
-                f"{', '.join(self.names)}."
-            )
         self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
         self._empty = 0
@@ -154,12 +140,14 @@ class AttentionAnalyses(Measure[TextDataModule]):
         """Create the metrics of every analysis for every encoder."""
         if self._of:
             return
-        for name, corpora in self.corpora.items():
-            if strange := [corpus for corpus in corpora if corpus not in self.data.names]:
+        for option, wanted, known in (
+            ("", self.corpora, self.names),
+            *((f".{name}", corpora, self.data.names) for name, corpora in self.corpora.items()),
+        ):
+            if strange := [name for name in wanted if name not in known]:
                 raise UserError(
-                    f"--model.init_args.corpora.{name}: the data have no corpus {' or '.join(strange)}, only "
-                    f"{', '.join(self.data.names)}. Give one of them, or --model.init_args.corpora null: "
-                    f"then every analysis reads all of them."
+                    f"--model.init_args.corpora{option}: there is no {' or '.join(strange)}, only {', '.join(known)}. "
+                    "Give one of them."
                 )
         given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]
         for analysis in given.values():
@@ -251,19 +239,6 @@ class AttentionAnalyses(Measure[TextDataModule]):
             "rows_of_zeros": sum(gathered([self._empty])),
         }
         return replace(whole, audit={**whole.audit, **counts})
-
-    def restrict(self, corpora: Mapping[str, Sequence[str]]) -> None:
-        """Keep only some analyses, and limit each to some corpora.
-
-        Args:
-            corpora: Names of the corpora that an analysis reads, by name of the analysis; analyses that are
-                not named are removed.
-        """
-        for name in self.names:
-            if name not in corpora:
-                del self._given[name]
-        self.names = list(self._given)
-        self.corpora = {name: list(names) for name, names in corpora.items()}
 
     def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
         """Return what the analyses found for each head of one encoder, for `Atlas`.

@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
 from attention import Encoder, EncoderSpec, resolve
@@ -23,7 +23,7 @@ from datamodules import AttentionBatch, ClassificationDataModule, DependencyData
 from datamodules.batches import LengthBatches, Ranks, Split
 from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
-from measures.ablation import DRAWS, check_random, random_sets
+from measures.ablation import DRAWS, random_sets
 from measures.nested import ProbeMeasure
 from measures.task import (
     IGNORED,
@@ -43,7 +43,7 @@ from probes.arc_evaluation import check_relations
 from probes.frozen import DependencyProbe
 from probes.head_selection import HeadSelectionProbe
 from results import Bars, Estimate, Result, Table, Unit, numbers
-from results.errors import UserError, check_names, check_numbers, check_values, counted
+from results.errors import UserError, check_names, check_numbers, check_values
 from results.heads import Names, head_name
 from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 
@@ -301,11 +301,11 @@ class AblatedScore:
 class CausalCheck(ProbeMeasure):
     """Ablation of a relation's best attention heads, and random heads of the same layers.
 
-    The best heads are chosen on dev, as in `SingleHeads`, from the layers below the last `upper`. They
+    The best heads are chosen on dev, as in `SingleHeads`, from the layers below the upper third. They
     matter for the relation if ablating them changes a score more than ablating random sets of as many
     heads of the same layers. The scores are:
 
-    - probe: accuracy on the test words of the relation, by a probe that reads the last `upper` layers.
+    - probe: accuracy on the test words of the relation, by a probe that reads the upper third of the layers.
       It is trained on the intact encoder, and then reads the encoder with ablated heads.
     - task: score on dev of a fine-tuned transformer, in which the heads with the same layer and number
       are ablated.
@@ -318,8 +318,6 @@ class CausalCheck(ProbeMeasure):
     would show it too (`metrics.bootstrap.against_random_draws`). P-values are adjusted over the relations of each score
     (Holm 1979).
 
-    The other options are those of `ProbeMeasure`; `seed` is also the seed of the random sets.
-
     Args:
         probe: Probe that predicts governors from attention.
         relations: Relations whose attention heads are ablated.
@@ -329,9 +327,9 @@ class CausalCheck(ProbeMeasure):
         random: Number of random sets, at least 2, which may share heads with the best; fewer if there are no more. The
             audit counts random heads among the best. A layer has few other sets of a single head: more sets, or
             more heads, make the test stronger.
-        upper: Number of last layers that the probe reads; heads are ablated below them.
         kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what
             depends on the sentence; `zero` also shifts the inputs of all later layers.
+        max_epochs: Largest number of validation checks of the probe's training.
 
     Raises:
         UserError: In `prepare`: there are no such relations, layers or heads, or the probe reads no
@@ -348,18 +346,17 @@ class CausalCheck(ProbeMeasure):
         checkpoint: str | None = None,
         heads: int = 3,
         random: int = 5,
-        upper: int = 2,
         kind: Kind = "mean",
-        **training: Any,  # noqa: ANN401 # those of ProbeMeasure
+        max_epochs: int = 100,
     ) -> None:
-        super().__init__(probe, **training)
+        super().__init__(probe, max_epochs)
         check_values(self, kind=kind)
-        check_numbers(self, least=1, heads=heads, random=random, upper=upper)
-        check_random(random)
+        check_numbers(self, least=1, heads=heads)
+        check_numbers(self, least=2, random=random)
         check_names("--model.init_args.relations", relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
-        self.heads, self.random, self.upper, self.kind = heads, random, upper, kind
+        self.heads, self.random, self.kind = heads, random, kind
 
     def prepare(self) -> None:
         super().prepare()
@@ -368,29 +365,21 @@ class CausalCheck(ProbeMeasure):
                 f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
                 f"--model.init_args.probe AttentionOnlyProbe."
             )
-        data = self.data
-        if data.options.layers is not None or data.options.heads is not None:
+        data, options = self.data, self.data.options
+        if options.layers is not None or options.heads is not None or options.quantity != "attention":
             raise UserError(
-                "CausalCheck needs the attention of all heads: leave out --data.init_args.options.layers and "
-                "--data.init_args.options.heads."
-            )
-        if data.options.quantity != "attention":
-            raise UserError(
-                "CausalCheck changes attention weights, so its probe must read them, not "
-                f"{data.options.quantity}. Leave out --data.init_args.options.quantity."
+                "CausalCheck changes attention weights, and needs those of all heads: leave out `layers`, `heads` and "
+                "`quantity` of --data.init_args.options."
             )
         check_relations(self.relations, data.relations)
         layers = len(data.layers)
-        if not 1 <= self.upper < layers:
+        self._upper = max(1, layers // 3)
+        if self.heads > (below := (layers - self._upper) * len(data.heads)):
             raise UserError(
-                f"--model.init_args.upper is {self.upper}, but must be from 1 to {layers - 1}, as the encoder "
-                f"has {layers} layers."
+                f"--model.init_args.heads is {self.heads}, but only {below} heads are in the {layers - self._upper} "
+                "layers below those that the probe reads. Give fewer, or an encoder with more layers."
             )
-        if self.heads > (below := (layers - self.upper) * len(data.heads)):
-            raise UserError(
-                f"--model.init_args.heads is {self.heads}, but only {below} heads are in layers below "
-                f"the {counted(self.upper, 'layer')} that the probe reads (--model.init_args.upper). Lower either."
-            )
+        self._encoder = Encoder(resolve(cast("EncoderSpec", data.encoder)), self.device)
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
         self._dev = ArcRows(heads=2 * layers * len(data.heads))
 
@@ -403,11 +392,10 @@ class CausalCheck(ProbeMeasure):
     def outcome(self) -> Result:
         """Select attention heads, train the probe, ablate the heads, and return the result."""
         chosen = self._chosen()
-        upper = self.data.variant(lowest=len(self.data.layers) - self.upper)
+        upper = self.data.variant(lowest=len(self.data.layers) - self._upper)
         [(probe, best)] = self.trained_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
         assert isinstance(probe, HeadSelectionProbe)
-        assert isinstance(self.data.encoder, EncoderSpec)
-        encoder = Encoder(resolve(self.data.encoder), self.device)
+        encoder = self._encoder
         sentences = Sentences(self.data, "test", encoder)
         upper.read_only(frozenset(self.probe.reads) - {"attention"})
         upper.setup("test")
@@ -421,7 +409,7 @@ class CausalCheck(ProbeMeasure):
         blank |= {f"random and beyond, {name}": "its layers have no other set of as many heads" for name in lone}
         audit: dict[str, object] = {
             "kind": self.kind,
-            "probe_reads_layers": f"{len(self.data.layers) - self.upper + 1}-{len(self.data.layers)}",
+            "probe_reads_layers": f"{len(self.data.layers) - self._upper + 1}-{len(self.data.layers)}",
             "probe_dev": best.value,
             "probe_epochs": best.epoch,
             "random_heads_among_best": {
@@ -446,7 +434,7 @@ class CausalCheck(ProbeMeasure):
             return [(item, word) for item, own in words(relation) for word in own[:, None]]
 
         lengths = [len(pieces) for pieces in sentences.pieces]
-        accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self.upper, self.data.options.from_pieces)
+        accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self._upper, self.data.options.from_pieces)
         measures = {"probe": AblatedScore(accuracy, off, words, lengths, accuracy.inputs, "accuracy of the probe")}
         if self._task is not None:
             measures["task"] = self._task
@@ -491,7 +479,7 @@ class CausalCheck(ProbeMeasure):
                 )
             order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()
             ranked = [divmod(head, len(data.heads)) for head in order]
-            best = [head for head in ranked if head[0] < len(data.layers) - self.upper][: self.heads]
+            best = [head for head in ranked if head[0] < len(data.layers) - self._upper][: self.heads]
             drawn = np.random.default_rng([self.seed, place])
             random = random_sets(frozenset(best), len(data.heads), self.random, drawn)
             heads = " ".join(head_name(*head) for head in best)
@@ -513,28 +501,14 @@ class CausalCheck(ProbeMeasure):
 
     def _classification(self, path: Path) -> AblatedScore:
         """Load the fine-tuned classifier and its training data."""
-        settings = data_settings(path, read_checkpoint(path))
-        settings.init_args.cache = str(self.data.cache)
-        settings.init_args.root = str(self.data.root)
+        settings, device = data_settings(path, read_checkpoint(path)), self.device
+        settings.init_args.cache, settings.init_args.root = str(self.data.cache), str(self.data.root)
         data = datamodule_from(settings)
         assert isinstance(data, ClassificationDataModule)
-        device = self.device
         data.place(self.ranks, device)
         data.setup("test")
         task = Classification.from_data(path, data, device)
-        layers, heads = len(self.data.layers), len(self.data.heads)
-        if (task.layers, task.heads) != (layers, heads):
-            raise UserError(
-                f"{path}: the classifier has {task.layers} layers of {task.heads} heads, but the encoder has {layers} "
-                f"of {heads}. Set --data.init_args.encoder.name to the encoder that the classifier was fine-tuned from."
-            )
-        made_of, read = data.tokenizer, self.data.encoder
-        if made_of is not None and read is not None and made_of.name != read.name:
-            rank_zero_warn(
-                f"{path} was fine-tuned from {made_of.name}, but the heads are selected in {read.name}. If these are "
-                "different encoders, the task score says nothing about the selected heads: set "
-                f"--data.init_args.encoder.name {made_of.name}."
-            )
+        task.require_encoder(self._encoder)
         dev = data.splits["dev"]
         texts = [(number, np.zeros(1, np.int64)) for number in range(len(dev))]
 

@@ -75,8 +75,7 @@ class Change(Analysis):
         headline = list(scores)
         for name, one in layers.items():
             scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}
-        order, farthest = np.argsort(layers["cosine"].value), int(layers["divergence"].value.argmax())
-        cosine, divergence = _text(layers["cosine"], order[0], 100), _text(layers["divergence"], farthest, 1)
+        order = np.argsort(layers["cosine"].value)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
         return Result(
             experiment=self.name,
@@ -86,17 +85,10 @@ class Change(Analysis):
             figures=_figures(heads, layers),
             audit={
                 "inputs": int(model["cosine"].inputs),
-                "sentence": f"Layer {order[0] + 1} has the lowest cosine with what it was ({cosine} %), layer "
-                f"{farthest + 1} the largest divergence ({divergence} nats).",
                 "layers, the most changed first": " ".join(str(layer + 1) for layer in order),
                 "most changed head": head_name(*map(int, most)),
             },
         )
-
-
-def _text(found: Estimate[Floats], place: int, scale: float) -> str:
-    value, low, high = (scale * float(number) for number in found[place].named("").values())
-    return f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
 def _table(found: Mapping[str, Estimate[Floats]], answer: tuple[str, ...] = ()) -> Table:

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
 from sklearn.manifold import MDS
@@ -20,7 +19,6 @@ from measures.attention_analyses import Analysis
 from metrics.bootstrap import p_units
 from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
 from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
-from results.errors import UserError
 
 CLUSTERS = 8
 """Number of clusters that the tree of heads is cut into; the paper draws no borders."""
@@ -32,33 +30,17 @@ class Clusters(Analysis):
 
     The distance of two heads is the Jensen–Shannon divergence of their attention rows, averaged over
     tokens. A permutation test compares distances within a layer with distances between layers, and
-    figures show all heads on a plane. The analysis `Surface` must come earlier in the list. Memory grows
-    with the square of the number of heads, and not with the texts; the required memory is logged at the
-    start.
-
-    Raises:
-        UserError: The encoder has fewer than three heads.
+    figures show all heads on a plane. If the analysis `Surface` comes earlier in the list, they also show its
+    behaviours. Memory grows with the square of the number of heads, and not with the texts.
     """
 
     name = "clusters"
-    needs = ("surface",)
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         encoder.require_every_layer(type(self).__name__)
         self._shape = encoder.layers, encoder.heads
         self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
-        if (count := encoder.layers * encoder.heads) < 3:
-            raise UserError(
-                f"{type(self).__name__} needs at least 3 heads, but {encoder.source.spec.name} has {count}. Leave "
-                f"{type(self).__name__} out of --model.init_args.analyses, or choose an encoder with more heads."
-            )
-        self._sums = HeadDistances(count)
-        cells = max(data.max_cells, min(data.max_length, encoder.max_length) ** 2)
-        rank_zero_info(
-            f"Distances of {count:,} heads: {count * (count - 1) // 2:,} pairs, {8e-6 * count**2:,.1f} MB for their "
-            f"sums, and up to {4e-6 * count * cells:,.0f} MB for the weights of a batch (less with a lower "
-            f"--data.init_args.max_cells)."
-        )
+        self._sums = HeadDistances(encoder.layers * encoder.heads)
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         heads, lengths = weights.size(1), batch.lengths.tolist()
@@ -95,18 +77,20 @@ class Clusters(Analysis):
         """Return the tables `head_distances` and `clusters`, three scores, and figures.
 
         `head_distances` has a row for each pair of heads, with their distance in nats. `clusters` has a
-        row for each head: its coordinates `x` and `y` on the plane, its cluster, and its behaviour by
-        the analysis `Surface`. The scores are the results of `layer_test`: `within_layer`,
+        row for each head: its coordinates `x` and `y` on the plane, its cluster, and its behaviour if
+        the analysis `Surface` comes earlier in the list. The scores are the results of `layer_test`: `within_layer`,
         `between_layer` and `p`.
 
         Args:
-            others: Analyses that come earlier in the list, by name; `surface` must be among them.
+            others: Analyses that come earlier in the list, by name.
         """
         distances = self.distances()
         layers, heads = (index.ravel() for index in np.indices(self._shape))
         tree, points = tree_of(distances), places(distances)
         frame = pd.DataFrame({"layer": layers + 1, "head": heads + 1, "x": points[:, 0], "y": points[:, 1]})
-        frame["cluster"], frame["behaviour"] = cut(tree), list(others["surface"].classes()["behaviour"])
+        frame["cluster"] = cut(tree)
+        behaviours = others["surface"].classes() if "surface" in others else {}
+        frame = frame.assign(**behaviours)
         one, other = np.triu_indices(len(distances), 1)
         ends = {"layer": layers[one] + 1, "head": heads[one] + 1}
         ends |= {"other_layer": layers[other] + 1, "other_head": heads[other] + 1}
@@ -116,7 +100,7 @@ class Clusters(Analysis):
         scores["p"] = Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0])
         tables = {
             "head_distances": Table(pairs, {"distance": "nats"}),
-            "clusters": Table(frame, {"x": "nats", "y": "nats"}, answer=("layer", "head", "cluster", "behaviour")),
+            "clusters": Table(frame, {"x": "nats", "y": "nats"}, answer=("layer", "head", "cluster", *behaviours)),
         }
         figures = _figures(frame, distances, leaves_list(tree))
         return Result("clusters", scores, tables, figures, headline=tuple(scores))
@@ -196,7 +180,10 @@ def _figures(heads: pd.DataFrame, distances: Floats, order: NDArray[np.int64]) -
     names = (heads["layer"].astype(str) + "-" + heads["head"].astype(str)).iloc[order].tolist()
     return {
         "clusters_by_layer": _plane("Heads by distance and layer", heads, "layer", bar_label="layer"),
-        "clusters_by_behaviour": _plane("Heads by distance and behaviour", heads, "behaviour"),
+        **{
+            f"clusters_by_{name}": _plane(f"Heads by distance and {name}", heads, name)
+            for name in heads.columns.intersection(["behaviour"])
+        },
         "head_distances": HeatMap(
             "Distances between heads, in the order of the tree",
             distances[np.ix_(order, order)],

@@ -47,7 +47,7 @@ class Measure(nn.Module, Generic[Data]):
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()
-        if seed is not None:  # subclasses with their own seed pass None
+        if seed is not None:
             check_numbers(self, least=0, seed=seed)
         self._seed = seed
         self.device, self.ranks = torch.device("cpu"), Ranks()
@@ -64,6 +64,10 @@ class Measure(nn.Module, Generic[Data]):
         """Seed of all random draws of the measurement."""
         return run_seed(self._seed)
 
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed = seed
+
     def prepare(self) -> None:
         """Check the data, and create metrics and models; called after `setup` of the datamodule."""
 
@@ -75,8 +79,7 @@ class Measure(nn.Module, Generic[Data]):
         return isinstance(batch, self.takes.batch)
 
     def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
-        """Measure one batch of dev or test, usually by updating metrics."""
-        raise NotImplementedError(f"{type(self).__name__} must implement update().")
+        """Measure one batch of dev or test, usually by updating metrics; by default ignore it."""
 
     def outcome(self) -> Result | None:
         """Return the result; called once in every process, after all batches. Processes but the first may return None.

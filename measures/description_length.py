@@ -62,15 +62,10 @@ def code_bits(
             nats = probe.cross_entropy(batch.to(device)).cpu().double().sum(dim=1).numpy()
             bits[batch.index.numpy()] = nats / math.log(2)
     if not np.isfinite(bits).all():
-        at = int(np.argmax(~np.isfinite(bits)))
-        if np.isnan(bits[at]):
-            raise UserError(
-                f"The loss of {type(probe).__name__} is nan for the train sentence with index {at}, so there is no "
-                "code length. Lower the learning rate of the probe."
-            )
         raise UserError(
-            f"{type(probe).__name__} gives a gold governor of the train sentence with index {at} the probability 0, "
-            "so the code length is infinite. Its probabilities must cover all n + 1 candidates: every word and ROOT."
+            f"{type(probe).__name__} gives a gold governor of the train sentence with index "
+            f"{int(np.argmax(~np.isfinite(bits)))} no probability above 0, so the code length is infinite. Its "
+            "probabilities must cover every word and ROOT; if its loss is nan, lower its learning rate."
         )
     return bits
 
@@ -91,10 +86,7 @@ class DescriptionLength(ProbeMeasure):
     The interval of the compression is over sentences of train, for fixed trained copies. It does not
     cover the variation over orders of the sentences and initialisations, which depend on `seed`.
 
-    `ProbeMeasure` lists the other options.
-
-    Args:
-        probe: The probe to train, a `DependencyProbe`.
+    `ProbeMeasure` lists the options.
     """
 
     experiment = "description_length"

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attention import Encoder
 from attention.capture import intervening
-from corpora.sentence import CorpusError
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.batches import run_seed
 from measures.attention_analyses import Analysis
@@ -135,21 +134,13 @@ class Importance(Analysis):
             return Classification.from_encoder(self.classifier, encoder)
         if encoder.language_model is not None:
             return LanguageModelling(encoder, seed)
-        if len(data.names) > 1:
-            raise UserError(
-                f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained instead, "
-                f"and that needs exactly one corpus (given: {', '.join(data.names)}). Give one in "
-                f"--data.init_args.corpora."
-            )
-        try:
-            return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))
-        except CorpusError as error:
-            reason = str(error).partition(". ")[0]
+        if len(data.names) > 1 or not data.has_split("train"):
             raise UserError(
                 f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained on labelled "
-                f"texts instead; {reason}. Give labelled texts with a train split (--data.init_args.corpora sst2), or "
-                f"an encoder with a language-modelling head (bert-base-uncased)."
-            ) from error
+                "texts instead. Give one labelled corpus with a train split (--data.init_args.corpora sst2), or an "
+                "encoder with a language-modelling head (bert-base-uncased)."
+            )
+        return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))
 
     def end(self, batch: SegmentBatch) -> None:
         time = batch.tokens.size(1)

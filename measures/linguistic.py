@@ -1,6 +1,6 @@
 """Attention to classes of words and to delimiters, and between pairs of them (Kovaleva et al. 2019, §4.2–4.4)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -115,34 +115,25 @@ class Linguistic(Analysis):
         self.pairs += [f"start_to_{name}" for name in self._classes]
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self._check(chain.from_iterable(data.passages()))
-        self._encoder = encoder
-        units: dict[str, Unit] = dict.fromkeys([*self._columns, *self.pairs], "fraction")
-        self._numbers = HeadMeans(encoder, units, uniform=encoder.layers)
-
-    def _check(self, passages: Iterator[Passage]) -> None:
-        """Raise a UserError for texts without tags, or without a word of a class."""
-        tags: set[str] = set()
-        relations: set[str] = set()
-        absent = set(self._classes)
-        for passage in passages:
+        tags, absent = set[str](), set(self._classes)
+        for passage in chain.from_iterable(data.passages()):
             if passage.sentence is None:
                 raise UserError(
                     f"{type(self).__name__} needs treebanks, for their part-of-speech tags, but some texts have no "
                     "tags. Give only treebanks: --data.init_args.corpora ud_english_ewt, or CoNLL-U files."
                 )
             tags |= set(passage.sentence.upos)
-            relations |= set(passage.sentence.relations)
             absent -= {name for name in absent if any(_holds(self._classes[name], passage))}
         of_tags = {name for name, one in self._classes.items() if one.upos}
-        # X, UD's tag for what has no other, is a known tag: texts of X alone have blank scores.
-        if absent and (self._named or absent == {*self._classes} or (absent >= of_tags and tags != {"X"})):
+        if absent and (self._named or absent >= of_tags):
             raise UserError(
                 f"{type(self).__name__}: no word of the texts belongs to the class {' or '.join(sorted(absent))}. The "
-                f"texts have the tags {', '.join(sorted(tags))} and the relations {', '.join(sorted(relations))}: "
-                "define `classes` by some of these."
+                f"texts have the tags {', '.join(sorted(tags))}: define `classes` by some of these."
             )
         self._absent = sorted(absent)
+        self._encoder = encoder
+        units: dict[str, Unit] = dict.fromkeys([*self._columns, *self.pairs], "fraction")
+        self._numbers = HeadMeans(encoder, units, uniform=encoder.layers)
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from datamodules import AttentionBatch, DependencyDataModule
+from datamodules import DependencyDataModule
 from measures.contract import Measure
 from probes.arc_evaluation import read_fields
 from probes.frozen import DependencyProbe, Mode
-from results.errors import UserError, check_numbers
+from results.errors import check_numbers
 from training import Best, TrainedModule, Training
 from training.nested import recorded_gradients, share, train_nested
 
@@ -88,43 +88,28 @@ def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
 class ProbeMeasure(Measure[DependencyDataModule]):
     """Base of measurements that train copies of a probe.
 
-    Subclasses implement `outcome`.
-
-    A validation check comes after every epoch, or after every k epochs if an epoch has fewer than
-    `batches` training batches; k is the least number of epochs that together have `batches` batches.
-    Before the first check, dev is also evaluated after 1, 2, 4, … epochs (fewer than k): the weights are
-    kept if they are the best so far, but these evaluations do not count as checks.
+    Subclasses implement `outcome`. The order of the training batches depends on the datamodule's seed.
 
     Args:
         probe: The probe to train, a `DependencyProbe`.
-        max_epochs: Largest number of validation checks of a training.
+        max_epochs: Largest number of validation checks of a training; see `train_copy`.
+
+    Attributes:
         patience: Validation checks without improvement after which a training ends.
         batches: Least number of training batches between two validation checks.
-        seed: Seed of the initialisation and of all other random draws; None for the seed of the run. The
-            order of the training batches depends on the datamodule's seed.
     """
 
     takes = DependencyDataModule
     reads: Collection[str] = ()  # the trainers read batches of their own
+    patience: int = 5
+    batches: int = 50
 
-    def __init__(
-        self,
-        probe: DependencyProbe,
-        max_epochs: int = 100,
-        patience: int = 5,
-        batches: int = 50,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(seed)
-        check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, batches=batches)
-        if not isinstance(probe, DependencyProbe):
-            raise UserError(
-                f"{type(self).__name__} trains a probe of governors, but {type(probe).__name__} predicts none. "
-                f"Give --model.init_args.probe one that does, for instance AttentionOnlyProbe."
-            )
+    def __init__(self, probe: DependencyProbe, max_epochs: int = 100) -> None:
+        super().__init__()
+        check_numbers(self, least=1, max_epochs=max_epochs)
         # Not as a submodule: it stays on the CPU, as its copies begin there.
         self._untrained = (probe,)
-        self.max_epochs, self.patience, self.batches = max_epochs, patience, batches
+        self.max_epochs = max_epochs
 
     @property
     def probe(self) -> DependencyProbe:
@@ -163,6 +148,3 @@ class ProbeMeasure(Measure[DependencyDataModule]):
             file = self.kept and self.kept / f"copy-{number}.ckpt"
             trainings.append(Training(name, file, partial(train, data), cost=check))
         return [(best_copy(self.probe, best), best) for best in share(trainings)]
-
-    def update(self, batch: AttentionBatch) -> None:
-        """Ignore the batch: the trained copies are tested by trainers of their own."""

@@ -17,7 +17,6 @@ from measures.by_head import HeadMeans, class_map, head_rows
 from metrics.moments import Means
 from metrics.patterns import PATTERNS, by_rules, structure
 from results import Bars, Figure, Maps, Result, Table, Unit, numbers
-from results.errors import UserError, check_numbers
 from results.heads import head_name
 from training import gathered
 
@@ -46,11 +45,6 @@ class GalleryMap(NamedTuple):
     corpus: str
     weights: NDArray[np.float32]
 
-    @property
-    def head(self) -> tuple[int, int]:
-        """Layer and attention head of the map, from 0."""
-        return self.order[2:]
-
 
 def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
     """Return the `EXAMPLES` clearest maps, the clearest first, at most one of each attention head.
@@ -60,7 +54,7 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
     """
     by_head: dict[tuple[int, int], GalleryMap] = {}
     for one in sorted(maps, key=lambda one: one.order):
-        by_head.setdefault(one.head, one)
+        by_head.setdefault(one.order[2:], one)
     return list(by_head.values())[:EXAMPLES]
 
 
@@ -70,17 +64,9 @@ class Patterns(Analysis):
     The shares are given by layer, by head and by corpus. Each head has one attention map on each input,
     and rules assign it a pattern; see `metrics.patterns`. Intervals are over inputs. A gallery shows the
     maps that the rules assign most clearly.
-
-    Args:
-        boundary: If True, a map counts as a block only if more attention stays within the two passages
-            of the input than attention to near tokens can explain; see `metrics.patterns.by_rules`.
     """
 
     name = "patterns"
-
-    def __init__(self, boundary: bool = True) -> None:
-        super().__init__()
-        self.boundary = boundary
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         encoder.require_every_layer(type(self).__name__)
@@ -92,7 +78,7 @@ class Patterns(Analysis):
         delimiters = (batch.start | batch.end).sum(1)
         allowed = self._encoder.allowed(batch.mask).at(layer)
         found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
-        patterns, margins = by_rules(found, batch.segments.any(1), self.boundary)
+        patterns, margins = by_rules(found, batch.segments.any(1))
         self._numbers.add(torch.nn.functional.one_hot(patterns, len(PATTERNS)))
         self._offer(batch, layer, weights, patterns, margins)
 
@@ -171,66 +157,46 @@ def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:
     rows = {name: maps for name, maps in rows.items() if maps}
     if not rows:
         return None
-    columns = range(max(map(len, rows.values())))
+    padded = [[*maps, *[None] * (max(map(len, rows.values())) - len(maps))] for maps in rows.values()]
     return Maps(
         "The clearest maps of each pattern",
-        [[maps[place].weights if place < len(maps) else None for place in columns] for maps in rows.values()],
+        [[one.weights if one else None for one in maps] for maps in padded],
         list(rows),
-        [str(place + 1) for place in columns],
+        [str(place + 1) for place in range(len(padded[0]))],
         "",
         "",
         "attention",
-        [
-            [f"{head_name(*maps[place].head)} {maps[place].corpus}" if place < len(maps) else "" for place in columns]
-            for maps in rows.values()
-        ],
+        [[f"{head_name(*one.order[2:])} {one.corpus}" if one else "" for one in maps] for maps in padded],
         top=BRIGHTEST,
         unit="fraction",
     )
 
 
 class RawMaps(Analysis):
-    """Attention maps of all layers and heads on one input, without padding.
+    """Attention maps of all layers and heads on the first input, without padding.
 
     Unlike other analyses it keeps the weights themselves, and no sums.
-
-    Args:
-        input: Index of the input among all inputs of the run, from 0.
     """
 
     name = "maps"
 
-    def __init__(self, input: int = 0) -> None:
-        super().__init__()
-        check_numbers(self, least=0, input=input)
-        self.input = input
-
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self._layers = encoder.layers
-        self._found: list[tuple[int, str, NDArray[np.float32]]] = []  # layer, text, [heads, from, to]
+        self._found: tuple[int, str, list[NDArray[np.float32]]] | None = None  # index, text, [heads, from, to] by layer
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        for place in (batch.index == self.input).nonzero().flatten().tolist():
+        index, place = (int(one) for one in batch.index.min(0))
+        if not layer and (self._found is None or index < self._found[0]):
+            self._found = index, " | ".join(" ".join(passage.words) for passage in batch.passages[place]), []
+        if self._found is not None and index == self._found[0]:
             length = int(batch.lengths[place])
-            text = " | ".join(" ".join(passage.words) for passage in batch.passages[place])
-            self._found.append((layer, text, weights[place, :, :length, :length].float().cpu().numpy().copy()))
+            self._found[2].append(weights[place, :, :length, :length].float().cpu().numpy().copy())
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Return the figure `maps`, with the attention map of every layer and head on the chosen input.
-
-        Raises:
-            UserError: The texts have no input with this index.
-        """
-        found = sorted(gathered(self._found), key=lambda one: one[0])
-        if len(found) != self._layers:
-            raise UserError(
-                f"--model.init_args.analyses: RawMaps is to show input {self.input}, counted from 0, but the test has "
-                "read fewer inputs. Give a smaller number as `input`."
-            )
-        rows = [list(weights) for _, _, weights in found]
+        """Return the figure `maps`, with the attention map of every layer and head on the first input."""
+        index, text, rows = min((one for one in gathered([self._found]) if one), key=lambda one: one[0])
         figure = Maps(
-            f"Attention of every head in: {shorten(found[0][1], _WIDTH, placeholder=' …')}",
-            rows,
+            f"Attention of every head in: {shorten(text, _WIDTH, placeholder=' …')}",
+            [list(weights) for weights in rows],
             [str(row) for row in range(1, len(rows) + 1)],
             [str(column) for column in range(1, len(rows[0]) + 1)],
             "layer",
@@ -238,4 +204,4 @@ class RawMaps(Analysis):
             "attention",
             unit="fraction",
         )
-        return Result(self.name, {}, figures={"maps": figure}, audit={"input": self.input, "tokens": len(rows[0][0])})
+        return Result(self.name, {}, figures={"maps": figure}, audit={"input": index, "tokens": rows[0].shape[-1]})

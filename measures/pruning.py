@@ -93,9 +93,9 @@ def normalised(importance: Floats) -> Floats:
 class Pruning(TaskMeasure):
     """Scores of a classifier as its heads are pruned, a tenth at a time, without training.
 
-    Heads are pruned in the order of a ranking. `importance` is E_x |∂L(x)/∂ξ_h| over texts of train,
-    lowest first (Michel et al. 2019). `confidence` is a head's largest attention weight, averaged over
-    the words of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer
+    Heads are pruned in the order of a ranking. `importance` is E_x |∂L(x)/∂ξ_h| over texts of train, divided by
+    the ℓ2 norm of the layer, lowest first (Michel et al. 2019). `confidence` is a head's largest attention weight,
+    averaged over the words of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer
     may lose all its heads, as by default in the released code of Michel et al.
 
     The outputs of pruned heads are set to zero, which gives the same scores as a model without them.
@@ -104,13 +104,10 @@ class Pruning(TaskMeasure):
         checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was
             trained on.
         rankings: Rankings of the heads.
-        normalise: True to divide importance by the ℓ2 norm of its layer.
         exact: True to estimate importance again after each step, with the heads pruned so far off.
         texts: Number of random texts of train for importance and confidence.
         seeds: Number of random orders, whose scores are averaged.
         split: Split that is scored.
-        score: Name of the score; by default the default score of the data.
-        seed: Seed of random draws; by default the seed of the run.
 
     Raises:
         UserError: An option is out of range, or data and checkpoint do not fit.
@@ -123,20 +120,16 @@ class Pruning(TaskMeasure):
         self,
         checkpoint: str,
         rankings: Sequence[Ranking] = ("importance", "confidence", "random"),
-        normalise: bool = True,
         exact: bool = False,
         texts: int = 1000,
         seeds: int = 5,
         split: Literal["dev", "test"] = "test",
-        score: str | None = None,
-        seed: int | None = None,
     ) -> None:
-        super().__init__(checkpoint, split, score, seed)
+        super().__init__(checkpoint, split)
         check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_names("--model.init_args.rankings", rankings)
-        self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
-        self.texts, self.seeds = texts, seeds
+        self.rankings, self.exact, self.texts, self.seeds = tuple(rankings), exact, texts, seeds
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
         """Rank the heads, and return the sets of heads to prune for the points of all pruning curves.
@@ -193,7 +186,7 @@ class Pruning(TaskMeasure):
             if self.exact and order:
                 importance = self._important(frozenset(order)).value
                 importance[tuple(np.transpose(order))] = 0  # heads that are gone are in no norm
-            ranked = normalised(importance) if self.normalise else importance
+            ranked = normalised(importance)
             left = sorted((head for head in self._heads if head not in order), key=lambda head: float(ranked[head]))
             order += left[: count - len(order)]
         return order
@@ -255,9 +248,7 @@ class Pruning(TaskMeasure):
         }
         low, high = (scale * end for end in whole.interval)
         ends = [0.0, 100.0, np.nan, 0.0, 100.0], [low, low, np.nan, high, high]
-        importance = normalised(self._importance.value) if self.normalise else self._importance.value
-        unit: Unit = "ratio" if self.normalise else self.task.loss_unit
-        label = "normalised importance" if self.normalise else f"mean |∂L/∂ξ| ({self.task.loss_unit})"
+        importance = normalised(self._importance.value)
         return {
             "pruning": Curves(
                 title="Score as heads are pruned",
@@ -265,6 +256,8 @@ class Pruning(TaskMeasure):
                 y_label=f"{self.task.score} (%)" if scale > 1 else self.task.score,
                 lines={**lines, "interval of the whole model": ends},
             ),
-            "importance": head_map("Importance of heads", importance, value_label=label, unit=unit),
+            "importance": head_map(
+                "Importance of heads", importance, value_label="normalised importance", unit="ratio"
+            ),
             "confidence": head_map("Confidence of heads", self._confidence, value_label="mean of the largest weight"),
         }

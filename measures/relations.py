@@ -19,7 +19,7 @@ from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, best_head, by_name, head_rows
 from metrics.moments import Means
 from results import Estimate, Floats, Result, Table, Unit
-from results.errors import UserError, check_numbers
+from results.errors import UserError
 from results.heads import head_map, head_name
 
 ALL = "all"
@@ -33,8 +33,9 @@ _ANSWER = ("label", "layer", "head", "attention", "uniform")
 
 PERCENTILE = 99
 """Heads above this percentile of their label are listed (Kovaleva et al. 2019, §4.2)."""
-MAX_ELEMENT, MIN_DISTANCE = 3, 2
-"""Largest number of words at one end of a link, and least distance between its ends, 1 for neighbours (ibid.)."""
+MAX_WORDS, MAX_ELEMENT, MIN_DISTANCE = 12, 3, 2
+"""Largest number of words of a passage and of one end of a link, and least distance between its ends, 1 for neighbours
+(ibid.)."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,9 @@ class Relations(Analysis):
     of each label, and for all links together. A direction in which a decoder cannot attend along any of these links is
     left out.
 
-    As in the paper, links are left out if they are in a passage of more than `max_words` words, have
+    As in the paper, links are left out if they are in a passage of more than `MAX_WORDS` words, have
     more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
     audit counts the links that are left out, over all texts of the corpus.
-
-    Args:
-        max_words: Largest number of words of a passage, 12 in the paper; None reads passages of any
-            length.
 
     Raises:
         UserError: The texts have no links, or all links are left out. In `result`: no segment that was
@@ -140,48 +137,23 @@ class Relations(Analysis):
 
     name = "relations"
 
-    def __init__(self, max_words: int | None = 12) -> None:
-        super().__init__()
-        check_numbers(self, least=1, max_words=max_words)
-        self.max_words = max_words
-
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._counts = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
         labels = set()
         for passage in chain.from_iterable(data.passages()):
             for link in _links_of(passage):
-                reason = self._left_out(passage, link)
+                reason = _left_out(passage, link)
                 self._counts.update(["links", *([reason] if reason else [])])
                 labels |= set() if reason else {link.label}
         if not labels:
-            self._refuse()
+            raise UserError(
+                f"{type(self).__name__} found no links between words in the texts, or left all of them out "
+                f"({', '.join(f'{name}: {count}' for name, count in self._counts.items())}). Give a treebank "
+                "(--data.init_args.corpora ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
+            )
         self._labels = [ALL, *sorted(labels)]
         self._encoder = encoder
         self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._labels), uniform=encoder.layers)
-
-    def _refuse(self) -> None:
-        name, counts = type(self).__name__, self._counts
-        if not counts["links"]:
-            raise UserError(
-                f"{name}: the texts have no links between words. Give a treebank (--data.init_args.corpora "
-                "ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
-            )
-        passages = f"in a passage of more than {self.max_words} words: {counts['long_passage']}; "
-        wider = "Give a larger `max_words` or null, or read"
-        raise UserError(
-            f"{name} leaves out all links of the texts ({passages if self.max_words else ''}with more than "
-            f"{MAX_ELEMENT} words at one end: {counts['long_element']}; with ends less than {MIN_DISTANCE} words "
-            f"apart: {counts['near']}). {wider if self.max_words else 'Read'} other links: set "
-            f"`corpus`, `split` or `format` in --data.init_args.corpora."
-        )
-
-    def _left_out(self, passage: Passage, link: Link) -> str | None:
-        """Return the reason why a link is left out; None for a link within the bounds."""
-        if self.max_words is not None and len(passage.words) > self.max_words:
-            return "long_passage"
-        if max(len(link.start), len(link.end)) > MAX_ELEMENT:
-            return "long_element"
-        return "near" if min(abs(one - other) for one in link.start for other in link.end) < MIN_DISTANCE else None
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
@@ -202,7 +174,7 @@ class Relations(Analysis):
             first = 0
             for passage in passages:
                 for link in _links_of(passage):
-                    if self._left_out(passage, link) is None:
+                    if _left_out(passage, link) is None:
                         sides = ([first + word for word in side] for side in (link.start, link.end))
                         pairs = token_pairs(tokens[row], *sides)
                         for label in (ALL, link.label):
@@ -247,7 +219,7 @@ class Relations(Analysis):
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
-        bounded = {"max_words": self.max_words or "none", "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
+        bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{ALL}": best},
@@ -259,6 +231,15 @@ class Relations(Analysis):
             figures={"relations": figure},
             audit={**bounded, "labels": len(frames) - 1, "best_head": head_name(*place), **self._counts},
         )
+
+
+def _left_out(passage: Passage, link: Link) -> str | None:
+    """Return the reason why a link is left out; None for a link within the bounds."""
+    if len(passage.words) > MAX_WORDS:
+        return "long_passage"
+    if max(len(link.start), len(link.end)) > MAX_ELEMENT:
+        return "long_element"
+    return "near" if min(abs(one - other) for one in link.start for other in link.end) < MIN_DISTANCE else None
 
 
 def _links_of(passage: Passage) -> Sequence[Link]:

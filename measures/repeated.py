@@ -25,6 +25,7 @@ from results.heads import head_map, head_name
 ROLES = ("previous", "duplicate", "induction")
 SCORES = (*ROLES, *(f"{role}_abs" for role in ROLES))
 
+SEQUENCES = 50
 _BATCH = 10  # sequences of one pass
 
 
@@ -75,7 +76,6 @@ class RepeatedSequences(Analysis):
     that can only be 0, as behind a window that is shorter than the sequence, is left out.
 
     Args:
-        sequences: Number of sequences, at least 2.
         length: Number of tokens of each sequence before it is repeated, at least 2.
 
     Raises:
@@ -85,10 +85,10 @@ class RepeatedSequences(Analysis):
     name = "repeated"
     quantities = ("attention",)  # computed in passes of its own
 
-    def __init__(self, sequences: int = 50, length: int = 25) -> None:
+    def __init__(self, length: int = 25) -> None:
         super().__init__()
-        check_numbers(self, least=2, sequences=sequences, length=length)
-        self.sequences, self.length = sequences, length
+        check_numbers(self, least=2, length=length)
+        self.length = length
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         """Run the encoder on the sequences and collect the scores.
@@ -126,9 +126,9 @@ class RepeatedSequences(Analysis):
         Raises:
             UserError: The sequences are longer than the encoder allows.
         """
-        drawn = np.random.default_rng(run_seed(None)).choice(encoder.ordinary, (self.sequences, self.length))
+        drawn = np.random.default_rng(run_seed(None)).choice(encoder.ordinary, (SEQUENCES, self.length))
         first = encoder.tokenizer("a")["input_ids"][0]
-        starts = [np.full((self.sequences, 1), first)] if first in encoder.tokenizer.all_special_ids else []
+        starts = [np.full((SEQUENCES, 1), first)] if first in encoder.tokenizer.all_special_ids else []
         tokens = np.concatenate([*starts, drawn, drawn], axis=1).astype(np.int64)
         if tokens.shape[1] > encoder.max_length:
             raise UserError(
@@ -178,5 +178,5 @@ class RepeatedSequences(Analysis):
                 "repeated": Table(head_rows(found), self._numbers.units),
             },
             figures=figures,
-            audit={"sequences": self.sequences, "tokens": self.length, **best_audit(best)},
+            audit={"sequences": SEQUENCES, "tokens": self.length, **best_audit(best)},
         )

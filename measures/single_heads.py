@@ -34,7 +34,6 @@ from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
     OFFSETS_BY_DISTANCE,
-    Direction,
     MostAttended,
     Predictions,
     RowPeaks,
@@ -53,7 +52,7 @@ from probes.arc_evaluation import (
     split_key,
 )
 from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_numbers, check_values, near
+from results.errors import UserError, check_values
 from results.heads import Names, head_map, heads_table
 
 POSITIONAL, MARGIN = 0.9, 0.1
@@ -287,23 +286,17 @@ class ChosenHeads:
             and np.count_nonzero(words & ~dev.arcs.punctuation) >= minimum
             and dev.arcs.head[words].any()
         }
-        best = [
-            max(
-                (
-                    (float(above[head + way * size]), name, direction)
-                    for name, above in margins.items()
-                    for way, direction in enumerate(DIRECTIONS)
-                ),
-                default=(np.nan, "", ""),
-            )
-            for head in range(size)
-        ]
-        relations = [relation for _, relation, _ in best]
-        predictors = [head + (direction == DIRECTIONS[1]) * size for head, (*_, direction) in enumerate(best)]
+        # Of equal margins the last relation and the backward direction count.
+        names, ways = sorted(margins, reverse=True), DIRECTIONS[::-1]
+        above = np.reshape([margins[name].reshape(2, size)[::-1] for name in names], (-1, size))
+        best = above.argmax(0) if names else np.full(size, -1)
+        relations = [names[k // 2] if names else "" for k in best.tolist()]
+        directions = [ways[k % 2] if names else "" for k in best.tolist()]
+        predictors = [head + (way == DIRECTIONS[1]) * size for head, way in enumerate(directions)]
         offset, share = offset_shares(dev.arcs, dev.predicted[:, :size])
         nothing = np.zeros(len(scored.arcs), np.bool_)
         low, high = self.intervals([scored.groups.get(name, nothing) for name in relations], predictors)
-        margin = np.array([margin for margin, _, _ in best])
+        margin = above.max(0) if names else np.full(size, np.nan)
         table = pd.DataFrame(
             {
                 "head": [self.names.head(head) for head in range(size)],
@@ -312,7 +305,7 @@ class ChosenHeads:
                 "offset_share": share,
                 "positional": share >= POSITIONAL,
                 "relation": relations,
-                "direction": [direction for *_, direction in best],
+                "direction": directions,
                 "margin": margin,
                 "syntactic": margin >= MARGIN,
                 "accuracy": [scored.accuracy(*one) for one in zip(relations, predictors, strict=True)],
@@ -391,8 +384,8 @@ class ChosenHeads:
             figures[stem] = head_map(title, accuracy, self.names, self.names.place(head))
         return on_one_scale(figures)
 
-    def examples(self, best: pd.DataFrame, sentences: DependencySplit, minimum: int) -> tuple["AttentionDrawing", ...]:
-        """Choose up to three sentences to draw, each as an example of one relation and its best head.
+    def drawings(self, best: pd.DataFrame, sentences: DependencySplit, minimum: int) -> dict[str, AttentionLines]:
+        """Draw the attention of up to three relations' best heads, each in one sentence (Clark et al. 2019, Fig. 5).
 
         The relations are those whose best head gains most over the best fixed offset. For each, the
         sentence of 8 to 18 words is chosen in which the head finds most arcs of the relation.
@@ -405,14 +398,19 @@ class ChosenHeads:
         scored, arcs = self.scored, self.scored.arcs
         relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= minimum)]
         gain = relations["test"].fillna(relations["dev"]) - relations["offset"]
-        found: list[AttentionDrawing] = []
+        found = dict[str, AttentionLines]()
         for _, row in relations.loc[gain.sort_values(ascending=False, kind="stable").index].iterrows():
-            right = scored.groups[row["relation"]] & (scored.predicted[:, self.dev.best(row["relation"])] == arcs.head)
+            words = scored.groups[row["relation"]]
+            right = words & (scored.predicted[:, self.dev.best(row["relation"])] == arcs.head)
             right &= np.isin(arcs.length, _WORDS)
             if len(found) < _EXAMPLES and right.any():
-                sentence = sentences.ids[int(np.bincount(arcs.sentence[right]).argmax())]
-                found.append(AttentionDrawing(row["head"], sentence, row["relation"], row["direction"]))
-        return tuple(found)
+                sentence = int(np.bincount(arcs.sentence[right]).argmax())
+                linked = words & (arcs.sentence == sentence) & (arcs.head > 0)
+                ends = (arcs.word, arcs.head) if row["direction"] == DIRECTIONS[0] else (arcs.head, arcs.word)
+                pairs = np.stack([end[linked] for end in ends], axis=1)
+                name = f"attention_{len(found) + 1}_{row['head']}"
+                found[name] = draw_sentence(row, sentences, sentence, self.names.place(row["head"]), pairs)
+        return found
 
 
 Group = tuple[Flags, int]
@@ -506,82 +504,26 @@ _WORDS = range(8, 19)
 """Words of an example sentence: enough to see something, few enough to read it."""
 
 
-@dataclass(frozen=True)
-class AttentionDrawing:
-    """Request to draw the attention of one head in one sentence of the scored split (Clark et al. 2019, Fig. 5).
-
-    Attributes:
-        head: Name of the attention head, `layer-head`, both from 1.
-        sentence: Id of the sentence in the corpus.
-        relation: Relation of the coloured arcs; None colours all arcs.
-        direction: Direction of the coloured lines: `dependent→head` colours the attention from a dependent
-            to its governor.
-    """
-
-    head: str
-    sentence: str
-    relation: str | None = None
-    direction: Direction = "dependent→head"
-
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-
-
-def check_drawing(wanted: AttentionDrawing, names: Names, split: DependencySplit, relations: Sequence[str]) -> None:
-    """Raise a UserError if a drawing names an attention head, a sentence or a relation that does not exist.
-
-    Args:
-        wanted: The drawing.
-        names: Names of the attention heads.
-        split: The scored split.
-        relations: Relations of the corpus.
-    """
-    if wanted.head not in [names.head(index) for index in range(len(names))]:
-        raise UserError(
-            f"--model.init_args.drawings: attention head {wanted.head!r} does not exist; heads are named layer-head, "
-            f"from {names.head(0)} to {names.head(len(names) - 1)}."
-        )
-    if wanted.sentence not in split.ids:
-        raise UserError(
-            f"--model.init_args.drawings: the scored split has no sentence {wanted.sentence!r}"
-            f"{near(wanted.sentence, split.ids)}. Give the id of one of its sentences, such as {split.ids[0]!r}; "
-            "items.parquet of an earlier run lists all."
-        )
-    if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
-        raise UserError(
-            f"--model.init_args.drawings: relation {wanted.relation!r} is not in the corpus; the relations are "
-            f"{', '.join(relations)}."
-        )
-
-
 def draw_sentence(
-    wanted: AttentionDrawing, scored: Predictions, names: Names, split: DependencySplit
+    row: pd.Series, split: DependencySplit, sentence: int, head: tuple[int, int], arcs: Integers
 ) -> AttentionLines:
     """Return a drawing of the attention of one head in one sentence, delimiters included if the tokenizer writes them.
 
     Args:
-        wanted: The attention head, the sentence and the arcs to colour.
-        scored: Gold arcs of the split.
-        names: Names of the attention heads.
+        row: Row of the table that `ChosenHeads.best_heads` returns.
         split: The split with its stored attention.
+        sentence: Index of the sentence in the split.
+        head: Place of the head in the stored attention.
+        arcs: Positions from and to, from 1, of the attention that is coloured, `[arcs, 2]`.
     """
-    item, arcs = split.ids.index(wanted.sentence), scored.arcs
-    here = (arcs.sentence == item) & (arcs.head > 0)
-    if wanted.relation is not None:
-        here &= scored.groups.get(wanted.relation, np.zeros(len(arcs), dtype=np.bool_))
-    ends = (arcs.word, arcs.head) if wanted.direction == DIRECTIONS[0] else (arcs.head, arcs.word)
-    words = split.store.labels["words"][item].as_py()
-    delimiters = split.store.manifest.delimiters
-    first, last = 1 - delimiters["start"], len(words) + 1 + delimiters["end"]
-    manifest = split.store.manifest
-    weights, what = drawable(
-        split.store.read(manifest.maps_name, item)[names.place(wanted.head)].numpy(), manifest.quantity
-    )
+    manifest, words = split.store.manifest, split.store.labels["words"][sentence].as_py()
+    first, last = 1 - manifest.delimiters["start"], len(words) + 1 + manifest.delimiters["end"]
+    weights, what = drawable(split.store.read(manifest.maps_name, sentence)[head].numpy(), manifest.quantity)
     return AttentionLines(
-        title=f"Head {wanted.head} (layer-head){what}, {wanted.relation or 'all arcs'}, {wanted.direction}",
+        title=f"Head {row['head']} (layer-head){what}, {row['relation']}, {row['direction']}",
         words=tuple(["[start]", *words, "[end]"][first:last]),
         weights=weights[first:last, first:last].astype(np.float64),
-        arcs=frozenset(zip(*((end[here] - first).tolist() for end in ends), strict=True)),
+        arcs=frozenset((source, target) for source, target in (arcs - first).tolist()),
         from_label="attends",
         to_label="is attended to",
     )
@@ -627,53 +569,44 @@ class SingleHeads(Measure[DependencyDataModule]):
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
             original does.
-        permutations: Number of draws of the permutation test, and of the test against the offset.
-        ensemble: Largest number of attention heads in an ensemble (Limisiewicz et al. 2020); 1 makes
-            no ensembles.
-        minimum: Least number of words on dev that a relation needs to count for ensembles and for
-            the roles of heads.
-        maps: Largest number of maps of the accuracy of every head: of all words, of all words
-            without punctuation, and of relations, the most frequent first.
-        drawings: Sentences whose attention is drawn; by default one for the best head of each of
-            three relations.
-        seed: Seed of bootstrap and permutations.
-        trees: True to score the spanning trees of every head too. Without trees and ensembles, `store: stream` keeps
+        trees: True to score the spanning trees and the ensembles of heads too. Without them, `store: stream` keeps
             the most attended words alone, so that the length of a text and the number of heads are not
             bounded by the memory that their attention would take.
         relations: Relations shown in tables and figures, in this order, after the rows for all
             words; by default all relations. The roles of heads always count all relations. Each relation
             given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared.
+
+    Attributes:
+        permutations: Number of draws of the permutation test, and of the test against the offset.
+        ensemble: Largest number of attention heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
+        minimum: Least number of words on dev that a relation needs to count for ensembles and for the roles of heads.
+        maps: Largest number of maps of the accuracy of every head: of all words, of all words without punctuation, and
+            of relations, the most frequent first.
     """
 
     experiment = "heads"
     takes = DependencyDataModule
+    permutations: int = 1000
+    ensemble: int = 4
+    minimum: int = 50
+    maps: int = 12
 
     def __init__(
         self,
         mode: Literal["held_out", "paper"] = "held_out",
-        permutations: int = 1000,
-        ensemble: int = 4,
-        minimum: int = 50,
-        maps: int = 12,
-        drawings: tuple[AttentionDrawing, ...] = (),
-        seed: int = 0,
         trees: bool = True,
         relations: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(seed)
+        super().__init__()
         check_values(self, mode=mode)
-        self.mode = mode
+        self.mode, self.trees, self.relations = mode, trees, relations
         self._scored: Split = "dev" if mode == "paper" else "test"
-        check_numbers(self, least=1, permutations=permutations, ensemble=ensemble, minimum=minimum)
-        check_numbers(self, least=0, maps=maps)
-        self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
-        self.drawings, self.relations, self.trees = drawings, relations, trees
-        self.reads: Collection[str] = ("attention" if trees or ensemble > 1 else "most_attended",)
         self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleDict()
 
     def prepare(self) -> None:
         data = self.data
-        read_fields(data, self.reads, type(self).__name__, random_init=True)
+        reads = "attention" if self.trees else "most_attended"
+        read_fields(data, (reads,), type(self).__name__, random_init=True)
         names = Names(data.layers, data.heads)
         # Both directions of every head; for the given encoder also spanning trees.
         columns: dict[EncoderOf, dict[str, int | None]] = {
@@ -685,7 +618,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             for split in STAGES["test"]:
                 self._gathered[split_key(split, encoder)] = ArcRows(**widths)
         delimiters = any(data.splits[self._scored].store.manifest.delimiters.values())
-        self._shares = delimiters and "attention" in self.reads and data.options.measured.sums_to_one
+        self._shares = delimiters and self.trees and data.options.measured.sums_to_one
         if self._shares:
             self._gathered[self._scored] = ArcRows(**columns["given"], delimiters=len(names))
         check_relations(self.relations, data.relations)
@@ -695,8 +628,6 @@ class SingleHeads(Measure[DependencyDataModule]):
                     f"{data.files()[split]}: no word depends on another word, so no arc can be scored. "
                     "Give --data.init_args.corpus a treebank with arcs."
                 )
-        for wanted in self.drawings:
-            check_drawing(wanted, names, data.splits[self._scored], data.relations)
 
     def update(self, batch: AttentionBatch) -> None:
         positions, peaks = batch.most_attended, batch.peaks
@@ -736,10 +667,6 @@ class SingleHeads(Measure[DependencyDataModule]):
         control = random if len(random.dev.arcs) else None
         dev, scored, split = given.dev, given.scored, self.data.splits[self._scored]
         best = rows_of(given.best_heads(control, self.permutations), self.relations)
-        scores: dict[str, Estimate] = {}
-        if self.trees:
-            on_dev, trees = (tree_counts(arcs[name], rows[name][1]["in_trees"]) for name in ("dev", self._scored))
-            tree_table, scores = _trees(on_dev, trees, given)
         unit: Unit = "fraction" if self.data.options.measured.sums_to_one else "ratio"
         role_table, shares = given.roles(confidence["given"], self.minimum, unit)
         tables = {
@@ -747,8 +674,11 @@ class SingleHeads(Measure[DependencyDataModule]):
             "best_heads_by_length": rows_of(given.by_length(), self.relations),
             "heads": rows_of(given.all_heads(), self.relations),
             "roles": role_table,
-            **({"trees": tree_table} if self.trees else {}),
         }
+        scores: dict[str, Estimate] = {}
+        if self.trees:
+            on_dev, trees = (tree_counts(arcs[name], rows[name][1]["in_trees"]) for name in ("dev", self._scored))
+            tables["trees"], scores = _trees(on_dev, trees, given)
         if self._shares:
             delimiters = rows[self._scored][1]["delimiters"] / _SHARE
             tables["no_op"], no_op = given.no_op(role_table.frame, delimiters)
@@ -761,14 +691,13 @@ class SingleHeads(Measure[DependencyDataModule]):
             scores |= attachment_scores(control.scored.arcs, *by_random, prefix="random_init.", seed=self.seed)
             headline.append("random_init.uas")
             tables["random_init.roles"], _ = control.roles(confidence["random_init"], self.minimum, unit)
-        if self.ensemble > 1:
+        if self.trees and self.ensemble > 1:
             tables["ensembles"] = self._ensembles(given, split)
         counts, pairs = given.by_sentence((ALL, *self.relations) if self.relations else ())
         items = pd.concat([sentence_scores(scored.arcs, *hits), counts], axis=1)
         if pairs:
             scores |= ratio_scores(items, pairs, prefix="heads.", seed=self.seed)
         items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
-        drawings = self.drawings or given.examples(best.frame, split, self.minimum)
         return Result(
             experiment=self.experiment,
             scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(relations)),
@@ -776,10 +705,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             figures={
                 **({"best_heads": best_bars(best)} if len(_found(best.frame)) else {}),
                 **given.maps(best.frame, self.maps),
-                **{
-                    f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
-                    for place, one in enumerate(drawings, 1)
-                },
+                **given.drawings(best.frame, split, self.minimum),
             },
             audit={
                 "mode": self.mode,

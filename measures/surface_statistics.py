@@ -12,7 +12,6 @@ from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
 from metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
-from metrics.moments import Means
 from results import Curves, Estimate, Figure, Floats, Result, Table, on_one_scale
 from results.heads import head_map
 
@@ -102,16 +101,9 @@ class Surface(Analysis):
         self._numbers.close(batch.index % 2, uniform, possible)
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
-        found = self.statistics()
+        found = self._numbers.by_head()
         bound = np.broadcast_to(self._broad_from()[:, None], found["entropy"].over().value.shape)
         return {name: found[name] for name in PLAIN} | {"broad_from": without_interval(bound, "nats")}
-
-    def statistics(self) -> Mapping[str, Means]:
-        """Return the sums of every statistic for every attention head, by name; `Means.over` divides them into means.
-
-        Every process must call this method, because it gathers from all processes.
-        """
-        return self._numbers.by_head()
 
     def classes(self) -> Mapping[str, list[str]]:
         """Return `{"behaviour": …}`: a list of the behaviour of each attention head, layer by layer.

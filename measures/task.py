@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from attention import Encoder
 from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs, RunModel, pieces_at_once
 from attention.capture import Heads
-from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
+from datamodules import ClassificationDataModule, SegmentBatch, TextBatch
 from datamodules.batches import LengthBatches, Split
-from datamodules.classification import SCORES
 from metrics.bootstrap import Ratio, Statistic, pearson, resample, spearman
 from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
 from models import TransformerClassifier
 from results import Estimate, Floats, Unit, UserError
+from results.errors import counted
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 """Share of the tokens that are predicted; of these, shares that become the mask and a random token (Devlin et al. 2019,
@@ -52,8 +52,7 @@ class Task(ABC):
         width: Number of outputs for each text.
         vocabulary: Number of logits for each token; 0 for a model without a vocabulary.
         labels: Names of the classes, if the outputs are logits of classes.
-        scores: Names of the scores to choose from; the first is the default.
-        score: Name of the chosen score.
+        score: Name of the score.
         unit: Unit of the score.
         loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
@@ -66,7 +65,6 @@ class Task(ABC):
     width: int
     vocabulary: int = 0
     labels: Sequence[str] = ()
-    scores: Sequence[str]
     score: str
     unit: Unit
     loss_unit: Unit = "nats"
@@ -118,20 +116,16 @@ class Task(ABC):
         """
         raise TypeError(f"{type(self).__name__} has no accuracy.")
 
-    def choose(self, score: str) -> None:
-        """Set the score of the task.
+    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+        """Draw random texts, and return batches of the model's inputs for them; all processes draw the same texts.
 
         Args:
-            score: Name of the score.
-
-        Raises:
-            UserError: The task has no such score.
+            data: Datamodule of the texts.
+            split: Split to draw from; None for the texts that the measurement reads.
+            most: Largest number of texts, of each corpus if there are several.
+            seed: Seed of the draw.
         """
-        if score not in self.scores:
-            raise UserError(
-                f"--model.init_args.score: {score} is not a score of this task; choose {' or '.join(self.scores)}."
-            )
-        self.score = score
+        raise TypeError(f"{type(self).__name__} draws no texts.")
 
     @cached_property
     def ablated(self) -> AblatedModel:
@@ -222,12 +216,10 @@ class TaskOutputs:
         values = np.column_stack([self.gold, self.outputs[kind, heads]])
         if undefined := int(np.isnan(values).any(1).sum()):
             when = "when some heads are ablated" if heads else "even without ablation"
-            remedy = (
-                "Choose another kind of ablation, or another model"
-                if heads
-                else "Use another model, or train this one again"
+            raise UserError(
+                f"The model output is nan for {undefined} of {len(values)} texts {when}. Use another model, or another "
+                "kind of ablation."
             )
-            raise UserError(f"The model output is nan for {undefined} of {len(values)} texts {when}. {remedy}.")
         return resample(self.task.statistic(), values, self.task.unit, draws=draws)
 
     def warn_of_one_label(self, kind: Kind) -> None:
@@ -277,7 +269,6 @@ class LabelTask(Task):
         regression: True if the task predicts numbers.
     """
 
-    scores = SCORES[False]
     score = "accuracy"
     unit = "fraction"
     positive: int | None = None
@@ -336,7 +327,7 @@ class Classification(LabelTask):
         self.layers, self.heads = self.classifier.layers, self.classifier.heads
         self.labels, self.width = trained.sizes.labels, len(trained.sizes.labels) or 1
         self.regression = not self.labels
-        self.scores, self.loss_unit = SCORES[self.regression], "ratio" if self.regression else "nats"
+        self.loss_unit = "ratio" if self.regression else "nats"
 
     @classmethod
     def from_data(cls, checkpoint: Path, data: ClassificationDataModule, device: torch.device) -> Self:
@@ -370,15 +361,18 @@ class Classification(LabelTask):
             UserError: The classifier was fine-tuned from another encoder.
         """
         task = cls(checkpoint, encoder.device)
-        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(task.pieces.words))))
-        if (task.layers, task.heads) != (encoder.layers, encoder.heads) or task.pieces.words != tuple(
-            piece or "" for piece in pieces
-        ):
-            raise UserError(
-                f"{checkpoint}: the classifier was not fine-tuned from {encoder.source.spec.name}, which reads the "
-                f"texts. Name its encoder with --data.init_args.encoder.name."
-            )
+        task.require_encoder(encoder)
         return task
+
+    def require_encoder(self, encoder: Encoder) -> None:
+        """Raise a UserError if the classifier was fine-tuned from another encoder than the one given."""
+        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(self.pieces.words))))
+        own = self.layers, self.heads, self.pieces.words
+        if own != (encoder.layers, encoder.heads, tuple(piece or "" for piece in pieces)):
+            raise UserError(
+                f"The classifier was not fine-tuned from {encoder.source.spec.name}: it has {self.layers} layers of "
+                f"{self.heads} heads and its own tokenizer. Name its encoder with --data.init_args.encoder.name."
+            )
 
     def inputs(self, batch: TextBatch | SegmentBatch) -> dict[str, Tensor]:
         if isinstance(batch, TextBatch):
@@ -397,17 +391,7 @@ class Classification(LabelTask):
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
-    def drawn(self, data: ClassificationDataModule, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Draw random texts of a split, and return batches of the model's inputs for them.
-
-        All processes draw the same texts.
-
-        Args:
-            data: The texts.
-            split: The split.
-            most: Largest number of texts.
-            seed: Seed of the draw.
-        """
+    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         texts, device = data.splits[split], next(self.model.parameters()).device
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
         bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
@@ -450,15 +434,10 @@ class MeanStateClassification(LabelTask):
         self.labels = sorted({label for label in labels if label is not None})
         self.texts, self.width = len(labels), len(self.labels)
         if None in labels or len(self.labels) < 2:
-            found = (
-                "some texts have no label" if None in labels else f"all texts have the label {' '.join(self.labels)}"
-            )
-            found = found if labels else "no text was read"
             raise UserError(
-                f"Importance: {encoder.source.spec.name} has no language-modelling head, so a classifier is trained "
-                f"instead, but {found}. Give texts of two labels or more (--data.init_args.corpora "
-                f"sst2), or name an encoder whose files hold such a head (--data.init_args.encoder.name "
-                f"bert-base-uncased)."
+                f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
+                f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them none. Give "
+                "texts of two labels or more (--data.init_args.corpora sst2)."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
         model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])
@@ -513,7 +492,6 @@ class LanguageModelling(Task):
         UserError: The encoder's files hold no such head, or its tokenizer has no mask token.
     """
 
-    scores = ("loss",)
     score = "loss"
     unit = "nats"
     lower_is_better = True
@@ -578,20 +556,7 @@ class LanguageModelling(Task):
     def statistic(self) -> Statistic:
         return first_output_per_gold
 
-    def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
-        """Draw segments of each corpus at random, and return batches of the model's inputs for them.
-
-        All processes draw the same segments.
-
-        Args:
-            data: Datamodule of the corpora.
-            split: Split of the corpora to draw from; None for the texts that the measurement reads.
-            most: Largest number of segments drawn from each corpus.
-            seed: Seed of the draw.
-
-        Raises:
-            CorpusError: A corpus is a single file, or has no such split.
-        """
+    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 

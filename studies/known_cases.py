@@ -296,7 +296,8 @@ def single_heads(case: Case) -> Iterator[Trial]:
     for kind, wanted in planted.items():
         if kind == "planted decoder" and case.seed >= _DECODERS:
             continue
-        module = SingleHeads(ensemble=1, maps=0, permutations=100, seed=case.seed)
+        module = SingleHeads()
+        module.ensemble, module.maps, module.permutations, module.seed = 1, 0, 100, case.seed
         tables = measured(module, case.treebank(kind)).tables
         best, roles = _rows(tables["best_heads"], "relation"), _rows(tables["roles"], "head")
         for relation, head in wanted.items():
@@ -363,7 +364,8 @@ def attention_probe(case: Case) -> Iterator[Trial]:
     for kind, positive in (("planted", True), ("null", False)):
         truth = "heads of obj and det" if positive else "nothing"
         for name, make, score, least in tests:
-            module = make(probe, max_epochs=3, batches=1, seed=case.seed)
+            module = make(probe, max_epochs=3)
+            module.batches, module.seed = 1, case.seed
             low = measured(module, case.treebank(kind, most=_FEW)).scores[score].low or 0
             yield Trial(name, f"{score} above {least}", kind, truth, positive, low > least)
 
@@ -408,7 +410,8 @@ def ablation(case: Case) -> Iterator[Trial]:
     """Yield verdicts of `HeadAblation`; nothing can be lost on labels that no model predicts."""
     for kind, shuffled in (("planted", False), ("even decision", False), ("null", True)):
         checkpoint, data = case.classifier(kind, shuffled=shuffled)
-        module = HeadAblation(checkpoint, kinds=["zero"], layers=False, seed=case.seed)
+        module = HeadAblation(checkpoint, kinds=["zero"], layers=False)
+        module.seed = case.seed
         table = _rows(measured(module, data).tables["ablation"], "layer", "head")
         if not shuffled:
             truth = f"the decision is read from {'an even' if kind == 'even decision' else 'a planted'} head"
@@ -427,9 +430,8 @@ def causal(case: Case) -> Iterator[Trial]:
     probe, relations = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7), {"obj": True, "det": False}
     for kind, shuffled in (("needed and not", False), ("null", True)):
         checkpoint, _ = case.classifier(kind, shuffled=shuffled)
-        module = CausalCheck(
-            probe, tuple(relations), checkpoint, heads=1, random=3, upper=1, max_epochs=1, batches=1, seed=case.seed
-        )
+        module = CausalCheck(probe, tuple(relations), checkpoint, heads=1, random=3, max_epochs=1)
+        module.batches, module.seed = 1, case.seed
         table = _rows(measured(module, case.treebank(kind, most=_FEW)).tables["causal"], "measure", "relation")
         for row in table.values():
             lost = row["beyond"] < 0
@@ -451,7 +453,8 @@ def quantities(case: Case) -> Iterator[Trial]:
         if (quantity := one.name) == "attention_without_first":
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
-            module = SingleHeads(ensemble=1, maps=0, permutations=1, seed=case.seed)
+            module = SingleHeads()
+            module.ensemble, module.maps, module.permutations, module.seed = 1, 0, 1, case.seed
             tables = measured(module, case.treebank(kind, quantity, most=20)).tables
             row = _rows(tables["best_heads"], "relation")["obj"]
             # A map of a layer is that of layer 2.

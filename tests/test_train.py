@@ -453,11 +453,7 @@ def test_bad_input_removes_the_folder_of_its_own_run_alone(
 @pytest.mark.parametrize(
     ("config", "option", "message"),
     [
-        (
-            HEADS,
-            "model.init_args.drawings=[{head: 9-9, sentence: a}]",
-            "head '9-9' does not exist; heads are named layer-head",
-        ),
+        (HEADS, "model.init_args.relations=[nosuch]", "no word of the corpus has the relation 'nosuch'"),
         (
             "demo.yaml",
             "data.init_args.corpus={train: TRAIN}",

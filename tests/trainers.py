@@ -53,6 +53,17 @@ def scored(
     return module.result
 
 
+M = TypeVar("M", bound=Measure[Any])
+
+
+def changed(measurement: M, **attributes: object) -> M:
+    """The measurement with other constants, such as fewer permutations, or another seed."""
+    for name, value in attributes.items():
+        assert hasattr(measurement, name)
+        setattr(measurement, name, value)
+    return measurement
+
+
 def trained(probe: Probe, data: DependencyDataModule, **options: Any) -> tuple[Probe, Best]:  # noqa: ANN401
     """A copy of a probe at its optimum on dev, and its training."""
     best = train_copy(probe, data, **options)

@@ -16,7 +16,7 @@ from measures import AntecedentHeads, SingleHeads
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from results import Result, UserError
 from tests import tiny
-from tests.trainers import scored, trained
+from tests.trainers import changed, scored, trained
 
 Make = Callable[..., DependencyDataModule]
 CONFIG = Path(__file__).parents[2] / "configs" / "decoders" / "heads.yaml"
@@ -35,10 +35,12 @@ def assert_scores_are_equal(one: Result, other: Result) -> None:
 @pytest.mark.parametrize(
     ("module", "options"),
     [
-        (lambda: SingleHeads(ensemble=3, permutations=9), {}),
-        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {}),
-        (lambda: SingleHeads(ensemble=1, trees=False, permutations=9), {"random_init": True}),
-        (lambda: SingleHeads(ensemble=1, permutations=9), {"options": Options(layers=(2,), quantity="norms")}),
+        (lambda: changed(SingleHeads(), ensemble=3, permutations=9), {}),
+        (lambda: changed(SingleHeads(trees=False), permutations=9), {"random_init": True}),
+        (
+            lambda: changed(SingleHeads(), ensemble=1, permutations=9),
+            {"options": Options(layers=(2,), quantity="norms")},
+        ),
         (AttentionOnlyProbe, {}),
         (StructuralDistanceProbe, {"hidden": (1,)}),
     ],
@@ -85,14 +87,14 @@ def test_nothing_is_written_and_groups_are_the_passes_of_a_store(
 
 
 def test_one_process_and_two_read_the_same_from_a_stream_and_a_store(
-    run_config: Callable[..., Any], corpus: str, tmp_path: Path
+    run_config: Callable[..., Any], corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(SingleHeads, "permutations", 9)
     given = [
         "measure",
         f"--config={CONFIG}",
         f"--data.init_args.corpus={corpus}",
         f"--data.init_args.encoder.name={tiny.save_mistral(tmp_path / 'encoder')}",
-        "--model.init_args.permutations=9",
     ]
     found = {}
     for store, processes in (("stream", 1), ("stream", 2), ("disk", 3)):
@@ -126,10 +128,10 @@ def test_a_batch_beyond_the_memory_is_halved_and_the_numbers_stay(
         sizes.append(len(parts))
         return whole(encoder, parts, items)
 
-    before = scored(SingleHeads(ensemble=1), make_data(store="stream"))
+    before = scored(changed(SingleHeads(), ensemble=1), make_data(store="stream"))
     monkeypatch.setattr(extraction, "forward", limited)
     data = make_data(cache=str(tmp_path))
-    after = scored(SingleHeads(ensemble=1), data)
+    after = scored(changed(SingleHeads(), ensemble=1), data)
     assert max(sizes) == 2
     assert_scores_are_equal(before, after)
     assert data.provenance.audit["batches_halved_for_memory"] > 2  # type: ignore[operator]

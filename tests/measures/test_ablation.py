@@ -1,7 +1,7 @@
 """Heads off, as the experiment scores them."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.measures.classifiers import arguments
 from tests.measures.heads_off import off
 from tests.measures.test_importance import language_model
 from tests.tiny import TEXTS
+from tests.trainers import scored
 
 CONFIG = Path(__file__).parents[2] / "configs/kovaleva2019/ablation.yaml"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
@@ -37,34 +38,21 @@ def logits_without(checkpoint: Path, data: ClassificationDataModule, heads: set[
         return torch.cat([model(dev[[item]]).logits for item in range(len(dev))])
 
 
-def killed(_: HeadAblation) -> None:
-    """End a run that has scored all batches."""
-    raise RuntimeError("killed")
-
-
 def rows_of(frame: pd.DataFrame) -> list[Any]:
     return list(frame.itertuples())
 
 
-def table_of(found: Mapping[str, Any], folder: Path, name: str) -> pd.DataFrame:
-    return pd.read_csv(folder / found["tables"][name])
-
-
-def test_every_score_is_that_of_a_loop_over_texts(
-    run_config: Callable[..., Any], checkpoint: Path, bert: Path, data: ClassificationDataModule, tmp_path: Path
-) -> None:
-    sets = "--model.init_args.sets={both: [1-1, 2], first: ['1']}"
-    options = ["--model.init_args.kinds=[zero]", "--model.init_args.random=3", sets]
-    given = arguments(CONFIG, checkpoint, bert, tmp_path / "cache", *options)
-    _, found, folder = run_config(*given, own_data=True, figures=True)
+def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: ClassificationDataModule) -> None:
+    sets: dict[str, list[str | int]] = {"both": ["1-1", 2], "first": [1]}
+    found = scored(HeadAblation(str(checkpoint), random=3, sets=sets), data)
     gold = torch.from_numpy(data.splits["dev"].labels)
 
     def right(heads: set[tuple[int, int]]) -> Any:  # noqa: ANN401
         return (logits_without(checkpoint, data, heads).argmax(1) == gold).double().numpy()
 
     whole = right(set())
-    assert found["scores"]["accuracy"] == pytest.approx(whole.mean())
-    heads, layers = table_of(found, folder, "ablation"), table_of(found, folder, "layers")
+    assert found.numbers["accuracy"] == pytest.approx(whole.mean())
+    heads, layers, named = (found.tables[name].frame for name in ("ablation", "layers", "sets"))
     for row in rows_of(heads):
         own = right({(row.layer - 1, row.head - 1)})
         assert row.score == pytest.approx(own.mean())
@@ -73,7 +61,7 @@ def test_every_score_is_that_of_a_loop_over_texts(
     np.testing.assert_allclose(heads["p_holm"], holm(heads["p"].tolist()))
     for row in rows_of(layers):
         assert row.score == pytest.approx(right({(row.layer - 1, head) for head in range(4)}).mean())
-    named = table_of(found, folder, "sets").set_index("set")
+    named = named.set_index("set")
     both = {(0, 0), *((1, head) for head in range(4))}
     assert named.loc["both", "score"] == pytest.approx(right(both).mean())
     assert named["heads"].to_dict() == {"both": 5, "first": 4}
@@ -84,9 +72,9 @@ def test_every_score_is_that_of_a_loop_over_texts(
     assert named.loc["both", "random"] == pytest.approx(scores[1:].mean())
     assert named.loc["both", "beyond_random"] == pytest.approx(scores[0] - scores[1:].mean())
     assert named["beyond_random_p"].between(0, 1).to_dict() == {"both": True, "first": False}
-    counts = [found["scores"][f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
+    counts = [found.numbers[f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
-    assert {"ablation_zero", "layers_zero"} <= set(found["figures"])
+    assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 
 
 @pytest.mark.slow
@@ -105,31 +93,20 @@ def test_all_kinds_are_the_same_on_two_processes(
     assert one["scores"] == two["scores"]
     for name in ("ablation", "layers"):
         assert (at_one / f"{name}.csv").read_bytes() == (at_two / f"{name}.csv").read_bytes()
-    found = table_of(one, at_one, "ablation").pivot(index=["layer", "head"], columns="kind", values="score")
+    table = pd.read_csv(at_one / "ablation.csv")
+    found = table.pivot(index=["layer", "head"], columns="kind", values="score")
     assert len(set(map(tuple, found.T.to_numpy()))) > 1  # kinds differ
 
-    (at_one / "results.json").unlink()
-    config = CONFIG.with_name("layers.yaml")
-    _, layers, at_layers = run_config(*arguments(config, checkpoint, bert, tmp_path / "one"), own_data=True)
-    assert layers["tables"].keys() == {"layers"}
-    assert (at_layers / "layers.csv").read_bytes() == (at_one / "layers.csv").read_bytes()
 
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_texts(
-    run_config: Callable[..., Any], kind: str, tmp_path: Path
-) -> None:
+def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_texts(kind: str, tmp_path: Path) -> None:
     encoder = language_model(kind, tmp_path / "encoder")
     corpus = tmp_path / "texts.txt"
-    corpus.write_text("\n".join(TEXTS), encoding="utf-8")
-    options = ["--data=TextDataModule", f"--data.init_args.corpora={corpus}", "--model.init_args.kinds=[zero]"]
-    options += [f"--data.init_args.encoder.name={tmp_path / 'encoder'}", f"--data.init_args.cache={tmp_path / 'cache'}"]
-    _, found, folder = run_config("measure", f"--config={CONFIG}", *options, own_data=True)
+    corpus.write_text("\n".join(TEXTS[:9]), encoding="utf-8")
+    data = TextDataModule(str(corpus), EncoderSpec(str(tmp_path / "encoder")))
+    result = scored(HeadAblation(layers=False), data)
 
     task = LanguageModelling(encoder, 0)
-    data = TextDataModule(str(corpus), EncoderSpec(str(tmp_path / "encoder")))
-    data.setup("test")
     kind_of_model = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
 
     def loop(heads: set[tuple[int, int]]) -> float:
@@ -146,8 +123,8 @@ def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_tex
                 tokens += int((own >= 0).sum())
         return nats / tokens
 
-    assert found["scores"]["loss"] == pytest.approx(loop(set()), rel=1e-4)
-    for row in rows_of(table_of(found, folder, "ablation")):
+    assert result.numbers["loss"] == pytest.approx(loop(set()), rel=1e-4)
+    for row in rows_of(result.tables["ablation"].frame):
         assert row.score == pytest.approx(loop({(row.layer - 1, row.head - 1)}), rel=1e-4)
 
 
@@ -169,36 +146,15 @@ def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model.init_args.sets={a: [3-1]}"], r"sets\.a: 3-1 does not exist; the model has 2 layers of 4 heads"),
-        (["--model.init_args.sets={a: [late]}"], r"sets\.a: 'late' is not a head\. Write layer-head"),
-        (
-            ["--model.init_args.score=pearson"],
-            r"pearson is not a score of this task; choose accuracy or f1 or auroc or mcc",
-        ),
-        (["--model.init_args.checkpoint=null"], "needs TextDataModule, but ClassificationDataModule is given"),
+        ({"sets": {"a": ["3-1"]}}, r"sets\.a: 3-1 does not exist; the model has 2 layers of 4 heads"),
+        ({"checkpoint": None}, "HeadAblation without a checkpoint needs .*, but ClassificationDataModule has none"),
+        ({"kinds": ()}, "kinds is empty"),
+        ({"heads": False, "layers": False}, "Nothing is ablated"),
+        ({"random": 1}, "random is 1, but must be at least 2"),
     ],
 )
 def test_what_cannot_be_ablated_is_refused(
-    run_config: Callable[..., Any],
-    checkpoint: Path,
-    bert: Path,
-    tmp_path: Path,
-    options: list[str],
-    message: str,
+    options: dict[str, Any], message: str, checkpoint: Path, data: ClassificationDataModule
 ) -> None:
     with pytest.raises(UserError, match=message):
-        run_config(*arguments(CONFIG, checkpoint, bert, tmp_path / "cache", *options), own_data=True)
-    assert not list(tmp_path.rglob("results.json"))
-
-
-def test_something_is_to_be_ablated() -> None:
-    with pytest.raises(UserError, match="kinds is empty"):
-        HeadAblation(kinds=())
-    with pytest.raises(UserError, match="Nothing is ablated"):
-        HeadAblation(heads=False, layers=False)
-
-
-def test_a_single_random_set_is_refused() -> None:
-    with pytest.raises(UserError, match=r"random is 1, but a single random set .* Give 2 or more"):
-        HeadAblation(random=1)
-    assert [HeadAblation(random=number).random for number in (0, 2)] == [0, 2]
+        scored(HeadAblation(**{"checkpoint": str(checkpoint), **options}), data)

@@ -6,9 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention import Options
 from attention.encoder import EncoderSpec
-from corpora.sentence import CorpusError
 from datamodules import AtlasDataModule
 from measures import Atlas, RepeatedSequences
 from measures.atlas import HeadSummary, control_table, of_antecedents, outside, roles_of, stability_table
@@ -74,8 +72,10 @@ def data(bert: Path, corpus: str, cache: str, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def result(data: AtlasDataModule) -> Result:
-    atlas = Atlas([RepeatedSequences(sequences=4, length=5)], minimum=5)
-    return scored(atlas, data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("measures.repeated.SEQUENCES", 4)
+        patch.setattr("measures.SingleHeads.minimum", 5)
+        return scored(Atlas([RepeatedSequences(length=5)]), data)
 
 
 def test_each_head_has_a_row_that_joins_what_is_known_of_it(result: Result) -> None:
@@ -111,19 +111,3 @@ def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:
     found = of_antecedents(scored, "", (1, 2)).estimates()
     assert found["antecedent"].value.tolist() == [[0.1, 0.8]]
     assert found["nearest_mention"].value.tolist() == [[0.25, 0.25]]
-
-
-def test_some_of_the_heads_are_refused(bert: Path, corpus: str) -> None:
-    with pytest.raises(CorpusError, match="needs all layers"):
-        AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(layers=(1,)))
-    with pytest.raises(CorpusError, match="quantity is norms, but AtlasDataModule joins analyses of attention weights"):
-        AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(quantity="norms"))
-
-
-def test_a_treebank_without_test_is_told(bert: Path, corpus: str) -> None:
-    data = AtlasDataModule(treebank={"dev": corpus.replace("{split}", "dev")}, encoder=EncoderSpec(str(bert)))
-    with pytest.raises(
-        CorpusError,
-        match=r"The corpus of --data\.init_args\.treebank has no test split\. .*--data\.init_args\.treebank",
-    ):
-        data.setup("test")

@@ -16,16 +16,14 @@ from attention.alignment import AlignedPieces, split_words
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import ClassificationDataModule, DependencyDataModule
-from fidelity import Fidelity, SetErasure
-from measures import CausalCheck, HeadAblation, Importance, Pruning, SingleHeads
+from measures import CausalCheck, SingleHeads
 from measures.ablation import random_sets
-from measures.causal import RelationHeads
 from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
 from results import UserError
 from tests.measures.heads_off import off, seeing
 from tests.tiny import save_bert, save_gpt2
-from tests.trainers import scored, trained
+from tests.trainers import changed, scored, trained
 
 CONFIG = Path(__file__).parents[2] / "configs" / "clark2019" / "causal.yaml"
 RELATIONS = ("det", "obj", "nmod:poss")
@@ -35,9 +33,8 @@ Set = frozenset[tuple[int, int]]
 
 
 def check(**options: Any) -> CausalCheck:  # noqa: ANN401
-    training: dict[str, Any] = {"max_epochs": 3, "patience": 2, "batches": 1, "seed": SEED}
-    given = {"probe": AttentionOnlyProbe(RATE), "relations": RELATIONS, "heads": HEADS, "random": RANDOM, "upper": 1}
-    return CausalCheck(**{**given, **training, **options})
+    given = {"probe": AttentionOnlyProbe(RATE), "relations": RELATIONS, "heads": HEADS, "random": RANDOM}
+    return changed(CausalCheck(**{"max_epochs": 3, **given, **options}), patience=2, batches=1, seed=SEED)
 
 
 def save_sharp(folder: Path, **options: int) -> Path:
@@ -96,7 +93,7 @@ def found_heads(probe: AttentionOnlyProbe, weights: Tensor, part: AlignedPieces)
 
 def best_heads(data: DependencyDataModule, relation: str, layers: int) -> list[tuple[int, int]]:
     """The best heads of lower layers by the table of `SingleHeads`."""
-    table = scored(SingleHeads(permutations=1, ensemble=1), data).tables["heads"].frame
+    table = scored(changed(SingleHeads(trees=False), permutations=1), data).tables["heads"].frame
     best = table[table["relation"] == relation].groupby("head", sort=False)["dev"].max()
     ordered = best.sort_values(ascending=False, kind="stable").index
     heads = [(int(one[0]) - 1, int(one[2]) - 1) for one in ordered]
@@ -147,7 +144,7 @@ def test_the_probe_reads_the_attention_of_an_encoder_whose_heads_are_off(
     assert result.audit["probe_reads_layers"] == "3-3"
     assert {*result.audit["left_blank"]} == {"task", "loss"}  # type: ignore[misc]
 
-    changed = 0
+    moved = 0
     for relation in RELATIONS:
         sets = sets_of(data, relation, 2, 4)
         right, words = np.zeros(len(sets)), 0
@@ -164,8 +161,8 @@ def test_the_probe_reads_the_attention_of_an_encoder_whose_heads_are_off(
         assert row["heads"].split() == [f"{layer + 1}-{head + 1}" for layer, head in best_heads(data, relation, 2)]
         hold(row, right / words)
         assert result.scores[f"probe.{relation}"].value == row["beyond"]
-        changed += len(set(right)) > 1
-    assert changed
+        moved += len(set(right)) > 1
+    assert moved
     assert frame.loc[frame["measure"] != "probe", "intact"].isna().all()
 
 
@@ -227,17 +224,8 @@ def test_the_score_of_a_fine_tuned_task(
     assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
 
     narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
-    with pytest.raises(UserError, match="has 2 layers of 4 heads, but the encoder has 2 of 2"):
+    with pytest.raises(UserError, match="it has 2 layers of 4 heads and its own"):
         scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
-
-
-def test_random_heads_that_are_among_the_best_are_counted() -> None:
-    """A layer of two heads, both among the best, and one head of a layer of two: one other set is left."""
-    best = frozenset({(0, 0), (0, 1), (1, 0)})
-    sets = random_sets(best, 2, 5, np.random.default_rng(0))
-    assert sets == (frozenset({(0, 0), (0, 1), (1, 1)}),)
-    chosen = RelationHeads("det", 0, (frozenset(), best, *sets), "1-1 1-2 2-1", "1-1")
-    assert chosen.random_among_best == 2
 
 
 def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callable[..., DependencyDataModule]) -> None:
@@ -252,35 +240,9 @@ def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callabl
     assert result.audit["random_heads_among_best"] == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "of_data", "message"),
-    [
-        (
-            {"relations": ("det", "dative")},
-            {},
-            "no word of the corpus has the relation 'dative'; the relations are det",
-        ),
-        ({"relations": ("det", "det")}, {}, "relations lists det more than once"),
-        ({"heads": 5}, {}, "heads is 5, but only 4 heads are in layers below the 1 layer that"),
-        ({"upper": 2}, {}, "upper is 2, but must be from 1 to 1, as the encoder has 2 layers"),
-        ({"random": 0}, {}, "random is 0, but must be at least 1"),
-        ({"random": 1}, {}, "random is 1, but a single random set does not show how far such sets differ"),
-        ({}, {"encoder": None}, "needs attention, but --data.init_args.encoder is null"),
-        ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
-        ({}, {"options": Options(quantity="norms")}, "its probe must read them, not norms"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(
-    options: dict[str, Any], of_data: dict[str, Any], message: str, make_data: Callable[..., DependencyDataModule]
-) -> None:
-    data = make_data(seed=0, **of_data)
-    with pytest.raises(UserError, match=message):
-        scored(check(**options), data)
-
-
 @pytest.mark.slow
 def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corpus: str) -> None:
-    options = {"upper": 1, "heads": 2, "relations": "[det, obj]", "max_epochs": 2}
+    options = {"heads": 2, "relations": "[det, obj]", "max_epochs": 2}
     arguments = ["measure", f"--config={CONFIG}", f"--data.init_args.corpus={corpus}"]
     arguments += [f"--model.init_args.{name}={value}" for name, value in options.items()]
     _, one, at_one = run_config(*arguments)
@@ -291,21 +253,17 @@ def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corp
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("options", "of_data", "message"),
     [
-        lambda path: CausalCheck(AttentionOnlyProbe(), checkpoint=path),
-        lambda path: HeadAblation(checkpoint=path),
-        lambda path: Pruning(path),
-        lambda path: Importance(classifier=path),
-        lambda path: Fidelity(path, [SetErasure()]),
+        ({"relations": ("det", "dative")}, {}, "no word of the corpus has the relation 'dative'"),
+        ({"heads": 5}, {}, "heads is 5, but only 4 heads are in the 1 layers below"),
+        ({"random": 1}, {}, "random is 1, but must be at least 2"),
+        ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
+        ({}, {"options": Options(quantity="norms")}, "needs those of all heads: leave out"),
     ],
-    ids=["CausalCheck", "HeadAblation", "Pruning", "Importance", "Fidelity"],
 )
-def test_a_checkpoint_that_is_not_there_is_refused_before_data_are_read(make: Callable[[str], object]) -> None:
-    with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint"):
-        make("absent.ckpt")
-
-
-def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="this is a folder, not a checkpoint"):
-        HeadAblation(str(tmp_path))
+def test_what_cannot_be_asked_is_refused(
+    options: dict[str, Any], of_data: dict[str, Any], message: str, make_data: Callable[..., DependencyDataModule]
+) -> None:
+    with pytest.raises(UserError, match=message):
+        scored(check(**options), make_data(seed=0, **of_data))

@@ -11,7 +11,7 @@ from torch import Tensor
 from attention import Encoder, EncoderSpec
 from attention.quantities import QuantityName
 from datamodules import SegmentBatch, TextDataModule, TextSource
-from measures import Analysis, AttentionAnalyses, Bags, RepeatedSequences, Surface
+from measures import Analysis, AttentionAnalyses, Bags, Surface
 from results import Result, UserError
 from tests.trainers import scored
 
@@ -75,7 +75,7 @@ def test_rows_of_norms_are_divided_by_their_sums(bert: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("analysis", "quantity"),
-    [(Surface(), "effective"), (Surface(), "rollout"), (RepeatedSequences(), "norms"), (Bags(), "norms")],
+    [(Surface(), "effective"), (Bags(), "norms")],
 )
 def test_what_an_analysis_does_not_take_is_refused(
     analysis: Analysis, quantity: QuantityName, bert: Path, tmp_path: Path

@@ -23,6 +23,7 @@ from tests import tiny
 from tests.measures.classifiers import arguments
 from tests.measures.heads_off import off, seeing
 from tests.models.corpora import write_texts
+from tests.trainers import scored
 
 CONFIGS = Path(__file__).parents[2] / "configs/michel2019"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
@@ -131,19 +132,10 @@ def accuracy(model: nn.Module, data: ClassificationDataModule) -> float:
     return float(np.mean(right))
 
 
-@pytest.mark.slow
-def test_the_curve_is_that_of_zeroed_heads(
-    run_config: Callable[..., Any], checkpoint: Path, data: ClassificationDataModule, bert: Path, tmp_path: Path
-) -> None:
-    given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "cache", "--model.init_args.seeds=2")
-    _, one, at_one = run_config(*given, own_data=True, figures=True)
-    again = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "two", "--model.init_args.seeds=2")
-    _, two, at_two = run_config(*again, own_data=True, processes=2)
-    assert one["scores"] == two["scores"]
-    table, importance = (pd.read_csv(at_one / one["tables"][name]) for name in ("pruning", "importance"))
-    pd.testing.assert_frame_equal(table, pd.read_csv(at_two / "pruning.csv"))
-    assert {"pruning", "importance", "confidence"} <= set(one["figures"])
-
+def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: ClassificationDataModule) -> None:
+    result = scored(Pruning(str(checkpoint), seeds=2), data)
+    table, importance = (result.tables[name].frame for name in ("pruning", "importance"))
+    assert {"pruning", "importance", "confidence"} == set(result.figures)
     mean = slow_importance(checkpoint, data, [])
     assert np.allclose(importance["importance"], mean.ravel(), rtol=1e-3, atol=1e-7)
     ranked = sorted(HEADS, key=lambda head: normalised(mean)[head])
@@ -156,58 +148,39 @@ def test_the_curve_is_that_of_zeroed_heads(
             scores[share] = accuracy(whole, data)
         assert curve[share]["score"] == pytest.approx(scores[share])
     assert curve[1.0]["heads"] == 8
-    low = one["scores"]["accuracy.low"]
-    expected = min((share for share in SHARES if scores[share] < low), default=None)
-    assert one["scores"]["pruning.importance.leaves_at"] == expected
+    low = result.numbers["accuracy.low"]
+    expected = min((share for share in SHARES if scores[share] < low), default=np.nan)
+    assert result.numbers["pruning.importance.leaves_at"] == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.slow
 def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
-    run_config: Callable[..., Any],
-    checkpoint: Path,
-    data: ClassificationDataModule,
-    bert: Path,
-    tmp_path: Path,
+    checkpoint: Path, data: ClassificationDataModule
 ) -> None:
-    given = arguments(CONFIGS / "importance.yaml", checkpoint, bert, tmp_path / "cache")
-    _, found, folder = run_config(*given, own_data=True)
-    table = pd.read_csv(folder / found["tables"]["importance"])
+    result = scored(Pruning(str(checkpoint), ["importance"], exact=True), data)
     order: list[tuple[int, int]] = []
     for share in SHARES[1:]:
         importance = normalised(slow_importance(checkpoint, data, order))
         left = sorted((head for head in HEADS if head not in order), key=lambda head: importance[head])
         order += left[: int(8 * share) - len(order)]
-    assert sorted(HEADS, key=lambda head: place_of(table)[head]) == order
+    assert sorted(HEADS, key=lambda head: place_of(result.tables["importance"].frame)[head]) == order
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"texts": 0}, "texts is 0"),
-        ({"rankings": ["random", "random"]}, "rankings lists random more than once"),
-    ],
-)
-def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "x.ckpt"
-    checkpoint.touch()
-    with pytest.raises(UserError, match=message):
-        Pruning(str(checkpoint), **options)
-
-
-def test_what_cannot_be_pruned_is_refused(
+@pytest.mark.slow
+def test_one_and_two_processes_write_the_same(
     run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
 ) -> None:
-    def run(*options: str, of: Path = checkpoint) -> None:
-        given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "cache", *options)
-        given[2] = f"--model.init_args.checkpoint={of}"
-        run_config(*given, own_data=True)
+    given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "one", "--model.init_args.seeds=2")
+    _, one, at_one = run_config(*given, own_data=True)
+    given[-2] = f"--data.init_args.cache={tmp_path / 'two'}"
+    _, two, at_two = run_config(*given, own_data=True, processes=2)
+    assert one["scores"] == two["scores"]
+    assert (at_one / "pruning.csv").read_bytes() == (at_two / "pruning.csv").read_bytes()
 
-    with pytest.raises(UserError, match=r"pearson is not a score of this task; choose accuracy"):
-        run("--model.init_args.score=pearson")
-    other = tmp_path / "other.ckpt"
-    torch.save({"state_dict": {}, "epoch": 0}, other)
-    with pytest.raises(UserError, match=r"other\.ckpt"):
-        run(of=other)
+
+def test_what_cannot_be_pruned_is_refused(checkpoint: Path, data: ClassificationDataModule, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint"):
+        Pruning("absent.ckpt")
     corpus = write_texts(tmp_path, sizes=(20, 10, 10), labels=("bad", "odd"))
+    other = ClassificationDataModule(corpus, tokenizer=data.tokenizer, positive="odd", cache=str(tmp_path))
     with pytest.raises(UserError, match=r"bad, good, but those of --data are bad, odd"):
-        run(f"--data.init_args.corpus={corpus}", "--data.init_args.positive=odd")
+        scored(Pruning(str(checkpoint)), other)

@@ -26,8 +26,13 @@ LINKED = (
 )
 
 
-def begun(encoder: Encoder, passages: Iterable[Passage], max_words: int | None = None) -> Relations:
-    analysis = Relations(max_words)
+@pytest.fixture(autouse=True)
+def of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("measures.relations.MAX_WORDS", 99)
+
+
+def begun(encoder: Encoder, passages: Iterable[Passage]) -> Relations:
+    analysis = Relations()
     analysis.begin(SimpleNamespace(passages=lambda: ((one,) for one in passages)), encoder)  # type: ignore[arg-type]
     return analysis
 
@@ -142,26 +147,6 @@ def test_heads_above_the_percentile_are_listed(tmp_path: Path) -> None:
 WIDE = passage(WORDS, (Link("wide", (0,), (2, 3, 4, 5)), Link("near", (2, 3), (4,)), Link("far", (0,), (2,))))
 
 
-@pytest.mark.parametrize(
-    ("passages", "max_words", "labels", "counts"),
-    [
-        (LINKED[:2], None, {"agent", "theme"}, (4, 0, 0, 0)),
-        (LINKED[:2], 3, {"theme"}, (4, 3, 0, 0)),
-        ((WIDE,), None, {"far"}, (3, 0, 1, 1)),
-    ],
-)
-def test_links_out_of_bounds_are_counted(
-    passages: tuple[Passage, ...], max_words: int | None, labels: set[str], counts: tuple[int, ...], tmp_path: Path
-) -> None:
-    one = encoder("bert", tmp_path)
-    analysis = begun(one, passages, max_words)
-    show(one, batch_of(one, *passages), analysis)
-    result = analysis.result({})
-
-    assert set(result.tables["relations"].frame["label"]) == {"all", *labels}
-    assert tuple(result.audit[name] for name in ("links", "long_passage", "long_element", "near")) == counts
-
-
 def test_a_sentence_whose_edges_all_lead_to_empty_nodes_has_no_links(tmp_path: Path) -> None:
     """As in *dogs sleep, guests too*: the basic arcs of such a sentence are not among the enhanced edges."""
     words = (("dogs", 3, "nsubj", 0), ("also", 3, "advmod", 0), ("sleep", 0, "root", 1))
@@ -183,25 +168,42 @@ def test_a_sentence_whose_edges_all_lead_to_empty_nodes_has_no_links(tmp_path: P
     assert (result.tables["relations"].frame["passages"] == 1).all()
 
 
-def test_texts_without_links_are_refused(tmp_path: Path) -> None:
-    one = encoder("bert", tmp_path)
-    plain = Passage("1", ("the", "fox"), 1)
-    with pytest.raises(UserError, match="have no links between words"):
-        begun(one, [plain])
-    remedy = r"other links: set `corpus`, `split` or `format` in --data\.init_args\.corpora\.$"
-    too_long = r"leaves out all links .*in a passage of more than 2 words: 1; .* larger `max_words` or null, or read"
-    with pytest.raises(UserError, match=f"{too_long} {remedy}"):
-        begun(one, LINKED[1:2], max_words=2)
-    near = passage(WORDS, (Link("near", (2, 3), (4,)), Link("wide", (0,), (2, 3, 4, 5))))
-    with pytest.raises(
-        UserError, match=rf"texts \(with more than 3 words at one end: 1; with ends .* apart: 1\)\. Read {remedy}"
-    ):
-        begun(one, [near])
-
-
 def test_segments_without_a_link_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
     analysis = begun(one, LINKED)
     show(one, batch_of(one, Passage("1", ("the", "fox"), 1)), analysis)
     with pytest.raises(UserError, match="segments that were read contain no link"):
         analysis.result({})
+
+
+@pytest.mark.parametrize(
+    ("passages", "most", "labels", "counts"),
+    [
+        (LINKED[:2], 99, {"agent", "theme"}, (4, 0, 0, 0)),
+        (LINKED[:2], 3, {"theme"}, (4, 3, 0, 0)),
+        ((WIDE,), 99, {"far"}, (3, 0, 1, 1)),
+    ],
+)
+def test_links_out_of_bounds_are_counted(
+    passages: tuple[Passage, ...],
+    most: int,
+    labels: set[str],
+    counts: tuple[int, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("measures.relations.MAX_WORDS", most)
+    one = encoder("bert", tmp_path)
+    analysis = begun(one, passages)
+    show(one, batch_of(one, *passages), analysis)
+    result = analysis.result({})
+    assert set(result.tables["relations"].frame["label"]) == {"all", *labels}
+    assert tuple(result.audit[name] for name in ("links", "long_passage", "long_element", "near")) == counts
+
+
+def test_texts_without_links_are_refused(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    near = passage(WORDS, (Link("near", (2, 3), (4,)), Link("wide", (0,), (2, 3, 4, 5))))
+    for some, counts in ((Passage("1", ("the", "fox"), 1), "links: 0"), (near, "links: 2, .*long_element: 1, near: 1")):
+        with pytest.raises(UserError, match=f"no links between words.*{counts}"):
+            begun(one, [some])

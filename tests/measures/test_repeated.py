@@ -2,7 +2,6 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +20,12 @@ from tests.metrics.samples import student_of_log_odds
 
 ALONE = Ranks()
 ROLES = ("previous", "duplicate", "induction")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("measures.repeated.SEQUENCES", 12)
+
 
 Maps = list[NDArray[np.float32]]
 
@@ -64,7 +69,7 @@ def by_hand(weights: NDArray[np.float32], tokens: list[int], copy: int) -> list[
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Path) -> None:
     one = encoder(kind, tmp_path)
-    analysis = begun(RepeatedSequences(sequences=12, length=6), one)
+    analysis = begun(RepeatedSequences(length=6), one)
 
     tokens = analysis.tokens(one)
     expected = np.array(
@@ -92,7 +97,7 @@ def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Pa
 
 def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
     one = Encoder(str(save(tmp_path, "gpt_oss")))
-    analysis = begun(RepeatedSequences(sequences=4, length=5), one)
+    analysis = begun(RepeatedSequences(length=5), one)
     tokens = analysis.tokens(one)
     every = [[np.array(layer) for layer in maps_of(one, row)] for row in tokens]
     assert min(float(layer[..., -5:, :].sum(-1).min()) for maps in every for layer in maps) < 0.99
@@ -110,7 +115,7 @@ def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
 
 
 def test_best_heads_are_named(tmp_path: Path) -> None:
-    analysis = begun(RepeatedSequences(sequences=4, length=5), encoder("llama", tmp_path))
+    analysis = begun(RepeatedSequences(length=5), encoder("llama", tmp_path))
     result = analysis.result({})
     frame = result.tables["repeated"].frame
 
@@ -140,14 +145,6 @@ def test_a_head_that_copies_perfectly_has_a_score_of_one() -> None:
         assert scores[[1, 2], [1, 2]].tolist() == [best, best]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sequences": 1}, "sequences is 1, but must be at least 2"),
-        ({"length": 40}, "make an input of 80 tokens, but .* at most 64"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    one = encoder("gpt2", tmp_path)
-    with pytest.raises(UserError, match=message):
-        begun(RepeatedSequences(**options), one)
+def test_sequences_longer_than_the_encoder_allows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"make an input of 80 tokens, but .* at most 64"):
+        begun(RepeatedSequences(length=40), encoder("gpt2", tmp_path))

@@ -65,7 +65,7 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     table, layers = result.tables["surface"].frame, result.tables["layers"].frame
     assert len(table) == model.layers * model.heads
     assert len(layers) == model.layers
-    known_of_heads = surface.statistics()
+    known_of_heads = surface._numbers.by_head()
     for name in STATISTICS:
         by_layer: list[list[float]] = [[] for _ in range(model.layers)]
         for row in table.to_dict("records"):

@@ -33,7 +33,7 @@ from tests.measures.trees import TREES
 
 SUMMED: list[Callable[[], Analysis]] = [
     *(Surface, Bags, Clusters, Patterns, Linguistic, Change, Importance),
-    *(partial(Relations, None), partial(RepeatedSequences, sequences=25, length=5)),
+    *(Relations, partial(RepeatedSequences, length=5)),
 ]
 
 

@@ -14,7 +14,7 @@ from datamodules import DependencyDataModule
 from measures.control import ControlTask, behaviour, control_arcs, control_tree
 from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
-from tests.trainers import scored, trained
+from tests.trainers import changed, scored, trained
 from training import result_of
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
@@ -63,7 +63,7 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
     make_data: MakeData,
 ) -> None:
     data = make_data(seed=0, hidden=(1,))
-    experiment = ControlTask(probe, max_epochs=4, patience=2, batches=1, seed=3)
+    experiment = changed(ControlTask(probe, max_epochs=4), patience=2, batches=1, seed=3)
     result, copies = scored(experiment, data), []
     for heads in (None, lambda words: control_heads(words, 3)):
         variant = data.variant(heads=heads)
@@ -101,8 +101,11 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
     assert result.audit["test_words_not_in_train"] == sum(word not in seen for words in test for word in words)
 
 
-def test_the_shipped_config_builds_its_probe_and_writes_the_result(corpus: str, run_config: RunConfig) -> None:
-    options = ("--model.init_args.max_epochs=1", "--model.init_args.batches=1", f"--data.init_args.corpus={corpus}")
+def test_the_shipped_config_builds_its_probe_and_writes_the_result(
+    corpus: str, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ControlTask, "batches", 1)
+    options = ("--model.init_args.max_epochs=1", f"--data.init_args.corpus={corpus}")
     _, found, folder = run_config("measure", f"--config={CONFIG}", *options)
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["model"]
     assert config["class_path"].endswith(".ControlTask")

@@ -13,9 +13,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
-from measures.control import ControlTask
-from probes import AntecedentAttentionProbe, AttentionOnlyProbe, StructuralDistanceProbe
-from results.errors import UserError
+from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.trainers import trained, trainer
 from training import TrainingError, result_of
 
@@ -177,13 +175,6 @@ def test_nothing_outside_is_disturbed(data: DependencyDataModule, monkeypatch: p
 def test_a_loss_that_is_no_number_is_refused(data: DependencyDataModule) -> None:
     with pytest.raises(TrainingError, match="NotANumber: val_loss was never a finite number"):
         trained(NotANumber(), data.variant(), max_epochs=2, patience=2, **TO_LOWEST_LOSS)
-
-
-def test_a_probe_of_something_else_is_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"trains a probe of governors, but AntecedentAttentionProbe predicts none\. Give "
-    ):
-        ControlTask(AntecedentAttentionProbe())  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

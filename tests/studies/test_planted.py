@@ -25,7 +25,7 @@ from models.transformer import SequenceClassifier
 from results.errors import UserError
 from studies.blank import SPECIAL, Architecture
 from studies.planted import LABELS, PlantedHead, PlantedModel, planted_model, relation_rules
-from tests.trainers import scored
+from tests.trainers import changed, scored
 
 SHAPES: tuple[Architecture, ...] = ("bert", "llama")
 OPINIONS = {"the plot was great .": 1, "the plot was really awful .": 0, "it was a dull film .": 0, "I loved it .": 1}
@@ -223,7 +223,7 @@ def test_single_heads_find_what_is_planted_and_nothing_in_the_null_model(tmp_pat
     for name, heads in (("planted", kinds), ("null", [])):
         folder = planted_model("bert", heads, seed=5).save(tmp_path / name)
         data = DependencyDataModule("sample", encoder=EncoderSpec(str(folder)), cache=str(tmp_path / "cache"))
-        table = scored(SingleHeads(permutations=99), data).tables["best_heads"].frame.set_index("relation")
+        table = scored(changed(SingleHeads(), permutations=99), data).tables["best_heads"].frame.set_index("relation")
         for head, relation in relations.items():
             row = table.loc[relation]
             if heads:
