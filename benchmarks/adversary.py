@@ -43,7 +43,7 @@ class OneText:
     def search(self, text: ClassifiedBatch, steps: int) -> list[Tensor]:
         """The copies `[copies, positions]` after each step."""
         ours, own, before = self._ours, text.weights[0, 0], text.probabilities[0]
-        logits = ours.start(text)[:, 0, 0].requires_grad_()
+        logits = ours.drawn(text, ours.name, ours.copies)[:, 0, 0].requires_grad_()
         amsgrad = torch.optim.Adam([logits], ours.learning_rate, amsgrad=True)
         found = []
         for _ in range(steps):

@@ -15,7 +15,9 @@ from tests.fidelity.tiny import TEXTS, classified, measurements, one_by_one, wit
 
 
 def test_the_first_steps_of_both_sides_are_the_same() -> None:
-    assert trajectory_difference(with_constants(Adversary(copies=3), learning_rate=0.1), classified("flat"), 12) < 1e-9
+    assert (
+        trajectory_difference(with_constants(Adversary(), copies=3, learning_rate=0.1), classified("flat"), 12) < 1e-9
+    )
 
 
 @pytest.mark.parametrize("changed", ["penalty", "diversity"])
@@ -27,11 +29,13 @@ def test_a_side_that_walks_otherwise_is_seen(changed: str, monkeypatch: pytest.M
         return search(self, text, steps)
 
     monkeypatch.setattr(OneText, "search", otherwise)
-    assert trajectory_difference(with_constants(Adversary(copies=3), learning_rate=0.1), classified("flat"), 12) > 1e-6
+    assert (
+        trajectory_difference(with_constants(Adversary(), copies=3, learning_rate=0.1), classified("flat"), 12) > 1e-6
+    )
 
 
 def test_the_reference_chooses_the_farthest_copy_whose_output_is_near() -> None:
-    options = with_constants(Adversary(copies=4, steps=3, search="published"), learning_rate=0.1)
+    options = with_constants(Adversary("published", 3), copies=4, learning_rate=0.1)
     ours = measurements(options, classified("flat")).numbers["max_jsd"]
     theirs = [OneText(options).max_jsd(text) for text in one_by_one("flat")]
     assert theirs == pytest.approx(ours.tolist(), abs=1e-9)
