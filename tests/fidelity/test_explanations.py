@@ -27,7 +27,7 @@ from results.errors import UserError
 from tests import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS
 from tests.fidelity.tiny import classified as tiny_texts
-from tests.fidelity.trained import Data, checkpoint_of, config_of, texts_in
+from tests.fidelity.trained import Checkpoints, Data
 from training.parsing import only_known_classes
 
 Lines = list[dict[str, Any]]
@@ -35,17 +35,9 @@ NAMES = ["base, seed 0", "another"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    folder = tmp_path_factory.mktemp("texts")
-    return texts_in(folder)
-
-
-@pytest.fixture(scope="module")
-def batches(data: Data) -> Sequence[ClassifiedBatch]:
-    checkpoint = checkpoint_of(data, config_of(), epochs=2)
-    found = [
-        classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)[1] for batch in data.test_dataloader()[1]
-    ]
+def batches(data: Data, checkpoints: Checkpoints) -> Sequence[ClassifiedBatch]:
+    batches = data.test_dataloader()[1]
+    found = [classify(checkpoints[0], batch, None, seed=0, vocabulary=data.vocabulary)[1] for batch in batches]
     return [one for one in found if one is not None]
 
 

@@ -44,20 +44,7 @@ MEASURE = (0.82, 0.78, 0.75, 0.72, 0.70, 0.67, 0.64, 0.61, 0.58, 0.54, 0.50)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """The texts, with a cache of their own; one of train has a single word."""
-    folder = tmp_path_factory.mktemp("roar")
-    texts_in(folder)
-    with (folder / "train.tsv").open("a", encoding="utf-8") as file:
-        file.write("good\tfine\n")
-    found = Data(
-        str(folder / "{split}.tsv"),
-        positive="good",
-        cache=str(folder / "stores"),
-        delimiters=True,
-        batch_size=7,
-        seed=3,
-    )
-    found.setup("test")
-    return found
+    return texts_in(tmp_path_factory.mktemp("roar"), "good\tfine\n")
 
 
 @pytest.fixture(scope="module")

@@ -65,10 +65,13 @@ CLIP = 5.0
 BATCH_SIZE = 16
 
 
-def texts_in(folder: Path) -> Data:
-    """Texts with delimiters, so that not every token may get attention; set up."""
+def texts_in(folder: Path, more: str = "") -> Data:
+    """Texts with delimiters, so that not every token may get attention, and more lines of train; set up."""
+    corpus = write_texts(folder)
+    with (folder / "train.tsv").open("a", encoding="utf-8") as file:
+        file.write(more)
     data = ClassificationDataModule(
-        write_texts(folder), positive="good", cache=str(folder / "stores"), delimiters=True, batch_size=7, seed=3
+        corpus, positive="good", cache=str(folder / "stores"), delimiters=True, batch_size=7, seed=3
     )
     data.setup("test")
     return data
