@@ -36,9 +36,9 @@ class Adversary(FidelityTest):
     The published search finds smaller divergences than random attention that is merely drawn like its
     starting points. `best` therefore takes the largest divergence of four searches:
 
-    - the published search: AMSGrad on `copies` attention distributions per text, of which only the
+    - the published search: AMSGrad on five attention distributions per text (`copies`), of which only the
       results of the last step are candidates;
-    - `draws` random distributions, drawn like the starting points of the published search;
+    - 500 random distributions (`draws`), drawn like the starting points of the published search;
     - gradient ascent of the divergence from the best of these random distributions, once for `epsilon`
       and once for `tolerance` as ε; the attention at every step is a candidate;
     - with two classes only: all weight on one position, and all weight on two positions, for every pair,
@@ -61,29 +61,26 @@ class Adversary(FidelityTest):
 
     The texts of a batch are searched together, but the result for a text does not depend on its batch:
     the losses are sums over texts, and Adam scales the gradient of each weight separately. Memory grows
-    with copies × tokens of a batch; with `search: best` it grows with max(copies, 50) × tokens, as 50
-    draws are evaluated together. A transformer runs again at every step: lower
-    `--model.init_args.eval_tokens` for it.
+    with 5 × tokens of a batch, and with 50 × tokens under `search: best`, as 50 draws are evaluated together. A
+    transformer runs again at every step: lower `--model.init_args.eval_tokens` for it.
 
     Args:
         search: `best`, or `published` for the search of the released code alone.
-        copies: Number of attention distributions per text that a published search optimises together.
         steps: Number of steps of AMSGrad.
-        epsilon: TVD of the output up to which the loss has no penalty.
-        starts: Number of published searches for each text, each on `copies` distributions; the largest
-            divergence over all starts counts. The distributions of all starts are kept in memory.
-        draws: Number of random distributions for each text; used by `best`.
     """
 
     name = "adversary"
     headline = ("max_jsd", "max_jsd_published")
     # As in the code released with the paper (github.com/successar/AttentionExplanation).
+    copies = 5  # attention distributions that are optimised together
+    epsilon = 0.01  # TVD of the output up to which the loss has no penalty
     learning_rate = 0.01  # of AMSGrad
     penalty = 500.0  # weight of distance above `epsilon` in the loss
     diversity = 1.0  # weight of the mean divergence between the K² pairs of copies in the loss
     spread = 3.0  # standard deviation of the first logits
     # Ours. Steps of .01 are too short to leave the neighbourhood of the start, and a penalty of 500 stops the copies
     # where they first meet the constraint.
+    draws = 500
     ascents, ascent_steps, ascent_rate, ascent_penalty = 10, 100, 0.1, 5.0
     # Pairs lie this share of the bound inside its edge, so that a rounded output is accepted.
     margin = 1e-3
@@ -93,26 +90,13 @@ class Adversary(FidelityTest):
     tolerance = 0.05
     epsilons = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # distances of the curve
 
-    def __init__(
-        self,
-        copies: int = 5,
-        steps: int = 500,
-        epsilon: float = 0.01,
-        starts: int = 1,
-        search: Search = "best",
-        draws: int = 500,
-    ) -> None:
+    def __init__(self, search: Search = "best", steps: int = 500) -> None:
         check_values(self, search=search)
-        check_numbers(self, least=1, copies=copies, starts=starts, draws=draws)
         check_numbers(self, least=0, steps=steps)
-        check_numbers(self, above=0, epsilon=epsilon)
-        self.search, self.draws = search, draws
-        self.copies, self.steps, self.starts = copies, steps, starts
-        self.epsilon = epsilon
+        self.search, self.steps = search, steps
         self._divergences = ["max_jsd", "max_jsd_strict"]
         if search == "best":
             self._divergences += ["max_jsd_published", "max_jsd_strict_published"]
-        self._has_pairs = False
 
     def columns(self, classes: int) -> Sequence[str]:
         return (*self._divergences, "tvd", "max_attention", *map(_at, self.epsilons))
@@ -134,8 +118,7 @@ class Adversary(FidelityTest):
                 # Not all at once, so that a step needs no more memory than a published step.
                 for some in start.split(self.copies):  # type: ignore[no-untyped-call]
                     self._ascend(classified, some, limit, farthest)
-            self._has_pairs = classified.probabilities.size(-1) == 2
-            if self._has_pairs:
+            if classified.probabilities.size(-1) == 2:
                 for weights in pairs(classified, list(farthest.divergence), self.margin):
                     farthest.offer(weights)
         numbers |= {
@@ -147,33 +130,18 @@ class Adversary(FidelityTest):
         return Measurements(numbers, {"adversary": farthest.weights.mean(0)})
 
     def published(self, classified: ClassifiedBatch) -> Tensor:
-        """Run the search of Jain & Wallace's (2019) released code from every start.
+        """Run the search of Jain & Wallace's (2019) released code.
 
         Returns:
-            Attention after the last step, `[starts × copies, heads, batch, positions]`.
+            Attention after the last step, `[copies, heads, batch, positions]`.
         """
-        # One after the other, so that the memory of a step does not grow with their number.
-        starts = self.start(classified).tensor_split(self.starts)
-        return torch.cat([self._search(classified, start) for start in starts])
-
-    def _search(self, classified: ClassifiedBatch, start: Tensor) -> Tensor:
-        logits = start.clone().requires_grad_()
+        logits = self.drawn(classified, self.name, self.copies).requires_grad_()
         adam = torch.optim.Adam([logits], self.learning_rate, amsgrad=True, fused=True)
         for _ in range(self.steps):
             adam.zero_grad()
             self.loss(classified, logits.softmax(-1)).backward()  # type: ignore[no-untyped-call]
             adam.step()
         return logits.detach().softmax(-1)
-
-    def start(self, classified: ClassifiedBatch) -> Tensor:
-        """Return random initial logits of the published search, for all of its starts.
-
-        If the number of starts is raised, the logits of the first starts stay the same.
-
-        Returns:
-            Attention logits, `[starts × copies, heads, batch, positions]`.
-        """
-        return self.drawn(classified, self.name, self.starts * self.copies)
 
     def drawn(self, classified: ClassifiedBatch, purpose: str, count: int) -> Tensor:
         """Return random attention logits, `[count, heads, batch, positions]`.
@@ -308,27 +276,6 @@ class Adversary(FidelityTest):
             self.name: violins("Adversarial attention", values, "ε-max JSD"),
             f"{self.name}.curve": Curves(title, *axes, lines, log_x=True, y_range=(0.0, math.log(2))),
         }
-
-    def audit(self) -> Mapping[str, object]:
-        """Return how often the classifier is evaluated for one text, by kind of search.
-
-        The single entry, `evaluations`, is a mapping from kinds of search to counts; kinds that the test
-        does not run are absent. The kinds are `published`, `draws`, `ascent`, `pairs` and
-        `each_position`. The count of `each_position` is for each position of the text; the others are
-        for the whole text.
-        """
-        counts = {"published": self.starts * self.copies * (self.steps + 1)}  # and one after the last step
-        if self.search == "best":
-            ascents = min(self.ascents, self.draws)
-            counts |= {
-                "draws": self.draws,
-                "ascent": len({self.epsilon, self.tolerance}) * ascents * self.ascent_steps,
-            }
-        if self._has_pairs:
-            bounds = len({*self.epsilons, self.epsilon, self.tolerance})
-            # A position alone is evaluated for its pairs, and as a candidate.
-            counts |= {"pairs": 2 * bounds, "each_position": 2}
-        return {"evaluations": counts}
 
     def _curve(self, values: pd.DataFrame) -> Sequence[float]:
         return values[[_at(epsilon) for epsilon in self.epsilons]].mean().tolist()

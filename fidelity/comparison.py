@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from metrics.bootstrap import difference, holm, p_units, pooled
-from results import Estimate, Table, Unit, numbers
+from metrics.bootstrap import difference, holm, p_units, pooled, ratio
+from results import Estimate, Floats, Table, Unit, numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +64,16 @@ def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.D
         test: Name of the test.
     """
     return {variant: pd.concat([one.columns(test) for one in ours]) for variant, ours in by_variant(results).items()}
+
+
+def column_means(values: Floats, weights: Floats) -> Floats:
+    """Return the mean of each column in each draw, `[draws, columns]`; nan for a draw of no text.
+
+    Args:
+        values: Values of the texts, `[texts, columns]`.
+        weights: Number of times that each text was drawn, `[draws, texts]`.
+    """
+    return ratio(weights @ values, weights.sum(axis=1, keepdims=True))
 
 
 def fidelity_table(results: Sequence[CheckpointResult]) -> Table:

@@ -26,11 +26,11 @@ from datamodules import ClassificationDataModule, TextBatch
 from datamodules.batches import Ranks, Split
 from fidelity.checkpoints import OPTIMISATION, Checkpoint
 from fidelity.classified import ClassifiedBatch, levels_of
-from fidelity.comparison import CheckpointResult
-from fidelity.experiment import FidelityTest, Measurements, Score, undefined
+from fidelity.comparison import CheckpointResult, column_means
+from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.saliency import Saliency
-from metrics.bootstrap import mean, ratio, resample
+from metrics.bootstrap import mean, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, TransformerClassifier, UniformAttention
@@ -138,8 +138,7 @@ class ConsistentAdversary(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         batch = classified.batch
-        numbers = undefined(self, classified)  # for models that this checkpoint is not compared with
-        numbers |= {"gold": batch.labels.double(), "max_attention": max_attention(classified)}
+        numbers = {"gold": batch.labels.double(), "max_attention": max_attention(classified)}
         numbers |= _compared(ITSELF, classified.output, classified)
         for name, other in self._others(classified.checkpoint.name).items():
             numbers |= _compared(name, other.model(batch), classified)
@@ -263,16 +262,12 @@ def _mean(values: pd.DataFrame, what: str, name: str) -> Estimate:
     return resample(mean, values[[f"{what}_{name}"]], _UNITS[what])
 
 
-def _means(values: Floats, weights: Floats) -> Floats:  # [draws, columns]; nan for a draw of no text
-    return ratio(weights @ values, weights.sum(axis=1, keepdims=True))
-
-
 def _area(values: Floats, weights: Floats) -> Floats:
-    return area(*np.split(_means(values, weights), 2, axis=1))
+    return area(*np.split(column_means(values, weights), 2, axis=1))
 
 
 def _highest(values: Floats, weights: Floats) -> Floats:
-    return np.asarray(_means(values, weights).max(axis=1))
+    return np.asarray(column_means(values, weights).max(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,9 @@ from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendallt
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
+from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency
 from metrics.bootstrap import Ratio, rank_correlations
 from results import Curves, Figure, Floats, Table
-from results.errors import check_names, check_values
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6
@@ -56,11 +55,8 @@ class Correlation(FidelityTest):
     directions: ClassVar = {"kendall": ""}  # agreement with attention is neither good nor bad
 
     def __init__(self, saliencies: Sequence[str | Explainer] = MEASURES) -> None:
-        check_values(self, saliencies=saliencies)
-        self.rankings = tuple(saliencies)
-        self.names = check_rankings(f"{self.name}: saliencies", saliencies, (*MEASURES, *OF_LAYERS))
+        self.take((*MEASURES, *OF_LAYERS), saliencies=saliencies)
         self._pairs = [*self.names, *(f"{one}_{other}" for one, other in combinations(self.names, 2))]
-        check_names(f"{self.name}: saliencies and their pairs", self._pairs)
 
     def columns(self, classes: int) -> Sequence[str]:
         found = ["words", *(f"{pair}.{name}" for pair in self._pairs for name in Agreement._fields)]

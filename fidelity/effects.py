@@ -13,14 +13,14 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
+from fidelity.classified import ClassifiedBatch, classify, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import KNOWN, Explainer, Saliency
 from metrics.bootstrap import mean, rank_correlations, ratio
 from results import Figure, Floats, HeatMap, Table, Unit
-from results.errors import UserError, check_numbers, check_values
+from results.errors import UserError, check_numbers
 from results.progress import Progress
 from training import gathered
 
@@ -118,11 +118,11 @@ class Effects(FidelityTest):
 
     After AT2 (Cohen-Wang, Chuang & Madry 2025, "Learning to Attribute with Attention"). The effect of a removal
     is the fall of the log-odds log(p/(1 − p)) of the predicted class, in nats. A removal keeps each word with
-    the probability `keep`, at least one. On texts of train, an `EffectProbe` learns one weight per head; on the
-    texts of test its scores of the words cost no further pass through the classifier. AT2 maximises the mean
-    correlation within a text by gradient descent. Here the weights are those of least squares, centred within
-    each text, in closed form; texts with larger effects therefore count more. AT2 hides tokens from attention;
-    here they are deleted, or masked. Words are pieces in a transformer, and sentences at that level.
+    the probability ½, and at least one; there are 32 of each text. On texts of train, an `EffectProbe` learns one
+    weight per head; on the texts of test its scores of the words cost no further pass through the classifier. AT2
+    maximises the mean correlation within a text by gradient descent. Here the weights are those of least squares,
+    centred within each text, in closed form; texts with larger effects therefore count more. AT2 hides tokens from
+    attention; here they are deleted. Words are pieces in a transformer, and sentences at that level.
 
     Rankings of the words, each with two columns and scores:
 
@@ -136,9 +136,9 @@ class Effects(FidelityTest):
     `<ranking>.lds` is the linear datamodeling score: over the random removals of a text, Spearman's ρ of the
     effects and of the sums of the scores of the removed words. It is nan, and counted in the table `effects`,
     where either is constant. Scores that are never negative, such as attention and `random`, have some LDS
-    because removing more words changes more. `<ranking>.topk_drop` is the effect of removing the k words with
-    the highest scores. The score `learned.over_attention` is the LDS of `learned` minus that of `attention`,
-    paired by text.
+    because removing more words changes more. `<ranking>.topk_drop` is the effect of removing the three words with
+    the highest scores; at least one word of a text stays. The score `learned.over_attention` is the LDS of `learned`
+    minus that of `attention`, paired by text.
 
     A high LDS shows that attention carries what is needed to predict removals of the kind that the probe was
     trained on, and no more: weights can be negative, a head that predicts an effect need not cause it, and
@@ -148,34 +148,19 @@ class Effects(FidelityTest):
     Args:
         rankings: Rankings of the words, each once: those above, of `fidelity.saliency`, or `file:PATH`.
         texts: Number of texts of train, drawn at random; all if there are fewer.
-        removals: Number of random removals of a text, on train and on test.
-        keep: Probability that a word is kept, between 0 and 1.
-        k: Number of words to remove for `topk_drop`; at least one word of a text stays.
         draws: Number of orders of `random`, and of shuffles. Intervals are over texts alone: the LDS of the control
             over ten shuffles may lie .02 from 0 by chance.
-        removal: What becomes of removed words; see `ClassifiedBatch.reread`.
     """
 
     name = "effects"
     headline = (".lds", ".over_attention")
     directions: ClassVar = {"topk_drop": "↑", "lds": "↑"}
+    removals, keep, k = 32, 0.5, 3
 
-    def __init__(
-        self,
-        rankings: Sequence[str | Explainer] = RANKINGS,
-        texts: int = 1000,
-        removals: int = 32,
-        keep: float = 0.5,
-        k: int = 3,
-        draws: int = 10,
-        removal: Removal = "delete",
-    ) -> None:
-        check_values(self, removal=removal)
-        self.take(rankings, draws, tuple(dict.fromkeys((*LEARNED, *KNOWN))))
-        check_numbers(self, least=1, texts=texts, k=k)
-        check_numbers(self, least=2, removals=removals)
-        check_numbers(self, above=0, below=1, keep=keep)
-        self.texts, self.removals, self.keep, self.k, self.removal = texts, removals, keep, k, removal
+    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, texts: int = 1000, draws: int = 10) -> None:
+        self.take(tuple(dict.fromkeys((*LEARNED, *KNOWN))), rankings=rankings)
+        check_numbers(self, least=1, texts=texts, draws=draws)
+        self.texts, self.draws = texts, draws
         self.quantities = QUANTITIES if "learned_norms" in rankings else QUANTITIES[:1]
         self._fitted: dict[str, _Fitted] = {}
 
@@ -252,7 +237,7 @@ class Effects(FidelityTest):
 
     def _effects(self, classified: ClassifiedBatch, kept: Tensor) -> Tensor:
         """Return the fall of the log-odds if only these words stay, `[copies, batch]`; `kept` as in `reread`."""
-        without = classified.reread(kept, self.removal)
+        without = classified.reread(kept)
         return log_odds(classified, classified.probabilities) - log_odds(classified, without)
 
     def columns(self, classes: int) -> Sequence[str]:
@@ -262,18 +247,13 @@ class Effects(FidelityTest):
         words = classified.words
         kept = self._kept(classified, "test")
         effects = self._effects(classified, kept).T
-        by_ranking = [self._scores(ranking, classified, saliency) for ranking in self.rankings]
-        scores = torch.cat([one.detach().double() for one in by_ranking])  # [orders, batch, positions]
-        lds = effect_correlations(predicted_effects(scores, words & ~kept), effects)
+        orders = [self._scores(ranking, classified, saliency) for ranking in self.rankings]
+        scores = torch.cat([one.detach().double() for one in orders])  # [orders, batch, positions]
+        lds = torch.from_numpy(effect_correlations(predicted_effects(scores, words & ~kept), effects))
         ranks = ranks_of(scores.masked_fill(~words, -torch.inf))
         most = (words.sum(1) - 1).clamp(max=self.k)[:, None]
         drops = self._effects(classified, words & (ranks >= most))
-        numbers, parts = {}, [len(orders) for orders in by_ranking]
-        columns = {"lds": torch.from_numpy(lds), "topk_drop": drops}
-        for column, values in columns.items():
-            for name, of_orders in zip(self.names, torch.split(values, parts), strict=True):
-                numbers[f"{name}.{column}"] = of_orders.mean(0)
-        return Measurements(numbers)
+        return Measurements(self.means_of(orders, lds=lds, topk_drop=drops))
 
     def _scores(self, ranking: str | Explainer, classified: ClassifiedBatch, saliency: Saliency) -> Tensor:
         """Return the scores of the positions under a ranking, `[orders, batch, positions]`."""

@@ -109,7 +109,7 @@ class SetErasure(FidelityTest):
     - `<ranking>.never`: 0 if the decision flips, 1 if it never does; if it never does, fraction and mass
       are 1 as well.
 
-    The ranking `random` has several orders, each with its own columns: `random.fraction_1` and so on.
+    The ranking `random` has five orders, each with its own columns: `random.fraction_1` and so on.
 
     Scores for each ranking:
 
@@ -138,7 +138,6 @@ class SetErasure(FidelityTest):
     Args:
         rankings: Rankings of the weights, each once; see `fidelity.saliency.RANKINGS`. `file:PATH` reads one
             (`fidelity.explanations`), an object computes one (`fidelity.saliency.Explainer`).
-        draws: Number of random orders of every text, 1 or more.
         last: With `erase`, the last weight is erased too, and `median_fraction`, `median_mass` and
             violins leave out decisions that never flip, as in the released code of the paper. With
             `keep`, one weight above 0 always stays, and decisions that have not flipped by then have fraction 1.
@@ -148,9 +147,9 @@ class SetErasure(FidelityTest):
     headline = (".median_fraction",)
     directions: ClassVar = {"median_fraction": "↓", "never_flips": "↓"}
 
-    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
+    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, last: Last = "erase") -> None:
         check_values(self, last=last)
-        self.take(rankings, draws)
+        self.take(rankings=rankings)
         self.last = last
 
     def columns(self, classes: int) -> Sequence[str]:

@@ -1,8 +1,9 @@
 """The measurement that runs fidelity tests over checkpoints, and the base class of a test."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from attention import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
-from fidelity.classified import ClassifiedBatch, classify, selected, to_tokens
+from fidelity.classified import ClassifiedBatch, classify, to_tokens
 from fidelity.comparison import (
     CheckpointResult,
     by_score,
@@ -28,17 +29,17 @@ from fidelity.comparison import (
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.judge import Judged, judge_tables
-from fidelity.saliency import KNOWN, PLANTED, Explainer, Saliency, check_rankings, is_ranking, name_of
+from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, is_ranking, name_of
 from measures.contract import Measure
 from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
 from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
-from results.progress import Progress
 from training import gathered, recorded_gradients
 from training.checkpoints import data_settings
 
+EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of texts that no test measures
 
 
@@ -47,7 +48,7 @@ class Measurements:
     """Numbers that a test measures on a batch.
 
     Attributes:
-        numbers: Values of the texts `[batch]` for every name of `FidelityTest.columns`; nan if undefined.
+        numbers: Values of the texts `[batch]` by names of `FidelityTest.columns`; columns that are not there are nan.
         highlights: Values of the words `[batch, positions]` by name; they colour the words of example texts.
     """
 
@@ -99,9 +100,8 @@ class FidelityTest(ABC):
         rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
             objects. In columns and scores a file has its name without the ending.
         names: Names of the rankings in columns and scores, for a test that uses `take`.
-        draws: Number of random orders, for such a test.
+        draws: Number of random orders of a text.
         level: Level of attention to test, the option of `Fidelity`, which sets it before `begin`.
-        read: Indices of the texts of test that are read, or None for all; set before `begin`, too.
         directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
             `↓` if lower is, an empty string if neither. If there are none, the table shows all measures.
     """
@@ -111,25 +111,36 @@ class FidelityTest(ABC):
     directions: ClassVar[Mapping[str, str]] = {}
     rankings: Sequence[str | Explainer] = ()
     names: tuple[str, ...] = ()
-    draws: int = 1
+    draws: int = 5
     level: str | None = None
-    read: Sequence[int] | None = None
 
-    def take(self, rankings: Sequence[str | Explainer], draws: int, known: Sequence[str] = KNOWN) -> None:
-        """Check the options `rankings` and `draws` of a test, and set the attributes that they determine.
+    def take(self, known: Sequence[str] = KNOWN, **option: Sequence[str | Explainer]) -> None:
+        """Check the option that lists the rankings of a test, and set `rankings` and `names`.
 
         Args:
-            rankings: Rankings of the words, each once.
-            draws: Number of random orders, 1 or more.
             known: Names that a ranking may have.
+            **option: The rankings, each once, by the name of the option.
 
         Raises:
-            UserError: An option has a value that is not allowed.
+            UserError: The option has a value that is not allowed.
         """
-        check_values(self, rankings=rankings)
-        self.names = check_rankings(f"{self.name}: rankings", rankings, known)
-        check_numbers(self, least=1, draws=draws)
-        self.rankings, self.draws = tuple(rankings), draws
+        check_values(self, **option)
+        ((name, rankings),) = option.items()
+        self.rankings, self.names = tuple(rankings), check_rankings(f"{self.name}: {name}", rankings, known)
+
+    def means_of(self, orders: Sequence[Tensor], **measures: Tensor) -> dict[str, Tensor]:
+        """Return the columns `<ranking>.<measure>`: the mean of a measure over the orders of each ranking, `[batch]`.
+
+        Args:
+            orders: Orders of each ranking, `[orders, batch, positions]`.
+            **measures: Values of each text in all orders of all rankings, `[orders, batch]`, by name.
+        """
+        parts = [len(one) for one in orders]
+        return {
+            f"{ranking}.{measure}": own.mean(0)
+            for measure, values in measures.items()
+            for ranking, own in zip(self.names, torch.split(values, parts), strict=True)
+        }
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -155,8 +166,8 @@ class FidelityTest(ABC):
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """Return what the test measures on a batch of texts under one classifier.
 
-        It has a value of each text for every name in `columns`, nan if undefined. The method may compute
-        gradients with respect to activations, but not with respect to parameters, which are frozen.
+        The method may compute gradients with respect to activations, but not with respect to parameters, which are
+        frozen.
 
         Args:
             classified: The texts, with attention and output of the classifier.
@@ -186,40 +197,19 @@ class FidelityTest(ABC):
         return {}
 
 
-def undefined(test: FidelityTest, classified: ClassifiedBatch) -> dict[str, Tensor]:
-    """Return nan for every text in every column of a test that measures some of its columns only."""
-    nan = torch.full_like(classified.confidence, torch.nan)
-    return dict.fromkeys(test.columns(classified.probabilities.size(1)), nan)
-
-
-def check_columns(test: FidelityTest, numbers: Collection[str], classes: int) -> None:
-    """Raise a ValueError if the columns that a test has measured are not the columns that it declares.
-
-    Args:
-        test: The test.
-        numbers: Names of the measured columns.
-        classes: Number of classes of the classifier.
-    """
-    if differing := sorted(set(test.columns(classes)).symmetric_difference(numbers)):
-        raise ValueError(
-            f"{type(test).__name__} ({test.name}): `columns` and `measure` must name the same columns, and only one of "
-            f"them names {', '.join(differing)}. Where a column is undefined, `measure` must return nan."
-        )
-
-
 class Example(NamedTuple):
-    """Text for the example page, with the decision of one classifier.
+    """Text for the example page, with the decision of the first classifier of a variant.
 
     Attributes:
         text: Index of the text in the split.
-        checkpoint: Name of the classifier.
+        variant: Name of the variant.
         predicted: Predicted class.
         confidence: Probability of the predicted class.
         rows: Values of the tokens, `[tokens]`, by name of the measure, for instance `attention`.
     """
 
     text: int
-    checkpoint: str
+    variant: str
     predicted: int
     confidence: float
     rows: Mapping[str, Sequence[float]]
@@ -243,14 +233,12 @@ class Fidelity(Measure[ClassificationDataModule]):
             the heads of its last layer.
         texts: Number of texts to read, drawn at random from the test split; None for all.
             `--trainer.limit_test_batches` would read the shortest.
-        examples: Number of texts on the example page, evenly spread over those that are read; 0 for no page.
         eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
         seed: Seed of all random numbers; None for the seed of the run.
     """
 
     experiment = "fidelity"
     takes = ClassificationDataModule
-    counts_progress = True  # in texts of each checkpoint: a batch of many takes minutes
 
     def __init__(
         self,
@@ -258,12 +246,10 @@ class Fidelity(Measure[ClassificationDataModule]):
         tests: list[FidelityTest],
         level: str | None = None,
         texts: int | None = None,
-        examples: int = 10,
         eval_tokens: int | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(seed)
-        check_numbers(self, least=0, examples=examples)
         check_numbers(self, least=1, texts=texts, eval_tokens=eval_tokens)
         check_names("--model.init_args.tests", [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
@@ -274,7 +260,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read
-        self.level, self.texts, self.examples, self.eval_tokens = level, texts, examples, eval_tokens
+        self.level, self.texts, self.eval_tokens = level, texts, eval_tokens
         self.checkpoints: list[Checkpoint] = []
         self._explanations: dict[str, Explanations] = {}
 
@@ -326,17 +312,8 @@ class Fidelity(Measure[ClassificationDataModule]):
             )
         self.checkpoints = load(self.paths, self.data, self.level)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
-        if self.data.shortcut is None and any(PLANTED in test.rankings for test in self.tests):
-            raise UserError(
-                f"The ranking {PLANTED} needs data with a planted shortcut, but these have none. Train the classifiers "
-                "with --data.init_args.shortcut.kind, or leave the ranking out of --model.init_args.tests."
-            )
         named = {one for test in self.tests for one in test.rankings if isinstance(one, str)}
         files = sorted(one for one in named if one.startswith(FILE))
-        if files:
-            objects = {one.name for test in self.tests for one in test.rankings if isinstance(one, Explainer)}
-            stems = [Path(one).stem for one in files]
-            check_names("--model.init_args.tests (names of files and classes of rankings)", [*stems, *objects])
         names = [checkpoint.name for checkpoint in self.checkpoints]
         total = len(self.data.splits["test"])
         self._read = np.sort(np.random.default_rng(self.seed).permutation(total)[: self.texts])
@@ -350,27 +327,19 @@ class Fidelity(Measure[ClassificationDataModule]):
 
     def begin(self) -> None:
         """Prepare all tests before the first batch; some of them train models."""
-        batches = self.counts[1] or 0
-        if self.texts is not None and batches < len(self.data.test_dataloader()[1]):
-            raise UserError(
-                "--model.init_args.texts chooses among all texts of test, and --trainer.limit_test_batches reads the "
-                "shortest alone. Give one of the two."
-            )
         with recorded_gradients():
             for test in self.tests:
-                test.level, test.read = self.level, self._read.tolist()
+                test.level = self.level
                 test.begin(self.checkpoints, self.data, self.device, self.seed)
         total, read = len(self.data.splits["test"]), len(self._read)
-        places = np.linspace(0, read - 1, min(self.examples, read), dtype=int)
+        places = np.linspace(0, read - 1, min(EXAMPLES, read), dtype=int)
         self._chosen = frozenset(self._read[places].tolist())
         self._examples: list[Example] = []
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         rank_zero_info(
             f"{f'{read:,} of ' if read < total else ''}{counted(total, 'text')} in the test split, "
-            f"{counted(batches, 'batch', 'batches')} to read, "
             f"{counted(len(self.checkpoints), 'classifier')}, {counted(len(self.tests), 'test')}."
         )
-        self._progress = Progress("Fidelity", batches * len(self.checkpoints))
 
     def update(self, batch: TextBatch) -> None:
         if batch.split != "test" or not len(batch.index):
@@ -378,14 +347,12 @@ class Fidelity(Measure[ClassificationDataModule]):
         index = batch.index.cpu().numpy()
         items: list[int] = index[np.isin(index, self._read)].tolist()
         if not items:
-            self._progress.advance(len(self.checkpoints))
             return
         if len(items) < len(index):
             batch = self.data.splits["test"][items].to(self.device)
         with recorded_gradients():
             for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True):
                 rows.update(index=batch.index, **self._measure(checkpoint, batch))  # type: ignore[operator]
-                self._progress.advance()
 
     def _measure(self, checkpoint: Checkpoint, batch: TextBatch) -> dict[str, Tensor]:
         """Return all columns of a batch under a checkpoint, each `[batch]`; keep the example texts in it."""
@@ -394,32 +361,32 @@ class Fidelity(Measure[ClassificationDataModule]):
         own = (batch.labels, predicted, batch.words.sum(1), predicted == batch.labels)
         columns = {name: column.double() for name, column in zip(OWN, own, strict=True)}
         unknown = torch.full((len(batch.index),), torch.nan, dtype=torch.float64, device=batch.index.device)
-        columns |= {name: unknown.clone() for name in self._columns}
+        columns |= dict.fromkeys(self._columns, unknown)
         if classified is not None:
             saliency = Saliency(classified, self._explanations)
             measured = {test: test.measure(classified, saliency) for test in self.tests}
             tested = torch.isin(batch.index, classified.batch.index)
             for test, one in measured.items():
-                check_columns(test, one.numbers, output.logits.size(1))
                 for column, values in one.numbers.items():
-                    columns[f"{test.name}.{column}"][tested] = values.detach().to(unknown)
+                    columns[f"{test.name}.{column}"] = unknown.masked_scatter(tested, values.detach().to(unknown))
             self._seconds += [
                 (checkpoint.variant, name_of(ranking), seconds, len(classified.batch.index))
                 for ranking, seconds in saliency.seconds.items()
             ]
-            highlights = {name: colours for one in measured.values() for name, colours in one.highlights.items()}
-            rankings = [one for test in self.tests for one in test.rankings if is_ranking(one)]
-            shown = next(one for one in self.checkpoints if one.variant == checkpoint.variant)
-            if checkpoint is shown:
-                self._examples += examples_of(classified, saliency, highlights, self._chosen, rankings)
+            chosen = [row for row, text in enumerate(classified.batch.index.tolist()) if text in self._chosen]
+            if chosen and checkpoint is next(one for one in self.checkpoints if one.variant == checkpoint.variant):
+                rankings = [one for test in self.tests for one in test.rankings if is_ranking(one)]
+                shown = dict.fromkeys(("attention", "input_x_gradient", *rankings))
+                colours = {name_of(one): saliency.rankings(one, 1)[0] for one in shown}
+                colours |= {name: own for one in measured.values() for name, own in one.highlights.items()}
+                self._examples += examples_of(classified, colours, chosen)
         return columns
 
     def outcome(self) -> Result:
-        results = []
-        progress = Progress("Scores and their intervals", len(self.checkpoints))
-        for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True):
-            results.append(self._result(checkpoint, rows.take()))  # type: ignore[operator]
-            progress.advance()
+        results = [
+            self._result(checkpoint, rows.take())  # type: ignore[operator]
+            for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True)
+        ]
         asked = [name for name in by_score(results) if self._is_asked(name)]
         judged = [Judged(test.name, tuple(map(name_of, test.rankings)), test.directions) for test in self.tests]
         tables = judge_tables(results, judged, asked, self._seconds_per_text())
@@ -434,7 +401,7 @@ class Fidelity(Measure[ClassificationDataModule]):
             audit |= {f"{test.name}.{name}": value for name, value in test.audit().items()}
         tables["summary"] = summary_table(results, asked)
         if examples := gathered(self._examples):
-            figures["examples"] = example_page(examples, self.data, self.checkpoints)
+            figures["examples"] = example_page(examples, self.data, list(by_variant(results)))
         ids = self.data.splits["test"].ids
         items = pd.concat(
             [one.values.assign(checkpoint=one.name, id=[ids[text] for text in one.values.index]) for one in results],
@@ -500,69 +467,48 @@ class Fidelity(Measure[ClassificationDataModule]):
         return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, classes, positive, frame, scores)
 
 
-def examples_of(
-    classified: ClassifiedBatch,
-    saliency: Saliency,
-    highlights: Mapping[str, Tensor],
-    chosen: Collection[int],
-    rankings: Sequence[str | Explainer] = (),
-) -> list[Example]:
-    """Return the texts of a batch that belong on the example page, with the decision and the values of their tokens.
+def examples_of(classified: ClassifiedBatch, values: Mapping[str, Tensor], rows: Sequence[int]) -> list[Example]:
+    """Return texts of a batch for the example page, with the decision and the values of their tokens.
 
     Args:
         classified: The texts, with the decisions of a classifier.
-        saliency: Importance of the words of these texts.
-        highlights: Further values of the words by name, `[batch, positions]`.
-        chosen: Indices, in the split, of the texts to show.
-        rankings: Rankings that are shown beside attention and input × gradient; of `random`, its first order.
+        values: Values of the words by name, `[batch, positions]`.
+        rows: Rows of the texts in the batch.
     """
-    rows = [place for place, text in enumerate(classified.batch.index.tolist()) if text in chosen]
-    if not rows:
-        return []
-    few = selected(
-        classified, torch.tensor(rows, device=classified.mask.device)
-    )  # rankings may take many passes a text
-    own = replace(saliency, classified=few, seconds={})
-    shown: dict[str | Explainer, None] = dict.fromkeys(("attention", "input_x_gradient", *rankings))
-    values = {name_of(one): own.rankings(one, 1)[0] for one in shown}
-    values |= {name: colours[rows] for name, colours in highlights.items()}
-    tokens = {name: to_tokens(colours.detach(), few.token_to_position) for name, colours in values.items()}
-    found = []
-    for place, (text, length) in enumerate(zip(few.batch.index.tolist(), few.batch.lengths.tolist(), strict=True)):
-        decision = int(few.predicted[place]), float(few.confidence[place])
-        of_text = {name: colours[place, :length].tolist() for name, colours in tokens.items()}
-        found.append(Example(text, few.checkpoint.name, *decision, of_text))
-    return found
+    batch, variant = classified.batch, classified.checkpoint.variant
+    tokens = {name: to_tokens(one.detach(), classified.token_to_position) for name, one in values.items()}
+    return [
+        Example(
+            int(batch.index[row]),
+            variant,
+            int(classified.predicted[row]),
+            float(classified.confidence[row]),
+            {name: one[row, : int(batch.lengths[row])].tolist() for name, one in tokens.items()},
+        )
+        for row in rows
+    ]
 
 
-def example_page(
-    found: Sequence[Example], data: ClassificationDataModule, checkpoints: Sequence[Checkpoint]
-) -> ColouredTexts:
-    """Return the example page, with one entry for each chosen text.
+def example_page(found: Sequence[Example], data: ClassificationDataModule, variants: Sequence[str]) -> ColouredTexts:
+    """Return the example page, with one entry for each text.
 
-    An entry has the gold label of the text. For the first checkpoint of each variant it also has the
-    predicted label with its probability, and the text coloured by each measure.
+    An entry has the gold label of the text. For each variant it also has the predicted label with its
+    probability, and the text coloured by each measure.
 
     Args:
-        found: Example texts with the decisions of all checkpoints, in any order.
+        found: Example texts with the decisions of all variants, in any order.
         data: Datamodule with the words and labels of the texts.
-        checkpoints: All checkpoints of the run.
+        variants: Names of all variants.
     """
-    first = {one.variant: one for one in reversed(checkpoints)}
-    names = {one.name: one.variant for one in checkpoints if first[one.variant] is one}
-    order = {name: place for place, name in enumerate(names)}
-    shown = sorted((one for one in found if one.checkpoint in names), key=lambda one: (one.text, order[one.checkpoint]))
-    split, labels = data.splits["test"], data.labels
-    texts = []
-    for text in dict.fromkeys(one.text for one in shown):
-        here = [one for one in shown if one.text == text]
-        decisions = "".join(
-            f", {names[one.checkpoint]} predicts {labels[one.predicted]} (P = {one.confidence:.3f})" for one in here
-        )
-        rows = {f"{names[one.checkpoint]}: {name}": row for one in here for name, row in one.rows.items()}
+    split, labels, texts = data.splits["test"], data.labels, []
+    in_order = sorted(found, key=lambda one: (one.text, variants.index(one.variant)))
+    for text, group in groupby(in_order, key=lambda one: one.text):
+        here = list(group)
+        decisions = [f", {one.variant} predicts {labels[one.predicted]} (P = {one.confidence:.3f})" for one in here]
+        rows = {f"{one.variant}: {name}": row for one in here for name, row in one.rows.items()}
         words = data.readable("test", text) if data.tokenizer else data.text("test", text)[1]
         if data.tokenizer is None:  # words outside the vocabulary are shown as in the text
             words = tuple(form or word for form, word in zip(split.forms(text), words, strict=True))
         name, gold = f"Text {split.ids[text]} of test", labels[split.labels[text]]
-        texts.append(ColouredText(name, f"gold {gold}{decisions}", words, rows))
+        texts.append(ColouredText(name, f"gold {gold}{''.join(decisions)}", words, rows))
     return ColouredTexts("Example texts", tuple(texts))

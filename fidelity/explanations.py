@@ -9,7 +9,7 @@ explains.
 import base64
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -23,17 +23,21 @@ from torch import Tensor
 
 from corpora.labelled import numbered_objects
 from datamodules import ClassificationDataModule
-from datamodules.classification import TextSplit
 from fidelity.classified import ClassifiedBatch
 from results import Floats
 from results.digests import file_digest
-from results.errors import UserError, counted, near
+from results.errors import UserError, counted, misfit, near
 from results.files import write_atomically
 
 FILE = "file:"
 """Beginning of a ranking that is read from a file."""
 
-_KEYS = {"id", "words", "scores", "word_ids", "checkpoint"}
+_LINE: Mapping[str, Any] = {
+    "id": str | int, "words": list[str], "scores": list[float], "word_ids": list[int | None] | None,
+    "checkpoint": str | None,
+}  # fmt: skip
+"""Types of the values of a line."""
+
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHERS = sorted({*range(256)} - {*_PRINTABLE})
 _BYTES = dict(zip(map(chr, (*_PRINTABLE, *range(256, 324))), (*_PRINTABLE, *_OTHERS), strict=True))
@@ -89,7 +93,7 @@ def read_explanations(
     places = {str(name): place for place, name in enumerate(split.ids)}
     for number, read in numbered_objects(path):
         where = f"{path}:{number}"
-        _check_types(read, where)
+        _check_line(read, where)
         name, checkpoint = str(read["id"]), read.get("checkpoint") or ""
         if name not in places:
             raise UserError(f"{where}: the test split has no text {name!r}{near(name, places)}.")
@@ -102,27 +106,17 @@ def read_explanations(
         if key in found:
             raise UserError(f"{where}: text {name!r} has scores in an earlier line too. Keep one of them.")
         found[key] = _by_token(read, data, places[name], f"{where}: text {name!r}")
-    if not found:
-        raise UserError(f"{path} is empty. Give the scores of each text on a line of its own.")
-    _check_complete(path, split, found, checkpoints, range(len(split)) if texts is None else texts)
-    return Explanations(path, file_digest(path), found)
-
-
-def _check_complete(
-    path: Path, split: TextSplit, found: Collection[tuple[str, int]], checkpoints: Sequence[str], texts: Iterable[int]
-) -> None:
-    """Raise a UserError if a text that a test may read has no scores."""
-    several = split.word_counts > 1
     missing = [
         f"{split.ids[text]!r} under {checkpoint}"
-        for checkpoint, text in product(checkpoints, texts)
-        if several[text] and not {(checkpoint, text), ("", text)}.intersection(found)
+        for checkpoint, text in product(checkpoints, range(len(split)) if texts is None else texts)
+        if split.word_counts[text] > 1 and not {(checkpoint, text), ("", text)}.intersection(found)
     ]
     if missing:
         raise UserError(
             f"{path} has no scores of {counted(len(missing), 'text')}, the first of them {missing[0]}. Add them, or "
             f"remove the ranking {FILE}{path}."
         )
+    return Explanations(path, file_digest(path), found)
 
 
 def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> None:
@@ -220,28 +214,20 @@ def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | N
     return owners
 
 
-def _check_types(read: Mapping[str, Any], where: str) -> None:
+def _check_line(read: Mapping[str, Any], where: str) -> None:
     """Raise a UserError if the values of a line have wrong types or lengths."""
-    if not {"id", "words", "scores"} <= read.keys() <= _KEYS:
+    if not {"id", "words", "scores"} <= read.keys() <= _LINE.keys():
         raise UserError(f"{where}: a line has the keys id, words and scores, and may have word_ids and checkpoint.")
-    words, scores = read["words"], read["scores"]
-    if not _all([read["id"]], (str, int)) or not isinstance(read.get("checkpoint"), str | None):
-        raise UserError(f"{where}: id must be text or a whole number, and checkpoint text.")
-    if not _all(words, str) or not _all(scores, (int, float)):
-        raise UserError(f"{where}: words must be a list of strings, and scores a list of numbers.")
-    owners = read.get("word_ids")
-    if owners is not None and not (isinstance(owners, list) and _all([one for one in owners if one is not None], int)):
-        raise UserError(f"{where}: word_ids must be a list of the 0-based words of the pieces, null for delimiters.")
+    for key, value in read.items():
+        if wanted := misfit(value, _LINE[key]):
+            raise UserError(f"{where}: {key} must be {wanted}.")
+    name, words, scores, owners = read["id"], read["words"], read["scores"], read.get("word_ids")
     if len(scores) != len(words if owners is None else owners):
         what = counted(len(words), "word") if owners is None else counted(len(owners), "piece")
-        raise UserError(f"{where}: text {str(read['id'])!r} has {counted(len(scores), 'score')}, but {what}.")
+        raise UserError(f"{where}: text '{name}' has {counted(len(scores), 'score')}, but {what}.")
     for place, score in enumerate(scores, 1):
         if not abs(score) <= sys.float_info.max:  # nan too
-            raise UserError(f"{where}: score {place} of text {str(read['id'])!r} is {score}, not a finite number.")
-
-
-def _all(values: object, kind: type | tuple[type, ...]) -> bool:
-    return isinstance(values, list) and all(isinstance(one, kind) and not isinstance(one, bool) for one in values)
+            raise UserError(f"{where}: score {place} of text '{name}' is {score}, not a finite number.")
 
 
 def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int, where: str) -> Floats:
@@ -251,24 +237,19 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
     inside = owner >= 0
     _, first, number, pieces = np.unique(owner[inside], return_index=True, return_inverse=True, return_counts=True)
     expected, of_tokens = forms[inside][first].tolist(), tokens[inside].tolist()
-    scores, given = np.zeros(len(owner)), _by_word(read, where)
-    if read["words"] == of_tokens != expected:
+    words, given, scores = read["words"], np.array(read["scores"], np.float64), np.zeros(len(owner))
+    if (owners := read.get("word_ids")) is not None:
+        if wrong := [one for one in owners if one is not None and not 0 <= one < len(words)]:
+            raise UserError(f"{where} has the word id {wrong[0]}, but {counted(len(words), 'word')}.")
+        of_words = np.array([owner is not None for owner in owners], np.bool_)
+        sums = np.bincount(np.array(owners)[of_words].astype(np.int64), given[of_words], len(words))
+        given = sums.astype(np.float64)
+    if words == of_tokens != expected:
         scores[inside] = given
     else:
-        _check_words(read["words"], expected, where)
+        _check_words(words, expected, where)
         scores[inside] = (given / pieces)[number]
     return scores
-
-
-def _by_word(read: Mapping[str, Any], where: str) -> Floats:
-    """Return the score of each word in the file."""
-    scores, owners = np.array(read["scores"], np.float64), read.get("word_ids")
-    if owners is None:
-        return scores
-    if wrong := [one for one in owners if one is not None and not 0 <= one < len(read["words"])]:
-        raise UserError(f"{where} has the word id {wrong[0]}, but {counted(len(read['words']), 'word')}.")
-    words = np.array([-1 if owner is None else owner for owner in owners], np.int64)
-    return np.asarray(np.bincount(words[words >= 0], scores[words >= 0], len(read["words"])), np.float64)
 
 
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:

@@ -15,7 +15,7 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe, adversary_training, has_uniform_attention, trained_adversary
-from fidelity.experiment import FidelityTest, Measurements, Score, undefined
+from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.saliency import Saliency
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
@@ -29,8 +29,6 @@ from training import Best, Training, share
 Source = Literal["uniform", "own", "base", "adversary"]
 """Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
 SOURCES: tuple[Source, ...] = get_args(Source)
-
-ADVERSARY_PATIENCE = 10  # as `patience` of `ConsistentAdversary`
 
 
 class GuidedClassifier(AttentionClassifier):
@@ -74,30 +72,21 @@ class GuidedMLP(FidelityTest):
     have no single distribution of attention over words. Scores: `<source>.f1`, the F1 on test.
 
     Args:
-        strength: Weight λ of the KL term in the adversary's loss. An adversary that
-            `ConsistentAdversary` has trained with the same λ, epochs, patience and seed is used again.
-        size: Size of the hidden states of the MLP.
         max_epochs: Largest number of epochs of a training of the MLP.
-        patience: Epochs without a higher F1 on dev before a training of the MLP ends.
-        adversary_epochs: Largest number of epochs of the adversary's training.
+        adversary_epochs: Largest number of epochs of the adversary's training. An adversary that
+            `ConsistentAdversary` has trained with λ = .01 and the same epochs, patience and seed is used again.
     """
 
     name = "guided_mlp"
     headline = (".f1",)
+    strength = 1e-2  # weight λ of the KL term in the adversary's loss
+    size = 256  # of the hidden states of the MLP
+    patience = 5  # epochs without a higher F1 on dev before a training of the MLP ends
+    adversary_patience = 10  # as `patience` of `ConsistentAdversary`
 
-    def __init__(
-        self,
-        strength: float = 1e-2,
-        size: int = 256,
-        max_epochs: int = 20,
-        patience: int = 5,
-        adversary_epochs: int = 80,
-    ) -> None:
-        check_numbers(self, least=0, strength=strength)
-        check_numbers(self, least=1, size=size, max_epochs=max_epochs, patience=patience)
-        check_numbers(self, least=1, adversary_epochs=adversary_epochs)
-        self.strength, self.size = strength, size
-        self.max_epochs, self.patience, self.adversary_epochs = max_epochs, patience, adversary_epochs
+    def __init__(self, max_epochs: int = 20, adversary_epochs: int = 80) -> None:
+        check_numbers(self, least=1, max_epochs=max_epochs, adversary_epochs=adversary_epochs)
+        self.max_epochs, self.adversary_epochs = max_epochs, adversary_epochs
         self._models: dict[str, dict[str, TextClassifier]] = {}
         self._cut_off = self._left_out = 0
 
@@ -148,7 +137,7 @@ class GuidedMLP(FidelityTest):
             return AttentionClassifier(attention=deepcopy(base.attention).train(), **parts)
         guide: TextClassifier = base
         if source == "adversary":
-            own = replace(recipe, max_epochs=self.adversary_epochs, patience=ADVERSARY_PATIENCE)
+            own = replace(recipe, max_epochs=self.adversary_epochs, patience=self.adversary_patience)
             guide = trained_adversary(own, *share([adversary_training(own, self.strength)])).model
         return GuidedClassifier(guide, **parts)
 
@@ -158,8 +147,7 @@ class GuidedMLP(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         models = self._models.get(classified.checkpoint.name, {})
-        numbers = undefined(self, classified)  # for sources that this checkpoint does not have
-        numbers |= {f"predicted_{name}": model(classified.batch).logits.argmax(-1) for name, model in models.items()}
+        numbers = {f"predicted_{name}": model(classified.batch).logits.argmax(-1) for name, model in models.items()}
         return Measurements(numbers | {"gold": classified.batch.labels})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:

@@ -15,7 +15,6 @@ from fidelity.saliency import Saliency
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
 from results import Figure, Floats, Spreads, Table, Unit
-from results.errors import check_numbers
 
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight of a text (Jain & Wallace 2019, fig. 6)
 
@@ -34,20 +33,13 @@ class Perturbation(FidelityTest):
     Columns: `gold`, the label; `own`, the decision under the classifier's own attention;
     `<kind>_class_<n>`, the share of replacements under which the decision is class n; `<kind>_flips`,
     the share of replacements under which the decision is not `own`. For each text, `uniform` has one
-    replacement, and `permuted` has one for each shuffle.
-
-    Args:
-        permutations: Number of shuffles of every text, 1 or more. F1 counts the decisions of all
-            shuffles.
+    replacement, and `permuted` has ten shuffles, all of whose decisions count in F1.
     """
 
     name = "perturbation"
     headline = ("_drop",)
     kinds = ("uniform", "permuted")
-
-    def __init__(self, permutations: int = 10) -> None:
-        check_numbers(self, least=1, permutations=permutations)
-        self.permutations = permutations
+    permutations = 10  # shuffles of every text
 
     def columns(self, classes: int) -> Sequence[str]:
         own = [column for kind in self.kinds for column in (*_class_columns(kind, classes), f"{kind}_flips")]
@@ -90,16 +82,10 @@ class Permutation(FidelityTest):
     - `max_attention`: highest weight of the text, after averaging over heads.
 
     The score is the mean over texts of `median_tvd`.
-
-    Args:
-        permutations: Number of shuffles of every text, 1 or more.
     """
 
     name = "permutation"
-
-    def __init__(self, permutations: int = 100) -> None:
-        check_numbers(self, least=1, permutations=permutations)
-        self.permutations = permutations
+    permutations = 100  # shuffles of every text
 
     def columns(self, classes: int) -> Sequence[str]:
         return ("median_tvd", "max_attention")

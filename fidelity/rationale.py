@@ -1,31 +1,26 @@
 """Tests that classify only some words of a text: rationales (ERASER, DeYoung et al. 2020) and single words."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning.utilities import rank_zero_info
+from sklearn.metrics import auc, precision_recall_curve
 from torch import Tensor
 
-from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, Removal, classify, ranks_of
-from fidelity.comparison import CheckpointResult, by_variant, over_seeds
+from fidelity.classified import ClassifiedBatch, Removal, ranks_of
+from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
-from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width, sets_read
+from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import mean
-from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
-from results.errors import UserError, check_values, counted
-from training import gathered
+from results import Figure, Flags, Floats, Integers, Spreads, Table
+from results.errors import check_values
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 IOU = ("iou_precision", "iou_recall")
 MEANS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
-SAMPLE = 20  # texts that choose the width of the beam search: the shortest whose bounds are not exact
 OVERLAP = 0.5
 """Least intersection ÷ union of a predicted span and a marked one (DeYoung et al. 2020, §4.1)."""
 
@@ -37,9 +32,9 @@ class Rationale(FidelityTest):
 
     Let p be the probability of the class predicted for the full text x, and r the words of a rationale.
     Comprehensiveness is p(x) − p(x without r), high if r is needed; sufficiency is p(x) − p(r alone),
-    low if r is enough. Both are averaged over several lengths of the rationale, `fractions`. The AOPC of
-    DeYoung et al. (§5) divides the sum over k lengths by k + 1, the mean here divides it by k: with five
-    lengths, AOPC is 5/6 of the mean. A rationale has at least one word, and leaves at least one.
+    low if r is enough. Both are averaged over five lengths of the rationale, 1, 5, 10, 20 and 50 % of the
+    words, rounded up. The AOPC of DeYoung et al. (§5) divides the sum over k lengths by k + 1, the mean here
+    divides it by k: AOPC is 5/6 of the mean. A rationale has at least one word, and leaves at least one.
     `random` is the baseline.
 
     Plausibility needs a corpus that marks the deciding words. `auprc` and `average_precision` are the
@@ -61,10 +56,7 @@ class Rationale(FidelityTest):
 
     Args:
         rankings: Rankings of the words, each once; `file:PATH` reads one (`fidelity.explanations`), an object
-            computes one (`fidelity.saliency.Explainer`).
-        fractions: Lengths of the rationales, as fractions of the words, between 0 and 1; the number of
-            words is rounded up.
-        draws: Number of random orders, 1 or more; the columns of `random` are means over them.
+            computes one (`fidelity.saliency.Explainer`). The columns of `random` are means over five orders.
         removal: What becomes of removed words: `delete` closes the gap, as in ERASER; `mask` puts the mask
             token into their places, as Edin et al. (2025) do. A classifier that has never read the mask
             token treats it as it treats its initial embedding.
@@ -78,52 +70,19 @@ class Rationale(FidelityTest):
         **{"comprehensiveness": "↑", "sufficiency": "↓", "aopc": "↑", "naopc": "↑", "naopc_ascending": "↓"},
         **dict.fromkeys(("auprc", "iou_f1", "token_f1"), "↑"),
     }
+    fractions = (0.01, 0.05, 0.1, 0.2, 0.5)
 
     def __init__(
         self,
         rankings: Sequence[str | Explainer] = RANKINGS,
-        fractions: Sequence[float] = (0.01, 0.05, 0.1, 0.2, 0.5),
-        draws: int = 5,
         removal: Removal = "delete",
         every_length: EveryLength | None = None,
     ) -> None:
         check_values(self, removal=removal)
-        self.take(rankings, draws)
-        if not fractions or not all(0 < fraction < 1 for fraction in fractions):
-            raise UserError(
-                f"rationale: fractions is {list(fractions)}, but must be shares of the words between 0 and 1, for "
-                "instance [0.1, 0.5]."
-            )
-        self.fractions, self.removal, self.every_length = tuple(fractions), removal, every_length
-        self._beam = every_length.beam if every_length else None
+        self.take(rankings=rankings)
+        self.removal, self.every_length = removal, every_length
         columns = (*MEANS, *(EVERY_LENGTH if every_length else ()))
         self._means = [f"{ranking}.{column}" for ranking in self.names for column in columns]
-
-    def begin(
-        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
-    ) -> None:
-        if self.every_length is None:
-            return
-        split = data.splits["test"]
-        words = split.word_counts
-        self._beam = self.every_length.beam
-        longer = np.flatnonzero(words > self.every_length.exact)
-        if self._beam is None and len(longer):
-            sample = split[sorted(longer[np.argsort(words[longer], kind="stable")][:SAMPLE].tolist())].to(device)
-            found = [classify(one, sample, self.level, seed=seed, vocabulary=data.vocabulary)[1] for one in checkpoints]
-            self._beam = chosen_width([one for one in found if one is not None], self.removal)
-        every = replace(self.every_length, beam=self._beam)
-        counts = words if self.read is None else words[self.read]
-        reads = sum(sets_read(count, every.width(count)) for count in counts.tolist() if count > 1)
-        rank_zero_info(
-            f"rationale: for each of {counted(len(checkpoints), 'classifier')}, the worst and the best orders of "
-            f"{counted(len(counts), 'text')} take up to {reads:,} shortened texts. A lower `exact` or `beam` takes "
-            "fewer, and so does `texts` of Fidelity."
-        )
-
-    def audit(self) -> Mapping[str, object]:
-        """Return the width of the beam search, `beam`, if texts are too long for exact bounds."""
-        return {"beam": self._beam} if self._beam else {}
 
     def columns(self, classes: int) -> Sequence[str]:
         spans = (f"{ranking}.{column}" for ranking in self.names for column in IOU)
@@ -131,31 +90,24 @@ class Rationale(FidelityTest):
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words = classified.words
-        by_ranking = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
-        values = torch.cat(by_ranking).masked_fill(~words, -torch.inf)
+        orders = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
+        values = torch.cat(orders).masked_fill(~words, -torch.inf)
         # [orders, batch, positions] from 0 for the highest; the earlier of equal words comes first.
         ranks = ranks_of(values)
         gold = classified.to_positions(classified.batch.rationale.float()) > 0
         as_many = ranks < gold.sum(1)[:, None]
         found = {
             **self._erased(classified, ranks),
-            **dict(zip(IOU, span_overlap(as_many & words, gold), strict=True)),
-            "auprc": torch.stack([auprc(order, gold, words) for order in values]),
-            "average_precision": torch.stack([average_precision(order, gold, words) for order in values]),
+            **plausibility(values, as_many & words, gold, words),
             # With as many words as are marked, precision, recall and F1 are equal.
             "token_f1": (gold & as_many).sum(-1) / gold.sum(1),
         }
         numbers = {"gold": gold.sum(1)}
         if self.every_length:
-            every = replace(self.every_length, beam=self._beam)
-            areas, bounds = every.measure(classified, ranks, self.removal)
+            areas, bounds = self.every_length.measure(classified, ranks, self.removal)
             found |= dict(zip(EVERY_LENGTH, areas, strict=True))
             numbers |= bounds
-        parts = [len(orders) for orders in by_ranking]
-        for column, of_orders in found.items():
-            for ranking, value in zip(self.names, torch.split(of_orders, parts), strict=True):
-                numbers[f"{ranking}.{column}"] = value.mean(0)
-        return Measurements(numbers)
+        return Measurements(numbers | self.means_of(orders, **found))
 
     def _erased(self, classified: ClassifiedBatch, ranks: Tensor) -> Mapping[str, Tensor]:
         """Return comprehensiveness and sufficiency, each `[orders, batch]`."""
@@ -216,30 +168,38 @@ def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
     return torch.minimum(lengths, words - 1)
 
 
-def span_overlap(predicted: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the share of predicted spans that overlap a marked span, and their number divided by that of marked spans.
+def plausibility(values: Tensor, predicted: Tensor, gold: Tensor, words: Tensor) -> dict[str, Tensor]:
+    """Return the agreement of rankings with marked words, each measure float64 `[orders, batch]`.
 
-    A span is a longest sequence of neighbouring positions. Two spans overlap if their intersection is at least half of
-    their union; then no third one overlaps either of them. Both shares are nan for texts without marked words.
+    All are nan for texts without marked words. `auprc` is the area under the precision–recall curve by trapezoids, as
+    in ERASER; words of equal value are one point of the curve. `average_precision` is the area by steps: the mean, over
+    the marked words, of the precision among the words ranked at least as high. If a single marked word is ranked
+    second, it is .5, and `auprc` is .25.
+
+    `iou_precision` is the share of predicted spans that overlap a marked span, and `iou_recall` their number divided by
+    that of marked spans. A span is a longest sequence of neighbouring positions. Two spans overlap if their
+    intersection is at least half of their union; then no third one overlaps either of them.
 
     Args:
+        values: Scores that rank the positions, `[orders, batch, positions]`.
         predicted: Bool `[orders, batch, positions]`, True for words of a rationale.
         gold: Bool `[batch, positions]`, True for marked words.
-
-    Returns:
-        Precision and recall, both float64 `[orders, batch]`.
+        words: Bool `[batch, positions]`, True for positions that contain a word; others are ignored.
     """
-    found = torch.full((2, *predicted.shape[:2]), torch.nan, dtype=torch.float64)
-    chosen, marked = predicted.cpu().numpy(), gold.cpu().numpy()
+    names = ("auprc", "average_precision", *IOU)
+    found = np.full((*predicted.shape[:2], len(names)), np.nan)
+    scores, chosen, marked, inside = (one.cpu().numpy() for one in (values, predicted, gold, words))
     for text in np.flatnonzero(marked.any(1)):
-        true = _spans(marked[text])
+        true, own_words = _spans(marked[text]), inside[text]
         for order in range(len(chosen)):
             own = _spans(chosen[order, text])
             shared = (np.minimum(own[:, None, 1], true[:, 1]) - np.maximum(own[:, None, 0], true[:, 0])).clip(0)
             union = np.ptp(own, axis=1)[:, None] + np.ptp(true, axis=1) - shared
             right = int((shared >= OVERLAP * union).any(1).sum())
-            found[:, order, text] = torch.tensor([right / max(len(own), 1), right / len(true)])
-    return found[0].to(predicted.device), found[1].to(predicted.device)
+            precision, recall, _ = precision_recall_curve(marked[text, own_words], scores[order, text, own_words])
+            areas = auc(recall, precision), -(np.diff(recall) * precision[:-1]).sum()
+            found[order, text] = *areas, right / max(len(own), 1), right / len(true)
+    return dict(zip(names, torch.from_numpy(found).to(gold.device).unbind(-1), strict=True))
 
 
 def _spans(flags: Flags) -> Integers:
@@ -253,61 +213,6 @@ def _f1_of_means(values: Floats, weights: Floats) -> Floats:
     return np.asarray(2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny))
 
 
-def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Return the area under the precision–recall curve by trapezoids, `[batch]`, as in ERASER.
-
-    The curve begins at recall 0 with precision 1, as in scikit-learn. Words of equal value are one point of
-    the curve. The area is nan without a gold word. Two examples: if all words have the same value, the area
-    is the mean of 1 and the share of gold words; if a single gold word is ranked second, the area is .25,
-    whereas `average_precision` is .5.
-
-    Args:
-        values: Scores that rank the positions, `[batch, positions]`.
-        gold: Bool `[batch, positions]`, True for marked words.
-        words: Bool `[batch, positions]`, True for positions that contain a word; others are ignored.
-    """
-    order = values.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True)
-    # After the last word recall stays 1, so padding adds nothing.
-    precision, recall = (points.gather(-1, order) for points in precision_recall(values, gold, words))
-    pad = torch.nn.functional.pad
-    return torch.trapezoid(pad(precision, (1, 0), value=1.0), pad(recall, (1, 0)), dim=-1)
-
-
-def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Return the average precision of a ranking of words, `[batch]`; nan without a gold word.
-
-    It is the mean, over the gold words, of the precision among the words ranked at least as high.
-
-    Args:
-        values: Scores that rank the positions, `[batch, positions]`.
-        gold: Bool `[batch, positions]`, True for marked words.
-        words: Bool `[batch, positions]`, True for positions that contain a word.
-    """
-    precision, _ = precision_recall(values, gold, words)
-    return torch.where(gold, precision, 0).sum(-1) / gold.sum(-1)
-
-
-def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return precision and recall of the marked words, with the value of each position as the threshold.
-
-    With a threshold, the words whose value is at least the threshold count as predicted. The entry at
-    a position takes the value of this position as the threshold; at a position without a word, all
-    words count as predicted. Recall is nan for a text without a marked word.
-
-    Args:
-        values: Scores of the positions, `[batch, positions]`.
-        gold: Bool `[batch, positions]`, True for marked words.
-        words: Bool `[batch, positions]`, True for positions that contain a word.
-
-    Returns:
-        Precision and recall, both float64 `[batch, positions]`.
-    """
-    values = values.masked_fill(~words, -torch.inf)
-    as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, positions]
-    found = (as_high & gold[:, None, :]).sum(-1).double()
-    return found / as_high.sum(-1), found / gold.sum(-1, keepdim=True)
-
-
 class SingleToken(FidelityTest):
     """Probability of the predicted class if the input is one word of the text alone (Tutek & Šnajder 2020).
 
@@ -317,22 +222,11 @@ class SingleToken(FidelityTest):
     Columns and scores: `full`, the probability given the full text; `mean` and `spread`, the mean and
     standard deviation over words of the probability given one word; `agree`, the share of words for which
     the classifier decides as for the full text. Columns without a score: `min` and `max`, the lowest and
-    highest probability given one word.
-
-    The figure `single_token.text` shows the words of one text, the first of test with 8 to 15 tokens.
+    highest probability given one word. The words of the example texts are coloured by the probability given each.
     """
 
     name = "single_token"
     headline = ("spread", "agree")
-    _shown: Integers = np.empty(0, np.int64)  # index of the shown text, if there is one
-
-    def begin(
-        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
-    ) -> None:
-        self._data = data
-        lengths = data.splits["test"].lengths
-        self._shown = np.flatnonzero((lengths >= 8) & (lengths <= 15))[:1]
-        self._alone: dict[str, list[tuple[str, float]]] = {}  # by checkpoint, each word and P(gold label)
 
     def columns(self, classes: int) -> Sequence[str]:
         return ("full", "mean", "spread", "min", "max", "agree")
@@ -343,7 +237,6 @@ class SingleToken(FidelityTest):
         probability = classified.of_predicted(alone).T  # [batch, positions], nan without a word
         mean = probability.nanmean(1)
         same = (alone.argmax(-1) == classified.predicted).T & words
-        self._keep(classified, alone)
         return Measurements(
             {
                 "full": classified.confidence,
@@ -353,49 +246,20 @@ class SingleToken(FidelityTest):
                 "min": probability.nan_to_num(torch.inf).amin(1),
                 "max": probability.nan_to_num(-torch.inf).amax(1),
                 "agree": same.sum(1) / words.sum(1),
-            }
+            },
+            {self.name: probability.nan_to_num(0)},
         )
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         return means(("spread", "mean", "full", "agree"))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return the figures `single_token.spread` and `single_token.text`.
+        """Return the figure `single_token.spread`.
 
-        The first has a violin of the column `spread` for each variant, over the texts, taken together from
-        all seeds of a variant. The second shows one text: the probability of its gold label given each of
-        its words alone, for the first checkpoint of each variant.
+        It has a violin of the column `spread` for each variant, over the texts, taken together from all seeds of a
+        variant.
         """
         spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
         label = "standard deviation of P(class) over the words of a text"
         texts = {"texts": list(spreads.values())}
-        found: dict[str, Figure] = {
-            "single_token.spread": Spreads("Each word alone", tuple(spreads), texts, label, unit="ratio")
-        }
-        kept = dict(gathered(list(self._alone.items())))
-        rows = {variant: kept[ours[0].name] for variant, ours in by_variant(results).items() if ours[0].name in kept}
-        if rows:
-            words = [word for word, _ in next(iter(rows.values()))]
-            values = np.array([[probability for _, probability in row] for row in rows.values()])
-            gold = self._data.labels[self._data.splits["test"].labels[self._shown[0]]]
-            axes = "classifier", "word", f"P({gold})"
-            found["single_token.text"] = HeatMap(
-                "Each word of a text alone", values, list(rows), words, *axes, unit="fraction", limits=(0, 1)
-            )
-        return found
-
-    def _keep(self, classified: ClassifiedBatch, alone: Tensor) -> None:
-        """Keep P(gold label) of each word of the shown text alone, if the text is in the batch and has flat attention.
-
-        Args:
-            classified: The texts.
-            alone: Probabilities given the word at each position alone, `[positions, batch, classes]`.
-        """
-        batch = classified.batch
-        if classified.words.size(1) != batch.tokens.size(1):
-            return  # positions are sentences
-        for place in np.flatnonzero(np.isin(batch.index.cpu(), self._shown)):
-            forms = self._data.splits["test"].forms(int(self._shown[0]))
-            gold = alone[:, place, batch.labels[place]].tolist()
-            words = classified.words[place].nonzero().flatten().tolist()
-            self._alone[classified.checkpoint.name] = [(forms[at] or "?", gold[at]) for at in words]
+        return {"single_token.spread": Spreads("Each word alone", tuple(spreads), texts, label, unit="ratio")}

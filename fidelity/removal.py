@@ -1,9 +1,7 @@
 """Removal of the words of a text one after the other: the best and the worst order (Edin et al. 2025)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import comb
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -12,14 +10,10 @@ from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, Removal
 from results import Flags, Floats, Integers
-from results.errors import check_numbers, counted
-from results.progress import Progress
+from results.errors import check_numbers
 
 EQUAL = 1e-6
 """Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""
-WIDTHS = (1, 5, 10, 20, 50)
-CHANGE = 0.01
-"""Widths of the beam, and the growth of the bounds below which a wider beam is not worth it (Edin et al. 2025)."""
 TOGETHER = 64  # texts of equal length that are searched at the same time
 EVERY_LENGTH = ("aopc", "naopc", "naopc_ascending")
 """Columns of each ranking."""
@@ -75,13 +69,6 @@ def removal_bounds(words: int, falls: Falls, width: int | None = None, texts: in
     return least, most
 
 
-def sets_read(words: int, width: int | None) -> int:
-    """Return the largest number of sets of words that `removal_bounds` reads."""
-    if width is None:
-        return int(2**words) - 2
-    return sum(min(2 * width * (words - size), comb(words, size + 1)) for size in range(words - 1))
-
-
 @dataclass(frozen=True)
 class EveryLength:
     """Removal of one word after the other, in the order of a ranking, against the best and the worst order.
@@ -94,20 +81,20 @@ class EveryLength:
 
     Args:
         exact: Largest number of words of a text whose bounds are exact; 2ⁿ texts are read for them.
-        beam: Width of the beam search for longer texts; None chooses it (`chosen_width`). The search may miss the best
-            order, so that the bounds are widened where any of the rankings, or its reverse, is beyond them; these
-            texts are counted. So compare classifiers with the same rankings and draws.
+        beam: Width of the beam search for longer texts. The search may miss the best order, so that the bounds are
+            widened where any of the rankings, or its reverse, is beyond them; these texts are counted. So compare
+            classifiers with the same rankings.
     """
 
     exact: int = 14
-    beam: int | None = None
+    beam: int = 5
 
     def __post_init__(self) -> None:
         check_numbers(self, least=1, exact=self.exact, beam=self.beam)
 
     def width(self, words: int) -> int | None:
-        """Return the width of the beam for a text, by default the widest; None if its bounds are exact."""
-        return None if words <= self.exact else self.beam or WIDTHS[-1]
+        """Return the width of the beam for a text; None if its bounds are exact."""
+        return None if words <= self.exact else self.beam
 
     def measure(self, classified: ClassifiedBatch, ranks: Tensor, removal: Removal) -> tuple[Tensor, dict[str, Tensor]]:
         """Return AOPC and normalised AOPC of some orders of the words of each text.
@@ -164,9 +151,6 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
     for text, size in enumerate(zip(counts, widths, strict=True)):
         alike.setdefault(size, []).append(text)
     found = torch.zeros(2, len(counts), dtype=torch.float64, device=device)
-    total = sum(len(every) * sets_read(*size) for size, every in alike.items())
-    progress = Progress(f"Worst and best orders of {counted(len(widths), 'text')}, shortened texts", total)
-    classified = replace(classified, progress=progress)  # a single text may take minutes
     for (_, width), every in alike.items():
         for start in range(0, len(every), TOGETHER):
             texts = torch.tensor(every[start : start + TOGETHER], device=device)
@@ -185,26 +169,6 @@ def _bounds(classified: ClassifiedBatch, texts: Tensor, width: int | None, remov
         return _falls(classified, texts[own], keep, removal).cpu().numpy()
 
     return torch.from_numpy(np.stack(removal_bounds(places.size(1), falls, width, len(texts))))
-
-
-def chosen_width(samples: Sequence[ClassifiedBatch], removal: Removal) -> int:
-    """Return the width of the beam search that Edin et al. (2025) suggest: a wider beam hardly changes the bounds.
-
-    It is the first of `WIDTHS` for which the mean distance of the two bounds grows by less than `CHANGE` in each of
-    the next two steps, or else the last.
-
-    Args:
-        samples: Some texts under each of the classifiers; without any, the width is the last.
-        removal: What becomes of removed words.
-    """
-    distances: list[float] = []
-    for width in WIDTHS if samples else ():
-        bounds = [search_bounds(one, [width] * len(one.words), removal) for one in samples]
-        distances.append(float(torch.cat([high - low for low, high in bounds]).mean()))
-        steps = [after - before <= CHANGE * after for before, after in pairwise(distances[-3:])]
-        if len(steps) == 2 and all(steps):
-            return WIDTHS[len(distances) - 3]
-    return WIDTHS[-1]
 
 
 def _falls(classified: ClassifiedBatch, rows: Tensor, keep: Tensor, removal: Removal) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -19,11 +20,11 @@ from datamodules.classification import TextSplit, masked
 from datamodules.corpus import SPLITS
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify, ranks_of
-from fidelity.comparison import CheckpointResult, by_variant
+from fidelity.comparison import CheckpointResult, by_variant, column_means
 from fidelity.consistent_adversary import Recipe, collect_outputs
-from fidelity.experiment import FidelityTest, Measurements, Score, undefined
+from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.explanations import FILE
-from fidelity.saliency import Saliency, check_rankings
+from fidelity.saliency import Saliency
 from metrics.bootstrap import TIE, mean_and_sd, pooled, proportion, ratio, resample
 from models import HierarchicalClassifier
 from results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
@@ -68,7 +69,6 @@ class Roar(FidelityTest):
             accuracies. Rankings from files are refused, because they do not rank the words of train and dev.
         shares: Shares of masked words in ascending order, from 0 to 1, in whole percent.
         recursive: True to rank anew at each share; False to rank once, by the checkpoint.
-        max_epochs: Largest number of epochs of a training; None for the checkpoint's.
         patience: Epochs without a better score on dev before a training ends. None for the patience of the
             checkpoint's `EarlyStopping`, or for no early stopping if it had none.
     """
@@ -76,19 +76,17 @@ class Roar(FidelityTest):
     name = "roar"
     headline = (".racu",)
     directions: ClassVar = {"racu": "↑"}
-    rankings: tuple[str, ...] = ()  # names alone: files and objects rank the words of test
 
     def __init__(
         self,
         rankings: Sequence[str] = (RANDOM, "attention", "input_x_gradient", "integrated_gradients"),
         shares: Sequence[float] = TENTHS,
         recursive: bool = True,
-        max_epochs: int | None = None,
         patience: int | None = None,
     ) -> None:
-        check_values(self, rankings=rankings, shares=shares, recursive=recursive)
-        check_numbers(self, least=1, max_epochs=max_epochs, patience=patience)
-        check_rankings(f"{self.name}: rankings", rankings)
+        check_values(self, shares=shares, recursive=recursive)
+        check_numbers(self, least=1, patience=patience)
+        self.take(rankings=rankings)
         if files := [ranking for ranking in rankings if ranking.startswith(FILE)]:
             raise UserError(
                 f"roar: rankings has {files[0]}, but a file ranks the words of test alone. Roar masks words of train "
@@ -101,8 +99,7 @@ class Roar(FidelityTest):
                 f"roar: shares is {list(shares)}, but must ascend from 0 to 1 in whole percent, for instance "
                 "[0, 0.5, 1]."
             )
-        self.rankings, self.percents, self.recursive = tuple(rankings), percents, recursive
-        self.max_epochs, self.patience = max_epochs, patience
+        self.percents, self.recursive, self.patience = percents, recursive, patience
         self._predicted: dict[str, dict[tuple[str, int], Tensor]] = {}
         self._counts: dict[str, int] = {}
 
@@ -116,9 +113,9 @@ class Roar(FidelityTest):
             )
         flat = [one for one in checkpoints if one.has_recipe and not isinstance(one.model, HierarchicalClassifier)]
         recipes = [self._recipe(checkpoint, data, device, seed) for checkpoint in flat]
-        anew = {ranking: self.recursive and ranking != RANDOM for ranking in self.rankings}
+        anew = {ranking: self.recursive and ranking != RANDOM for ranking in self.names}
         chains = [
-            Chain(recipe, ranking, self.percents, anew[ranking]) for recipe, ranking in product(recipes, self.rankings)
+            Chain(recipe, ranking, self.percents, anew[ranking]) for recipe, ranking in product(recipes, self.names)
         ]
         trained = train_chains(chains)
         self._predicted = {}
@@ -137,11 +134,10 @@ class Roar(FidelityTest):
         self, checkpoint: Checkpoint, data: ClassificationDataModule, device: torch.device, seed: int
     ) -> Recipe:
         run = checkpoint.config.get("trainer") or {}
-        epochs = self.max_epochs or run.get("max_epochs") or 0
+        epochs = run.get("max_epochs") or -1
         if epochs < 1:
             raise UserError(
-                f"roar: the training of {checkpoint.name} had no limit of epochs (trainer.max_epochs). Set the option "
-                "max_epochs of Roar."
+                f"roar: the training of {checkpoint.name} had no limit of epochs. Train it with --trainer.max_epochs."
             )
         given = run.get("callbacks") or []
         callbacks = [given] if isinstance(given, Mapping) else given
@@ -150,14 +146,14 @@ class Roar(FidelityTest):
         return Recipe(checkpoint, data, device, epochs, self.patience or own, seed)
 
     def columns(self, classes: int) -> Sequence[str]:
-        return self._columns(self.rankings)
+        return self._columns(self.names)
 
     def _columns(self, rankings: Sequence[str]) -> list[str]:
         return [f"{ranking}.correct_{percent}" for ranking, percent in product(rankings, self.percents)]
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        numbers, batch = undefined(self, classified), classified.batch  # nan for checkpoints that are left out
+        numbers, batch = dict[str, Tensor](), classified.batch
         for (ranking, percent), predicted in self._predicted.get(classified.checkpoint.name, {}).items():
             numbers[f"{ranking}.correct_{percent}"] = (predicted[batch.index] == batch.labels).double()
             numbers[f"{ranking}.correct_0"] = (classified.predicted == batch.labels).double()
@@ -169,12 +165,11 @@ class Roar(FidelityTest):
     @property
     def _others(self) -> list[str]:
         """Rankings that have a RACU: all but `random`; none without `random`."""
-        return [ranking for ranking in self.rankings if ranking != RANDOM and RANDOM in self.rankings]
+        return [ranking for ranking in self.names if ranking != RANDOM and RANDOM in self.names]
 
     def _racu(self, values: Floats, weights: Floats) -> Floats:
         """RACU of each draw; the columns are those of random words, then those of the ranking."""
-        accuracies = ratio(weights @ values, weights.sum(axis=1, keepdims=True))
-        random, ranking = np.split(accuracies, 2, axis=1)
+        random, ranking = np.split(column_means(values, weights), 2, axis=1)
         return relative_area(random, ranking, self.percents)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
@@ -190,7 +185,7 @@ class Roar(FidelityTest):
         rows, areas = [], []
         for variant, seeds in by_variant(results).items():
             names: dict[str, object] = {"variant": variant, "seeds": len(seeds)}
-            for ranking, percent in product(self.rankings, self.percents):
+            for ranking, percent in product(self.names, self.percents):
                 column = f"{self.name}.{ranking}.correct_{percent}"
                 accuracy = pooled([resample(proportion, seed.values[[column]], "fraction") for seed in seeds])
                 rows.append({**names, "ranking": ranking, "masked": percent} | accuracy.named("accuracy"))
@@ -329,30 +324,20 @@ class Chain:
 def train_chains(chains: Sequence[Chain]) -> list[Best]:
     """Train the models of all chains, and put them into `Chain.found`; return each training once.
 
-    The ranks divide the trainings that do not depend on each other. The models of a recursive chain follow one another.
+    The ranks divide the trainings at one percentage; the models of a chain follow one another.
 
     Args:
         chains: The chains of all checkpoints and rankings, all with the same percentages.
     """
-    if not chains:
-        return []
-    percents = chains[0].percents
-    trained: list[Best] = []
-    whole = {chain.recipe: chain for chain in reversed(chains)}
-    rounds = [
-        [(chain, at) for chain in chains for at in percents[1:-1] if not chain.recursive or at == percents[1]],
-        *([(chain, at) for chain in chains if chain.recursive] for at in percents[2:-1]),
-        # Last: runs for single rankings that share a cache have mostly made it by then.
-        [(chain, percents[-1]) for chain in whole.values()],
-    ]
-    for wanted in rounds:
-        bests = share([chain.training(percent) for chain, percent in wanted])
-        trained += bests
-        for (chain, percent), best in zip(wanted, bests, strict=True):
-            chain.found[percent] = best
-    for chain in chains:
-        chain.found[percents[-1]] = whole[chain.recipe].found[percents[-1]]
-    return trained
+    trained: dict[Path | None, Best] = {}
+    for percent in chains[0].percents[1:] if chains else ():
+        trainings = [chain.training(percent) for chain in chains]
+        wanted = {training.file: training for training in trainings}
+        found = dict(zip(wanted, share(list(wanted.values())), strict=True))
+        for chain, training in zip(chains, trainings, strict=True):
+            chain.found[percent] = found[training.file]
+        trained |= found
+    return list(trained.values())
 
 
 def top_words(texts: TextSplit, ranks: Integers, percent: int) -> Flags:

@@ -415,21 +415,14 @@ def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequen
         known: Rankings that are computed here.
 
     Raises:
-        UserError: A ranking is unknown, an object has no name, two have the same name, or there is none.
+        UserError: A ranking is unknown, two have the same name, or there is none.
     """
-    names = []
     for ranking in rankings:
-        of = "object" if isinstance(ranking, Explainer) else "file" if ranking.startswith(FILE) else ""
-        if of == "object" and not isinstance(getattr(ranking, "name", None), str):
-            raise UserError(f"{test}: {type(ranking).__name__} has no `name` for the tables. Give the class one.")
-        name = ranking.name if isinstance(ranking, Explainer) else ranking
-        if not of and name not in known:
+        if isinstance(ranking, str) and not ranking.startswith(FILE) and ranking not in known:
             raise UserError(
-                f"{test}: {name!r} is not a ranking{near(name, known)}. The rankings are {', '.join(known)}, "
+                f"{test}: {ranking!r} is not a ranking{near(ranking, known)}. The rankings are {', '.join(known)}, "
                 f"{FILE}PATH for scores from a file, and {{class_path: …}} for a class of your own."
             )
-        names.append(name_of(ranking))
-        if of and names[-1] in (*KNOWN, *known):
-            raise UserError(f"{test}: the {of} {names[-1]} has the name of a built-in ranking. Rename the {of}.")
+    names = tuple(map(name_of, rankings))
     check_names(test, names)
-    return tuple(names)
+    return names

@@ -14,7 +14,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, ranks_of
-from fidelity.comparison import CheckpointResult, by_variant
+from fidelity.comparison import CheckpointResult, by_variant, column_means
 from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import TIE, pooled, ratio, resample
@@ -57,16 +57,15 @@ class Shortcut(FidelityTest):
 
     Args:
         rankings: Rankings of the words, each once; `file:PATH` reads one (`fidelity.explanations`). `planted` is an
-            oracle, which puts the planted words first.
-        draws: Number of random orders, 1 or more; the columns of `random` are means over them.
+            oracle, which puts the planted words first. The columns of `random` are means over five orders.
     """
 
     name = "shortcut"
     headline = (".precision_at_k", ".learnt")
     directions: ClassVar = {"precision_at_k": "↑", "mean_rank": "↓"}
 
-    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, draws: int = 5) -> None:
-        self.take(rankings, draws)
+    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS) -> None:
+        self.take(rankings=rankings)
         self._weak: dict[str, float] = {}
 
     def begin(
@@ -90,13 +89,11 @@ class Shortcut(FidelityTest):
             f"{CHANCE}.mean_rank": (total.double() + 1) / 2,
             "learnt": (classified.predicted == batch.labels).double(),
         }
-        for name, ranking in zip(self.names, self.rankings, strict=True):
-            values = saliency.rankings(ranking, self.draws).masked_fill(~words, -torch.inf)
-            ranks = ranks_of(values)  # [orders, batch, positions]
-            first = (planted & (ranks < count[:, None])).sum(-1) / count
-            numbers[f"{name}.precision_at_k"] = first.mean(0)
-            numbers[f"{name}.mean_rank"] = ((ranks + 1) * planted).sum(-1).div(count).mean(0)
-        return Measurements(numbers)
+        orders = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
+        ranks = ranks_of(torch.cat(orders).masked_fill(~words, -torch.inf))  # [orders, batch, positions]
+        first = (planted & (ranks < count[:, None])).sum(-1) / count
+        mean_rank = ((ranks + 1) * planted).sum(-1) / count
+        return Measurements(numbers | self.means_of(orders, precision_at_k=first, mean_rank=mean_rank))
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         ranks = [f"{ranking}.mean_rank" for ranking in (*self.names, CHANCE)]
@@ -165,7 +162,7 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
             values.append(np.stack([*judged, *true], axis=1))
         tau, first = (pooled([resample(one, own, "fraction") for own in values]) for one in (agreement, finds_best))
         sound = [own[~np.isnan(own).any(axis=1)] for own in values]
-        by_metric, by_truth = np.mean([_means(own, np.ones((1, len(own)))) for own in sound], axis=0)[:, 0]
+        by_metric, by_truth = np.split(np.mean([own.mean(axis=0) for own in sound], axis=0), 2)
         yield {
             "metric": metric,
             "better": "higher" if sign > 0 else "lower",
@@ -205,7 +202,7 @@ def agreement(values: Floats, weights: Floats) -> Floats:
     Returns:
         τ_b; nan if one measure is the same for all rankings.
     """
-    one, other = (_signs(mean) for mean in _means(values, weights))
+    one, other = (_signs(means) for means in np.split(column_means(values, weights), 2, axis=1))
     return ratio((one * other).sum(1), np.sqrt((one**2).sum(1) * (other**2).sum(1)))
 
 
@@ -216,13 +213,9 @@ def finds_best(values: Floats, weights: Floats) -> Floats:
         values: As in `agreement`; higher is better in both.
         weights: As in `agreement`.
     """
-    one, other = (mean >= mean.max(axis=1, keepdims=True) - TIE for mean in _means(values, weights))
+    both = np.split(column_means(values, weights), 2, axis=1)
+    one, other = (means >= means.max(axis=1, keepdims=True) - TIE for means in both)
     return ratio((one & other).sum(axis=1), one.sum(axis=1))
-
-
-def _means(values: Floats, weights: Floats) -> list[Floats]:
-    """Return the means of both measures in each draw, each `[draws, rankings]`."""
-    return np.split(ratio(weights @ values, weights.sum(axis=1, keepdims=True)), 2, axis=1)
 
 
 def _signs(means: Floats) -> Floats:

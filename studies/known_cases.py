@@ -474,7 +474,7 @@ def fidelity(case: Case) -> Iterator[Trial]:
         checkpoint, data = case.attending(target)
         kinds = (Perturbation, Permutation, Adversary, SetErasure, SingleWeight, Correlation, Rationale)
         tests: list[FidelityTest] = [kind() for kind in kinds]
-        scores = measured(Fidelity([checkpoint], tests, examples=0, seed=case.seed), data).scores
+        scores = measured(Fidelity([checkpoint], tests, seed=case.seed), data).scores
         truth = f"the decision is {'' if positive else 'not '}read from the words attended to"
         for name, verdict in VERDICTS.items():
             yield Trial("fidelity", name, f"attends to {target}", truth, positive, verdict(scores))

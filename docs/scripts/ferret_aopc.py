@@ -75,7 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
     checkpoint = Checkpoint(given.folder, "0" * 64, {}, "exported", "exported", classifier)
     ours: dict[str, list[float]] = {"comprehensiveness": [], "sufficiency": []}
     theirs: dict[str, list[float]] = {name: [] for name in ours}
-    of_ferret, test = evaluators(model, tokenizer), Rationale([RANKING], FRACTIONS)
+    of_ferret, test = evaluators(model, tokenizer), Rationale([RANKING])
+    test.fractions = FRACTIONS
     explanation = importlib.import_module("ferret.explainers.explanation").Explanation
     for batch in data.test_dataloader()[1]:
         _, classified = classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)

@@ -68,18 +68,6 @@ def test_options_of_a_class_tell_apart_those_that_have_it(runs: Path, texts: Dat
     ]
 
 
-def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant(runs: Path, texts: Data) -> None:
-    larger = fitted(runs.parent, "larger", "--data.init_args.batch_size=16", seed=2, epochs=1)
-    slower = ["--model.init_args.learning_rate=0.01", "--model.init_args.dropout=0.5"]
-    found = load([one(runs, "base-0"), larger, fitted(runs.parent, "slower", *slower, epochs=1)], texts)
-    # The model's options first, and none that changes together with another.
-    assert [checkpoint.variant for checkpoint in found] == [
-        "base, dropout 0.0, batch_size 32",
-        "base, dropout 0.0, batch_size 16",
-        "base, dropout 0.5, batch_size 32",
-    ]
-
-
 def test_two_checkpoints_of_one_training_are_no_two_seeds(runs: Path, texts: Data, tmp_path: Path) -> None:
     first, last, copy = one(runs, "base-0"), tmp_path / "last.ckpt", tmp_path / "copy.ckpt"
     torch.save({**torch.load(first, weights_only=True), "epoch": 7}, last)
@@ -90,17 +78,6 @@ def test_two_checkpoints_of_one_training_are_no_two_seeds(runs: Path, texts: Dat
     shutil.copy(first, copy)
     with pytest.raises(UserError, match=r"copy\.ckpt and .*are the same checkpoint\. Give only one"):
         load([first, copy], texts)
-
-
-def test_a_fresh_one_is_drawn_from_its_seed_and_leaves_the_random_numbers_alone(runs: Path, texts: Data) -> None:
-    (found,) = load([one(runs, "tying")], texts)
-    before = torch.random.get_rng_state()
-    first, again, other = found.untrained(texts, 3), found.untrained(texts, 3), found.untrained(texts, 4)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    same = [torch.equal(a, b) for a, b in zip(first.state_dict().values(), again.state_dict().values(), strict=True)]
-    assert all(same)
-    for model in (other, found.model):
-        assert not torch.equal(first.state_dict()["decision.weight"], model.state_dict()["decision.weight"])
 
 
 def saved(**content: object) -> bytes:
@@ -148,11 +125,6 @@ def test_what_is_no_checkpoint_is_named(
     path.write_bytes(made(one(runs, "base-0").read_bytes()))
     with pytest.raises(UserError, match=rf"given\.ckpt: {message}"):
         load([path], texts)
-
-
-def test_a_folder_without_a_checkpoint_is_named(texts: Data, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r": the folder and its subfolders contain no checkpoint \(\*\.ckpt\)"):
-        load([tmp_path], texts)
 
 
 def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(runs: Path, tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules import TextBatch
-from datamodules.classification import TextSplit
-from fidelity.classified import levels_of
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import (
-    AdversarialTraining,
     ConsistentAdversary,
     Recipe,
     TrainedAdversary,
@@ -29,17 +23,14 @@ from fidelity.consistent_adversary import (
     trained_adversary,
 )
 from metrics.distributions import area
-from models.text_model import SENTENCE
 from results import Curves
 from tests.fidelity import tiny
-from tests.fidelity.tiny import KINDS, Kind
 from tests.fidelity.trained import (
     CPU,
     Checkpoints,
     Data,
     config_of,
     recipe_of,
-    refuse_training,
     result_of,
 )
 from training import share
@@ -78,13 +69,6 @@ def means(result: CheckpointResult, what: str) -> list[float]:
     """Of each adversary."""
     columns = [f"{what}_{label}" for label in LABELS]
     return [float(mean) for mean in result.columns("consistent_adversary")[columns].mean()]
-
-
-def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: Results) -> None:
-    for result in results[:2]:
-        jsds = means(result, "jsd")
-        assert jsds[0] + 0.1 < jsds[2] <= LN2
-        assert means(result, "tvd")[0] < 0.2
 
 
 def test_each_text_is_compared_as_it_would_be_alone(
@@ -159,64 +143,11 @@ def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
     assert 0 < figure.points["another seed"][1][0] < LN2
 
 
-def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as killed:
-        refuse_training(killed, after=2)
-        with pytest.raises(KeyboardInterrupt):
-            begin()
-    finished = {path.name: path.read_bytes() for path in (tmp_path / "adversaries").iterdir()}
-    assert len(finished) == 2
-    refuse_training(monkeypatch, after=1)  # the third is all that is trained
-    begin()
-    kept = {path.name: path.read_bytes() for path in (tmp_path / "adversaries").iterdir()}
-    assert len(kept) == 3
-    assert kept | finished == kept
-
-
 def test_what_ended_before_it_was_done_is_counted(begin: Begin, checkpoints: Checkpoints, data: Data) -> None:
     assert begin(strengths=(0.0, 0.1)).audit() == {"adversaries": 2, "cut_off": 2, "checkpoints_left_out": 0}
     still = replace(checkpoints[0], config=config_of(0, learning_rate=0.0, dropout=0.0))
     ended = begun([still], data, strengths=(0.1,), max_epochs=5, patience=1)
     assert ended.audit() == {"adversaries": 1, "cut_off": 0, "checkpoints_left_out": 0}
-
-
-class Texts(TextSplit):
-    """The tiny texts as a split."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind: Kind = kind
-        self.lengths = tiny.texts(kind).lengths.numpy()
-
-    def __getitem__(self, items: list[int]) -> TextBatch:
-        return tiny.texts(self.kind, items)
-
-
-def stand_in(kind: Kind) -> Any:  # noqa: ANN401
-    """A datamodule whose train split they are, in several batches."""
-    return SimpleNamespace(splits={"train": Texts(kind)}, eval_tokens=14)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_a_classifier_says_of_a_text_is_found_by_its_place_in_any_batch(kind: Kind) -> None:
-    model = tiny.classifier(kind)
-    found = collect_outputs(model, stand_in(kind), CPU)
-    rows = [4, 0, 2, 5]
-    batch = tiny.texts(kind, rows, time=12)
-    with torch.no_grad():
-        together = model(batch)
-        positions = together.levels[levels_of(together, None)[0]].weights.size(1)
-        probabilities, weights = found.padded(batch.index, positions)
-        for place, row in enumerate(rows):
-            output = model(tiny.texts(kind, [row]))
-            alone = attention_of(output)[:, 0]
-            size = alone.size(1)
-            tiny.close(probabilities[place], output.logits[0].softmax(-1), 1e-6)
-            tiny.close(weights[:, place, :size], alone, 1e-6)
-            assert not weights[:, place, size:].any()
-    assert levels_of(output, None) == ((SENTENCE,) if kind == "han" else tuple(output.levels))
-    assert weights.shape == (len(alone), len(rows), positions)
 
 
 def slow_loss(p: Tensor, w: Tensor, base_p: Tensor, base_w: Tensor, strength: float) -> float:
@@ -253,39 +184,6 @@ def test_the_loss_is_the_formula(heads: int, strength: float) -> None:
     assert found == pytest.approx(slow_loss(p, w, base_p, base_w, strength), rel=1e-12)
     p.requires_grad_(), w.requires_grad_()
     assert torch.autograd.gradcheck(lambda p, w: adversarial_loss(p, w + 0.01, base_p, base_w + 0.01, strength), (p, w))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_reach_the_adversary_alone_and_labels_play_no_part(kind: Kind) -> None:
-    model = tiny.classifier(kind)
-    base = collect_outputs(model, stand_in(kind), CPU)
-    adversary = _copy(kind)
-    module = AdversarialTraining(adversary, {"test": base}, 0.1)  # the split of these texts
-    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
-    batch = tiny.texts(kind, [1, 2, 3])
-    loss = module.training_step(batch, 0)
-    loss.backward()  # type: ignore[no-untyped-call]
-    value = float(loss.detach())
-    with torch.no_grad():
-        output = adversary(batch)
-    weights = attention_of(output)
-    expected = slow_loss(output.logits.softmax(-1), weights, *base.padded(batch.index, weights.size(-1)), 0.1)
-    assert value == pytest.approx(expected, rel=1e-6)
-    moved = [name for name, one in adversary.named_parameters() if one.grad is not None and one.grad.any()]
-    assert any("attention" in name for name in moved)
-    assert any("decision" in name or "classifier" in name for name in moved)
-    assert all(one.grad is None for one in model.parameters())
-    assert not any(tensor.requires_grad for tensor in (base.probabilities, *base.weights))
-    other = TextBatch(**{**vars(batch), "labels": (batch.labels + 1) % tiny.CLASSES})
-    assert float(module.training_step(other, 0).detach()) == value
-
-
-def _copy(kind: Kind) -> Any:  # noqa: ANN401
-    adversary = deepcopy(tiny.classifier(kind)).requires_grad_(True)
-    with torch.no_grad():
-        for parameter in adversary.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
-    return adversary
 
 
 def made(recipe: Recipe) -> TrainedAdversary:

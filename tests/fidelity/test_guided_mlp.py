@@ -7,16 +7,12 @@ import torch
 from torch import Tensor
 
 from fidelity.consistent_adversary import ConsistentAdversary
-from fidelity.guided_mlp import GuidedClassifier, GuidedMLP, Source
+from fidelity.guided_mlp import GuidedMLP, Source
 from models import AttentionClassifier, AverageEncoder, TextClassifier
-from tests.fidelity import tiny
-from tests.fidelity.tiny import measurements
+from tests.fidelity.tiny import with_constants
 from tests.fidelity.trained import CPU, Checkpoints, Data, refuse_training, result_of
 
 SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
-OPTIONS: dict[str, Any] = {
-    "strength": 0.3, "size": 5, "max_epochs": 4, "patience": 4, "adversary_epochs": 3,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +22,7 @@ def both(checkpoints: Checkpoints) -> Checkpoints:
 
 
 def begun(checkpoints: Checkpoints, data: Data, **options: Any) -> GuidedMLP:  # noqa: ANN401
-    test = GuidedMLP(**OPTIONS | options)
+    test = with_constants(GuidedMLP(4, 3), **{"strength": 0.3, "size": 5, "patience": 4, **options})
     test.begin(checkpoints, data, CPU, 0)
     return test
 
@@ -76,15 +72,6 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
         assert values["gold"][text] == int(batch.labels)
 
 
-def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
-    guide = tiny.classifier("flat", torch.float32)
-    model = GuidedClassifier(guide, encoder=AverageEncoder(3))
-    model.train()
-    assert not guide.training
-    assert not list(model.parameters())
-    assert model.state_dict() == {}
-
-
 def test_scores_and_table_are_f1_with_intervals(test: GuidedMLP, both: Checkpoints, data: Data) -> None:
     results = [result_of(test, checkpoint, data) for checkpoint in both]
     table = test.tables(results)["guided_mlp"].frame
@@ -113,14 +100,3 @@ def test_a_second_run_trains_nothing_and_other_options_are_other_models(
     for change in ({"size": 6}, {"strength": 0.2}):
         with pytest.raises(KeyboardInterrupt):
             begun(both, data, **change)
-
-
-@pytest.mark.parametrize("kind", ["han", "transformer"])
-def test_classifiers_without_one_attention_over_words_are_left_out_and_counted(kind: tiny.Kind, data: Data) -> None:
-    test = GuidedMLP()
-    test.begin([tiny.checkpoint(kind)], data, CPU, 0)
-    assert test.audit() == {"models": 0, "cut_off": 0, "checkpoints_left_out": 1}
-    found = tiny.classified(kind)
-    numbers = {**measurements(test, found).numbers}
-    assert torch.equal(numbers.pop("gold"), found.batch.labels)
-    assert all(column.isnan().all() for column in numbers.values())

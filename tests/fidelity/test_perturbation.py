@@ -9,7 +9,17 @@ from fidelity.comparison import CheckpointResult
 from fidelity.perturbation import BINS, Permutation, Perturbation
 from results import Spreads
 from tests.fidelity import tiny
-from tests.fidelity.tiny import CLASSES, LEVELS, TEXTS, Kind, classified, measurements, scores_of, slow_decision
+from tests.fidelity.tiny import (
+    CLASSES,
+    LEVELS,
+    TEXTS,
+    Kind,
+    classified,
+    measurements,
+    scores_of,
+    slow_decision,
+    with_constants,
+)
 
 
 def slow_uniform(text: ClassifiedBatch) -> list[float]:
@@ -33,13 +43,13 @@ def slow_shuffles(text: ClassifiedBatch, purpose: str, draws: int) -> list[list[
 
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_decisions_under_replaced_attention_are_those_of_a_loop(kind: Kind, level: str | None) -> None:
-    numbers = measurements(Perturbation(permutations=7), classified(kind, time=9, level=level)).numbers
+    numbers = measurements(Perturbation(), classified(kind, time=9, level=level)).numbers
     for row in range(len(TEXTS)):
         text = classified(kind, [row], level=level)
         own = int(text.predicted)
         assert int(numbers["own"][row]) == own
         assert int(numbers["gold"][row]) == row % CLASSES
-        flat, shuffled = [slow_uniform(text)], slow_shuffles(text, "perturbation", 7)
+        flat, shuffled = [slow_uniform(text)], slow_shuffles(text, "perturbation", 10)
         for name, outputs in (("uniform", flat), ("permuted", shuffled)):
             classes = [int(np.argmax(output)) for output in outputs]
             for place in range(CLASSES):
@@ -53,7 +63,9 @@ def test_decisions_under_replaced_attention_are_those_of_a_loop(kind: Kind, leve
 @pytest.mark.parametrize("draws", [5, 6])
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_the_median_distance_is_that_of_a_loop(kind: Kind, level: str | None, draws: int) -> None:
-    numbers = measurements(Permutation(permutations=draws), classified(kind, time=9, level=level)).numbers
+    numbers = measurements(
+        with_constants(Permutation(), permutations=draws), classified(kind, time=9, level=level)
+    ).numbers
     for row in range(len(TEXTS)):
         text = classified(kind, [row], level=level)
         own = text.probabilities[0].tolist()

@@ -102,16 +102,6 @@ def test_nothing_outside_is_disturbed_and_the_seed_decides_everything(recipe: Re
     assert runs[0][1] != runs[2][1]
 
 
-def test_no_checkpoint_shares_its_draws_with_another_or_with_itself(recipe: Recipe) -> None:
-    other = replace(recipe.checkpoint, digest="f" * 64)
-    recipes = (recipe, replace(recipe, checkpoint=other), replace(recipe, seed=1))
-    assert len({one.training_seed for one in recipes}) == 3
-    assert recipe.training_seed != recipe.checkpoint.seed
-    alike = recipe.checkpoint.untrained(recipe.data, recipe.checkpoint.seed).state_dict()
-    drawn_now = recipe.checkpoint.untrained(recipe.data, recipe.training_seed).state_dict()
-    assert not torch.equal(alike["decision.weight"], drawn_now["decision.weight"])
-
-
 def test_a_loss_that_is_no_number_is_refused(recipe: Recipe) -> None:
     with pytest.raises(TrainingError, match=r"Written: train_loss was never a finite number, .*for base, seed 0: give"):
         fitted(recipe, [float("nan")] * 9)

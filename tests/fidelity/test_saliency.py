@@ -1,43 +1,31 @@
 """Measures of importance against changed texts or numbers; their correlations against pair counting and enumeration."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kendalltau, spearmanr
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
-from datamodules import TextBatch
-from fidelity import saliency
 from fidelity.classified import ClassifiedBatch, classify, logits_under
 from fidelity.comparison import CheckpointResult
-from fidelity.correlation import Correlation, agreements, without_rounding
+from fidelity.correlation import Correlation, without_rounding
 from fidelity.erasure import SetErasure
-from fidelity.experiment import check_columns
 from fidelity.rationale import Rationale
-from fidelity.roar import POINTS
-from fidelity.saliency import MEASURES, RANKINGS, Saliency
+from fidelity.saliency import MEASURES, Saliency
 from models import (
-    AdditiveAttention,
-    AttentionClassifier,
-    AverageEncoder,
-    EmbeddingSpec,
-    NoEncoder,
     TransformerClassifier,
 )
-from models.layers import TextEncoder
-from models.text_model import TextSizes
 from results import Curves, Estimate, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of
-from tests.models.batches import VOCABULARY, batch_of
+from tests.models.batches import VOCABULARY
 
 STEP = 1e-6
 
@@ -117,21 +105,6 @@ def test_integrated_gradients_are_a_sum_along_a_straight_path(kind: Kind) -> Non
     assert Saliency(found, points=2).incompleteness.mean() > 3 * left.mean()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ten_points_rank_as_three_hundred_do(kind: Kind) -> None:
-    found = classified(kind)
-    few, many = (Saliency(found, points=points).integrated_gradients.abs() for points in (POINTS, 300))
-    pairs = [(one[own], other[own]) for one, other, own in zip(few, many, found.words, strict=True)]
-    assert np.mean([kendalltau(*pair).statistic for pair in pairs if len(pair[0]) > 1]) > 0.99
-
-
-def test_integrated_gradients_are_the_same_in_passes_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    together = saliency_of(classified("flat")).integrated_gradients
-    for tokens in (1, 40):  # text by text, and some together
-        monkeypatch.setattr(saliency, "TOKENS", tokens)
-        close(saliency_of(classified("flat")).integrated_gradients, together)
-
-
 @pytest.mark.parametrize("kind", ["flat", "han"])
 def test_leaving_out_is_classifying_the_text_without_the_word(kind: Kind) -> None:
     found = classified(kind, time=9)
@@ -164,17 +137,6 @@ def test_gradients_of_attention_are_finite_differences_under_the_same_hidden_sta
     close(saliency_of(found).of_attention.attention_gradient, gradients.sum(0), 1e-8)
     close(saliency_of(found).of_attention.attention_times_gradient, (gradients * found.weights).sum(0), 1e-8)
     assert saliency_of(found).of_attention.attention_gradient[found.mask].abs().min() > 0
-
-
-def test_the_norm_of_attention_is_that_of_the_weighted_state_after_the_last_layer() -> None:
-    found = classified("flat", time=9)
-    model = found.checkpoint.model
-    assert isinstance(model, AttentionClassifier)
-    hidden, last = found.output.levels["word"].hidden, model.decision.weight
-    norms = saliency_of(found).of_attention.attention_norm
-    for text, position in np.ndindex(tuple(norms.shape)):
-        weighted = found.attention[text, position] * last @ hidden[text, position]
-        assert float(norms[text, position]) == pytest.approx(math.hypot(*weighted.tolist()))
 
 
 def test_the_norm_in_a_transformer_is_that_of_the_weighted_value_after_the_output_projection() -> None:
@@ -223,12 +185,6 @@ def test_rollout_of_what_is_no_transformer_is_refused(kind: Kind) -> None:
             measurements(test, classified(kind))
 
 
-def test_every_test_takes_rollout() -> None:
-    found = classified("transformer")
-    for test in (Rationale(["rollout"]), SetErasure(["rollout"]), Correlation(["rollout"])):
-        check_columns(test, measurements(test, found).numbers, tiny.CLASSES)
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "transformer"])
 def test_the_norm_of_attention_is_of_the_change_of_all_logits(kind: Kind) -> None:
     found = classified(kind, time=9)
@@ -240,35 +196,6 @@ def test_the_norm_of_attention_is_of_the_change_of_all_logits(kind: Kind) -> Non
         slope = ((higher - lower) / (2 * STEP)).square().sum(-1).sqrt()
         norms[:, position] += (found.weights[head, :, position] * slope).masked_fill(~found.mask[:, position], 0)
     close(saliency_of(found).of_attention.attention_norm, norms, 1e-7)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rankings_are_of_the_slots_that_get_weight(kind: Kind) -> None:
-    found = classified(kind, time=12)
-    expected = {
-        "attention": found.weights.mean(0),
-        "attention_norm": saliency_of(found).of_attention.attention_norm,
-        "attention_gradient": saliency_of(found).of_attention.attention_gradient,
-        "attention_times_gradient": saliency_of(found).of_attention.attention_times_gradient,
-        "leave_one_out": saliency_of(found).leave_one_out,
-        "integrated_gradients": saliency_of(found).integrated_gradients,
-    }
-    for ranking in RANKINGS:
-        values = saliency_of(found).rankings(ranking, 4)
-        assert (values == -torch.inf).any(0).equal(~found.mask)
-        assert len(values) == (4 if ranking == "random" else 1)
-        if ranking != "random":
-            assert torch.equal(values[0][found.mask], expected[ranking][found.mask])
-    random = saliency_of(found).rankings("random", 4)[:, found.mask]
-    assert len(set(random.flatten().tolist())) == random.numel()
-
-
-def test_magnitudes_have_no_sign_and_leaving_out_counts_all_classes() -> None:
-    found = saliency_of(classified("flat"))
-    assert (found.integrated_gradients < 0).any()
-    for measure in MEASURES[:-1]:
-        assert torch.equal(found.magnitude(measure), found.signed(measure).abs())
-    assert torch.equal(found.magnitude("leave_one_out"), found.leave_one_out_tvd)
 
 
 def test_a_decision_that_is_all_but_certain_has_gradients_still() -> None:
@@ -293,25 +220,6 @@ def tau_b(a: list[float], b: list[float]) -> float:
     return agree / math.sqrt((pairs - tied_a) * (pairs - tied_b))
 
 
-def test_coefficients_are_counted_pair_by_pair_with_ties() -> None:
-    random = np.random.default_rng(0)
-    a, b = random.integers(0, 5, (30, 8)).astype(float), random.integers(0, 5, (30, 8)).astype(float)
-    found = agreements(a, b)
-    assert np.isnan(agreements(np.full((1, 3), 0.1), np.array([[1.0, 2, 3]]))).all()  # one side is constant
-    for row in range(30):
-        assert found.kendall[row] == pytest.approx(tau_b(list(a[row]), list(b[row])))
-        assert found.pearson[row] == pytest.approx(np.corrcoef(a[row], b[row])[0, 1])
-        assert found.spearman[row] == pytest.approx(spearmanr(a[row], b[row]).statistic)
-
-
-def test_p_is_the_share_of_orders_at_least_as_far_from_none() -> None:
-    a = np.arange(6.0)
-    for b in ([1.0, 0, 2, 3, 5, 4], [5.0, 4, 3, 2, 1, 0], [2.0, 5, 0, 4, 1, 3]):
-        found = agreements(a[None], np.array([b]))
-        taus = [tau_b(list(a), list(order)) for order in permutations(range(6))]
-        assert found.p[0] == pytest.approx(np.mean(np.abs(taus) >= abs(tau_b(list(a), b)) - 1e-9))
-
-
 @pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
 def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
     test, found = Correlation(), classified(kind, time=12)
@@ -329,38 +237,6 @@ def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
         assert measured.numbers["words"][row] == words.sum()
     for measure, colours in measured.highlights.items():
         assert colours is saliency_of(found).signed(measure)
-
-
-@pytest.mark.parametrize("encoder", [AverageEncoder(32), NoEncoder()])
-def test_a_word_that_comes_twice_is_a_tie_in_any_batch(encoder: TextEncoder) -> None:
-    torch.manual_seed(0)
-    model = AttentionClassifier(encoder, AdditiveAttention(), EmbeddingSpec(size=32))
-    model.build(TextSizes(3, VOCABULARY))
-    for parameter in model.eval().requires_grad_(False).parameters():
-        parameter.normal_(0, 0.3)
-    checkpoint = replace(tiny.checkpoint("flat"), model=model)  # in single precision
-    texts = [torch.randint(7, 16, (length,)).tolist() for length in range(3, 23)]
-
-    def numbers(batch: TextBatch) -> Mapping[str, Tensor]:
-        found = classify(checkpoint, batch, None, seed=0, vocabulary=VOCABULARY)[1]
-        assert found is not None
-        return measurements(Correlation(), found).numbers
-
-    together = numbers(batch_of(texts, time=30))
-    for row, text in enumerate(texts):
-        for name, value in numbers(batch_of([text])).items():
-            close(together[name][row], value[0], 1e-4)
-
-
-def test_values_no_further_apart_than_the_tolerance_become_one() -> None:
-    values = np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]])
-    merged = without_rounding(values, np.full((1, 6), 3e-6))
-    np.testing.assert_equal(merged, [[0.3, 0.1, 0.3, 0.2, 0.1, 0.3]])
-    np.testing.assert_equal(without_rounding(values, np.full((1, 6), 1e-9)), values)
-    # Weights of a long text stay apart, however small.
-    weights = np.random.default_rng(0).lognormal(0, 3, (1, 500))
-    weights /= weights.sum()
-    assert len(np.unique(without_rounding(weights, 1e-6 * weights))) == 500
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
@@ -382,22 +258,6 @@ def test_a_group_is_what_lies_within_the_tolerance_of_its_lowest_value(kind: typ
         np.testing.assert_array_equal(merged, expected)
     assert len(np.unique(found[0])) == 20
     np.testing.assert_array_equal(found, without_rounding(values.astype(float), tolerance.astype(float)))
-
-
-def test_leave_one_out_of_a_sure_classifier_has_no_rounding_of_probabilities_near_one() -> None:
-    torch.manual_seed(2)
-    model = AttentionClassifier(AverageEncoder(32), AdditiveAttention(), EmbeddingSpec(size=32))
-    model.build(TextSizes(3, VOCABULARY))
-    for parameter in model.eval().requires_grad_(False).parameters():
-        parameter.normal_(0, 1)
-    batch, distances = batch_of([torch.randint(7, 16, (30,)).tolist() for _ in range(40)]), []
-    for own in (model, deepcopy(model).double()):
-        checkpoint = replace(tiny.checkpoint("flat"), model=own)
-        classified = classify(checkpoint, batch, None, seed=0, vocabulary=VOCABULARY)[1]
-        assert classified is not None
-        distances.append(saliency_of(classified).leave_one_out_tvd)
-    assert distances[1].max(1).values.median() < 1e-3
-    close(distances[0], distances[1], 1e-8)  # single precision has steps of 6e-8 below 1
 
 
 def result(variant: str, seed: int, taus: list[float], p: list[float], words: list[float]) -> CheckpointResult:

@@ -15,12 +15,11 @@ from datamodules import TextBatch
 from fidelity import Shortcut
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.comparison import CheckpointResult
-from fidelity.experiment import check_columns
 from fidelity.shortcuts import LEARNT, agreement, finds_best, metric_columns
 from metrics.bootstrap import resamples
 from results import Estimate, UserError
 from tests.fidelity.test_experiment import QUICK, run_over
-from tests.fidelity.tiny import LEVELS, TEXTS, Kind, checkpoint, close, measurements, saliency_of, texts
+from tests.fidelity.tiny import LEVELS, TEXTS, Kind, checkpoint, measurements, saliency_of, texts
 from tests.fidelity.trained import fitted
 from tests.models.batches import VOCABULARY
 
@@ -46,9 +45,9 @@ def classified_of(kind: Kind, level: str | None, rows: list[int]) -> ClassifiedB
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_precision_and_ranks_are_those_of_a_slow_count(kind: Kind, level: str | None) -> None:
     classified = classified_of(kind, level, list(range(len(TEXTS))))
-    test = Shortcut(RANKINGS, draws=3)
+    test = Shortcut(RANKINGS)
     found = measurements(test, classified).numbers
-    check_columns(test, found, 3)
+    assert set(found) == set(test.columns(3))
     saliency = saliency_of(classified)
     for at in range(len(TEXTS)):
         own = classified.token_to_position[at].tolist()
@@ -56,7 +55,7 @@ def test_precision_and_ranks_are_those_of_a_slow_count(kind: Kind, level: str | 
         words = sorted({position for position in own if position >= 0})
         for ranking in RANKINGS:
             precision, rank = [], []
-            for order in saliency.rankings(ranking, 3)[:, at].tolist():
+            for order in saliency.rankings(ranking, 5)[:, at].tolist():
                 ranked = sorted(words, key=lambda word: -order[word])
                 precision.append(len(gold & set(ranked[: len(gold)])) / len(gold))
                 rank.append(np.mean([ranked.index(word) + 1 for word in gold]))
@@ -67,25 +66,6 @@ def test_precision_and_ranks_are_those_of_a_slow_count(kind: Kind, level: str | 
         assert found["chance.precision_at_k"][at].item() == pytest.approx(len(gold) / len(words))
         assert found["learnt"][at] == (classified.predicted[at] == classified.batch.labels[at])
     assert test.audit() == {"not_learnt": {}}
-
-
-@pytest.mark.parametrize(("kind", "level"), LEVELS)
-def test_a_batch_of_one_is_as_a_batch_of_many(kind: Kind, level: str | None) -> None:
-    whole = measurements(Shortcut(RANKINGS, draws=3), classified_of(kind, level, list(range(len(TEXTS))))).numbers
-    for at, row in enumerate(classified_of(kind, level, list(range(len(TEXTS)))).batch.index.tolist()):
-        alone = measurements(Shortcut(RANKINGS, draws=3), classified_of(kind, level, [row])).numbers
-        for column, values in alone.items():
-            close(values, whole[column][at : at + 1])
-
-
-def test_random_orders_are_at_chance() -> None:
-    classified = classified_of("flat", None, list(range(len(TEXTS))))
-    test = Shortcut(["random"], draws=4000)
-    found = test.measure(classified, saliency_of(classified)).numbers
-    for measure, tolerance in (("precision_at_k", 0.03), ("mean_rank", 0.1)):
-        close(found[f"random.{measure}"], found[f"chance.{measure}"], atol=tolerance)
-    assert found["chance.precision_at_k"][2] == pytest.approx(2 / 7)
-    assert found["chance.mean_rank"][2] == 4
 
 
 def test_tau_and_the_best_ranking_are_those_of_a_slow_count() -> None:

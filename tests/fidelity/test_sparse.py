@@ -2,12 +2,10 @@
 
 import json
 import math
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +13,7 @@ import torch
 
 from datamodules import ClassificationDataModule
 from fidelity import (
-    Adversary,
-    ConsistentAdversary,
-    Correlation,
-    FidelityTest,
-    Permutation,
-    Perturbation,
-    Rationale,
     SetErasure,
-    SingleToken,
     SingleWeight,
 )
 from fidelity.checkpoints import Checkpoint, load
@@ -34,24 +24,11 @@ from fidelity.saliency import Saliency
 from models import AttentionClassifier, EntmaxAttention, HierarchicalClassifier
 from models.text_model import WORD
 from tests.fidelity import tiny
-from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, close, texts
-from tests.fidelity.trained import checkpoint_of, config_of, fitted, result_of
+from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, close, texts, with_constants
+from tests.fidelity.trained import fitted
 from tests.models.batches import VOCABULARY
 
 LEVELS: tuple[tuple[Kind, str | None], ...] = (("flat", None), ("han", None), ("han", WORD))
-TESTS: dict[str, FidelityTest] = {
-    test.name: test
-    for test in (
-        Perturbation(3),
-        Permutation(9),
-        tiny.with_constants(Adversary(steps=5, draws=9), ascents=2, ascent_steps=5, epsilons=(0.01, 0.1)),
-        SetErasure(draws=2),
-        SingleWeight(),
-        SingleToken(),
-        Correlation(),
-        Rationale(draws=2),
-    )
-}
 LEARNED = "--model.init_args.attention={class_path: EntmaxAttention, init_args: {alpha: 1.6, learned: true}}"
 
 
@@ -78,31 +55,6 @@ def classified(
     return found
 
 
-@pytest.mark.parametrize(("kind", "level"), LEVELS)
-def test_some_weights_are_zero(kind: Kind, level: str | None) -> None:
-    found = classified(kind, level=level)
-    assert (found.attention[found.mask] == 0).any()
-    assert (found.attention > 0).sum(1).max() > 1
-
-
-@pytest.mark.parametrize("name", TESTS)
-@pytest.mark.parametrize(("kind", "level"), LEVELS)
-def test_every_test_gives_numbers_and_those_of_each_text_alone(kind: Kind, level: str | None, name: str) -> None:
-    if level and name == "adversary":
-        return  # needs one distribution for each text
-    test, whole = TESTS[name], classified(kind, time=9, level=level)
-    together = test.measure(whole, Saliency(whole)).numbers
-    for row in range(len(TEXTS)):
-        one = classified(kind, [row], level=level)
-        alone = test.measure(one, Saliency(one)).numbers
-        for column, values in together.items():
-            close(values[row : row + 1].double(), alone[column].double(), 1e-6)
-    undefined = {column for column, values in together.items() if values.isnan().any()}
-    # Constants have no correlation, and these texts no marked words.
-    expected = ("kendall", "pearson", "spearman", ".p", "auprc", "precision", "token_f1", "iou_recall")
-    assert all(column.endswith(expected) for column in undefined), undefined
-
-
 def test_the_words_without_weight_are_erased_last_and_in_the_order_of_the_text() -> None:
     whole = classified("flat")
     ranks = Saliency(whole).rankings("attention", 1)[0].argsort(dim=-1, descending=True, stable=True)
@@ -110,7 +62,7 @@ def test_the_words_without_weight_are_erased_last_and_in_the_order_of_the_text()
         weights = whole.attention[row, : len(TEXTS[row])].tolist()
         expected = sorted(range(len(weights)), key=lambda place: (-weights[place], place))
         assert ranks[row, : len(weights)].tolist() == expected
-    support = TESTS["erasure"].measure(whole, Saliency(whole)).numbers["support"]
+    support = SetErasure().measure(whole, Saliency(whole)).numbers["support"]
     for row, text in enumerate(TEXTS):
         assert float(support[row]) == pytest.approx(sum(w > 0 for w in whole.attention[row].tolist()) / len(text))
 
@@ -118,7 +70,10 @@ def test_the_words_without_weight_are_erased_last_and_in_the_order_of_the_text()
 @pytest.mark.parametrize("last", ["erase", "keep"])
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_flips_are_those_of_a_loop_and_keep_leaves_a_weight(kind: Kind, level: str | None, last: Last) -> None:
-    test, whole = SetErasure(["random", "attention"], draws=3, last=last), classified(kind, level=level, scale=2)
+    test, whole = (
+        with_constants(SetErasure(["random", "attention"], last=last), draws=3),
+        classified(kind, level=level, scale=2),
+    )
     orders = torch.cat([Saliency(whole).rankings(ranking, 3) for ranking in ("random", "attention")])
     found, numbers = first_flips(whole, orders, last), test.measure(whole, Saliency(whole)).numbers
     emptied = 0
@@ -141,13 +96,6 @@ def test_flips_are_those_of_a_loop_and_keep_leaves_a_weight(kind: Kind, level: s
             emptied += empty and expected < count
     if (last, kind) == ("erase", "flat"):
         assert emptied > 0, "a decision flips with the last weight, before the last word"
-
-
-def test_last_flips_are_those_without_any_weight_and_not_those_without_any_word() -> None:
-    score = SetErasure(["attention"]).scores(2, None)["attention.last_flips"]
-    assert score.columns == ["attention.mass", "attention.never"]
-    values = np.array([[1.0, 0.0], [1.0, 1.0], [0.9, 0.0], [1.0, 0.0]])
-    assert score.statistic(values, np.ones((1, 4))) == pytest.approx([0.5])
 
 
 def test_a_tiny_weight_that_is_left_is_not_nothing() -> None:
@@ -199,26 +147,6 @@ def test_the_loss_of_an_adversary_is_finite_where_the_checkpoint_has_no_weight()
     assert gradient.isfinite().all()
     assert gradient[0, 0, 1] < gradient[0, 0, 0] < 0
     assert gradient[0, 0, 2] == 0
-
-
-@pytest.mark.slow
-def test_adversaries_of_sparse_attention_say_how_much_is_beyond_its_words(data: ClassificationDataModule) -> None:
-    sparse = checkpoint_of(data, config_of() | {"model": sparse_model()}, "sparse", epochs=20)
-    test = ConsistentAdversary((0.0, 0.03), max_epochs=3)
-    test.begin([sparse], data, torch.device("cpu"), 0)
-    result = result_of(test, sparse, data)
-    values = result.columns("consistent_adversary")
-    table = test.tables([result])["consistent_adversary"].frame.set_index("strength")
-    assert values["outside_itself"].max() == 0
-    assert 0 < values["outside_0.03"].mean() == pytest.approx(table["outside"].loc[0.03])
-    assert values[["jsd_0", "jsd_0.03", "tvd_0", "tvd_0.03"]].to_numpy().max() <= 1
-    assert math.isfinite(result.scores["consistent_adversary.area"].value)
-
-
-def sparse_model() -> Mapping[str, Any]:
-    model = config_of()["model"]
-    attention = {"class_path": "models.EntmaxAttention", "init_args": {"alpha": 2}}
-    return {**model, "init_args": {**model["init_args"], "attention": attention}}
 
 
 @pytest.mark.slow

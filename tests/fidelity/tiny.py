@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from attention import EncoderSpec
 from datamodules import TextBatch
-from fidelity.adversary import Adversary
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.comparison import CheckpointResult
@@ -36,6 +35,7 @@ from results import Estimate
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 
+Test = TypeVar("Test", bound=FidelityTest)
 Kind = Literal["flat", "han", "transformer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS: tuple[tuple[Kind, str | None], ...] = (("flat", None), ("han", None), ("han", WORD), ("transformer", None))
@@ -119,11 +119,11 @@ def measurements(test: FidelityTest, batch: ClassifiedBatch) -> Measurements:
     return test.measure(batch, saliency_of(batch))
 
 
-def with_constants(adversary: Adversary, **constants: float | tuple[float, ...]) -> Adversary:
+def with_constants(test: Test, **constants: float | tuple[float, ...]) -> Test:
     for name, value in constants.items():
-        assert hasattr(Adversary, name)
-        setattr(adversary, name, value)
-    return adversary
+        assert hasattr(test, name)
+        setattr(test, name, value)
+    return test
 
 
 def one_by_one(kind: Kind = "flat", **options: Any) -> list[ClassifiedBatch]:  # noqa: ANN401

@@ -16,7 +16,7 @@ from fidelity.checkpoints import Checkpoint, classifier_of
 from fidelity.classified import classify
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe
-from fidelity.experiment import FidelityTest, check_columns
+from fidelity.experiment import FidelityTest
 from metrics.bootstrap import resample
 from results.digests import digest
 from tests.fidelity.tiny import measurements
@@ -65,10 +65,13 @@ CLIP = 5.0
 BATCH_SIZE = 16
 
 
-def texts_in(folder: Path) -> Data:
-    """Texts with delimiters, so that not every token may get attention; set up."""
+def texts_in(folder: Path, more: str = "") -> Data:
+    """Texts with delimiters, so that not every token may get attention, and more lines of train; set up."""
+    corpus = write_texts(folder)
+    with (folder / "train.tsv").open("a", encoding="utf-8") as file:
+        file.write(more)
     data = ClassificationDataModule(
-        write_texts(folder), positive="good", cache=str(folder / "stores"), delimiters=True, batch_size=7, seed=3
+        corpus, positive="good", cache=str(folder / "stores"), delimiters=True, batch_size=7, seed=3
     )
     data.setup("test")
     return data
@@ -86,7 +89,7 @@ def config_of(seed: int = 0, attention: str = "AdditiveAttention", **options: ob
         "seed_everything": seed,
         "model": {"class_path": "models.AttentionClassifier", "init_args": init_args | options},
         "data": {"class_path": "datamodules.ClassificationDataModule", "init_args": {"batch_size": BATCH_SIZE}},
-        "trainer": {"gradient_clip_val": CLIP, "gradient_clip_algorithm": None},
+        "trainer": {"gradient_clip_val": CLIP, "gradient_clip_algorithm": None, "max_epochs": 2},
     }
 
 
@@ -128,7 +131,6 @@ def result_of(test: FidelityTest, checkpoint: Checkpoint, data: Data) -> Checkpo
         classified = classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)[1]
         assert classified is not None
         numbers = measurements(test, classified).numbers
-        check_columns(test, numbers, 2)
         for column, values in numbers.items():
             rows[classified.batch.index, columns.index(column)] = values.numpy()
     frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
