@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
+from commands.comparison import DRAWS, compare, grouped, on_same_items, read_runs, warnings
 from results.reader import RecordError
 from results.tables import LEGEND, data_table
 from results.writer import plain
-from sweeps.compare import DRAWS, compare, grouped, on_same_items, read_runs, warnings
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:

@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
+from commands.sweep_jobs import Jobs, Slurm
+from commands.sweep_plan import Sweep, options_of, read_sweep
+from commands.sweep_run import PROGRAM, Sweeper
+from commands.sweep_table import collect
 from results import UserError
 from results.errors import counted
 from results.tables import LEGEND, data_table
 from results.writer import write
-from sweeps.jobs import Jobs, Slurm
-from sweeps.plan import Sweep, options_of, read_sweep
-from sweeps.run import PROGRAM, Sweeper
-from sweeps.table import collect
 
 
 def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:

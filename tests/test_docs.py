@@ -32,14 +32,14 @@ import probes
 import train
 from commands import COMMANDS, RUNS, measure
 from commands.lightning import CheckedCLI
+from commands.sweep_jobs import Slurm
+from commands.sweep_plan import Options, Run, options_of, read_sweep
 from docs.reference import ROOMS, configs_page, described, exported
 from results.estimates import ENDS, UNITS
-from sweeps.jobs import Slurm
-from sweeps.plan import Options, Run, options_of, read_sweep
+from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
 from tests.measures import test_configs as of_analyses
 from tests.measures import test_pruning as of_pruning
-from tests.sweeps.test_plan import SHIPPED as SWEEPS
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
 from training.parsing import import_trusted
 

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from commands.sweep import main
-from sweeps.jobs import Jobs
-from sweeps.run import PROGRAM
+from commands.sweep_jobs import Jobs
+from commands.sweep_run import PROGRAM
 from tests.cluster.conftest import Slurm
-from tests.sweeps.sweeps import write_program, write_spec
+from tests.commands.sweeps import write_program, write_spec
 
 ROOT = Path(__file__).parent.parent.parent
 

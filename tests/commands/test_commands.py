@@ -17,8 +17,6 @@ from tests.test_train import CONFIGS
 ROOT = Path(__file__).parents[2]
 OTHERS = [name for name in COMMANDS if name not in RUNS]
 FORMER = {
-    "sweep": "sweeps.run",
-    "compare": "sweeps.compare",
     "fetch": "corpora.registry",
     "export": "models.export",
 }
@@ -55,8 +53,14 @@ def test_a_command_is_a_file_that_says_what_it_does() -> None:
     files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {
         *RUNS,
         "__init__",
+        "comparison",
         "lightning",
+        "seeds",
         "state",
+        "sweep_jobs",
+        "sweep_plan",
+        "sweep_run",
+        "sweep_table",
         "tasks",
         "threads",
         "writer",

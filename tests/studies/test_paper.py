@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from commands import sweep
+from commands.seeds import over_seeds
+from commands.sweep_plan import options_of, read_sweep
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
 from results.reader import read_record
@@ -37,9 +39,7 @@ from studies.paper import (
     row_of,
     write_page,
 )
-from sweeps.plan import options_of, read_sweep
-from sweeps.seeds import over_seeds
-from tests.sweeps.sweeps import write_program
+from tests.commands.sweeps import write_program
 
 ROWS = """name: p
 label: row
@@ -428,7 +428,7 @@ rows:
         'folder.mkdir(parents=True)\n(folder / "checkpoints").mkdir()\n(folder / "checkpoints" / "best.ckpt").touch()'
     )
     Path(program[1]).write_text(text.replace("folder.mkdir(parents=True)", made), encoding="utf-8")
-    monkeypatch.setattr("sweeps.run.export", lambda run: None)
+    monkeypatch.setattr("commands.sweep_run.export", lambda run: None)
     assert sweep.main([str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "out")], program=program) == 0
     calls = [json.loads(line) for line in (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()]
     given = {key: call[key] for call in calls for key in call if "checkpoint" in key or "encoder" in key}

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from commands.sweep_plan import Row, Run, Sweep, columns_of
+from commands.sweep_table import collect
 from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
 from results import Estimate, Provenance, Result, Table, numbers
 from results.reader import NAN, Record, RecordError, read_record
 from results.writer import write_scores
-from sweeps.plan import Row, Run, Sweep, columns_of
-from sweeps.table import collect
 
 
 def run(seed: int, config: str = "a.yaml") -> Run:

@@ -19,12 +19,12 @@ from rich.console import Console
 
 import commands
 from commands.sweep import main
+from commands.sweep_jobs import Attempt, Jobs
+from commands.sweep_plan import read_sweep
+from commands.sweep_run import Sweeper, end_of_log
 from results.errors import UserError
 from results.locks import held
-from sweeps.jobs import Attempt, Jobs
-from sweeps.plan import read_sweep
-from sweeps.run import Sweeper, end_of_log
-from tests.sweeps.sweeps import write_program, write_spec
+from tests.commands.sweeps import write_program, write_spec
 
 pytestmark = pytest.mark.slow  # every run is a process under two of submitit
 
@@ -427,7 +427,7 @@ def test_a_signal_reaches_the_run(tmp_path: Path, patience: int, monkeypatch: py
 def test_a_job_stopped_while_another_process_is_at_its_run_is_requeued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.jobs._is_running_on_slurm", lambda: True)
+    monkeypatch.setattr("commands.sweep_jobs._is_running_on_slurm", lambda: True)
     requeued: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _: requeued.append(number))  # as submitit's
     one = attempt(tmp_path)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from commands.seeds import mean_counts
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from results import Table, Unit, command
+from results import Table, Unit
 from results.errors import counted, near
 from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
 from results.settings import read_yaml
-from sweeps.seeds import mean_counts
 from training.config import seeds, settings
 
 DRAWS = 10_000  # resamples and random swaps of the tests
@@ -265,7 +265,3 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
     except RecordError as error:
         raise RecordError(f"{error}. Give a run folder, a results.json, or SWEEP_DIR:ROW") from None
     return scored(record, score, label)
-
-
-if __name__ == "__main__":
-    command.moved("compare")

@@ -67,7 +67,7 @@ class Attempt:
         config: Config of the run.
         digest: SHA-256 of the config when the sweep was read.
         command: Words of the command line.
-        identity: Values that determine the scores of the run; see `sweeps.plan.Run.identity`.
+        identity: Values that determine the scores of the run; see `commands.sweep_plan.Run.identity`.
         changes: Environment variables to set; a variable with the value None is removed.
         patience: Seconds from the signal that asks the run to end to the signal that kills it; 0 never
             kills it.

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from commands.sweep_plan import options_of, read_sweep
 from results.errors import UserError
-from sweeps.plan import options_of, read_sweep
-from tests.sweeps.sweeps import write_spec
+from tests.commands.sweeps import write_spec
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if "scores" in yaml.safe_load(path.read_text())]
@@ -299,6 +299,6 @@ def axes(number: int, values: int) -> str:
 def test_a_plan_of_more_runs_than_anybody_starts_is_refused(
     plan: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.plan.MOST", 10)
+    monkeypatch.setattr("commands.sweep_plan.MOST", 10)
     with pytest.raises(UserError, match=message):
         read_sweep(write_spec(tmp_path, f"name: t\nscores: [uas]\n{plan}\n", a=""))

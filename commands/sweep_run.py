@@ -18,14 +18,14 @@ from tempfile import TemporaryFile
 from rich.console import Console
 from rich.text import Text
 
-from results import UserError, command
+from commands.sweep_jobs import PATIENCE, Attempt, Jobs, environment, results_of
+from commands.sweep_plan import Row, Run, Sweep
+from results import UserError
 from results.errors import counted, near
 from results.files import checkpoints_in
 from results.progress import Progress
 from results.reader import Record, RecordError, read_record
 from results.tables import DASH, number
-from sweeps.jobs import PATIENCE, Attempt, Jobs, environment, results_of
-from sweeps.plan import Row, Run, Sweep
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
 
@@ -337,7 +337,3 @@ def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-if __name__ == "__main__":
-    command.moved("sweep")

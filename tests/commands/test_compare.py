@@ -12,14 +12,14 @@ from rich.console import Console
 
 import commands
 from commands.compare import main
+from commands.comparison import Scored, compare, grouped, on_same_items, scored, warnings
+from commands.seeds import over_seeds
 from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
 from results import Estimate, Provenance, Result, Table
 from results.digests import checksums
 from results.errors import UserError
 from results.reader import find_record
 from results.writer import write
-from sweeps.compare import Scored, compare, grouped, on_same_items, scored, warnings
-from sweeps.seeds import over_seeds
 
 SENTENCES = 60
 
