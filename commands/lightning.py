@@ -5,14 +5,11 @@ import commands.threads  # noqa: F401 # before torch
 # isort: split
 import io
 import logging
-import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -413,16 +410,6 @@ def check(args: list[str]) -> str | None:
         expected = fault(error)
         return f"{type(error).__name__}: {error}" if expected is None else str(expected)
     return None
-
-
-def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
-    """Yield the error message of each command line of a sweep, or None if the command line is valid.
-
-    Up to 8 processes check the command lines in parallel.
-    """
-    # Forked processes share the imports, which take seconds; parsing holds the GIL, so threads gain nothing.
-    with ProcessPoolExecutor(min(8, os.cpu_count() or 1), get_context("fork")) as pool:
-        yield from pool.map(check, commands, chunksize=4)
 
 
 def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epochs: int | None) -> None:

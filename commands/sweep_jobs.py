@@ -1,33 +1,27 @@
-"""Runs of a sweep as jobs on this machine or on SLURM, through submitit; each run has its own folder.
+"""Runs of a sweep as processes on this machine, or as jobs of an array on SLURM; each run has its own folder.
 
 Every job imports this module, so it imports little itself.
 """
 
 import ctypes
-import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import submitit
-from filelock import FileLock
-from submitit.core.utils import JobPaths
 from submitit.helpers import DelayedSubmission
 
-from results.locks import held
+from results.digests import file_digest
+from results.errors import UserError
 
-STATE = "*/state-*"
-"""State of an unfinished run in its folder, from which the same command continues."""
 PATIENCE = 60
 """Seconds between the signal that ends a run on this machine and the signal that kills it."""
 
@@ -38,29 +32,9 @@ def results_of(folder: Path) -> Path | None:
     return next((path for path in found if not any(path.parent.glob("state-*"))), None)
 
 
-def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment variables for a child run.
-
-    They are the variables of this process with three differences:
-
-    - SLURM_* and SUBMITIT_* are left out, because with them Lightning would treat the run as a task of
-      the enclosing job;
-    - PL_GLOBAL_SEED is left out;
-    - PYTHONUTF8 is 1.
-
-    Args:
-        changes: Variables to set; a variable with the value None is removed.
-    """
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
-    known = {**own, "PYTHONUTF8": "1", "PL_GLOBAL_SEED": None, **changes}
-    return {name: value for name, value in known.items() if value is not None}
-
-
-@dataclass
-class Attempt:
-    """Job that calls train.py for one run of a sweep.
-
-    A job that is requeued after a signal continues from the saved state of the run.
+@dataclass(frozen=True)
+class Call:
+    """Call of train.py for one run of a sweep; called itself, it is the function of a SLURM job.
 
     Attributes:
         folder: Folder of the run.
@@ -68,11 +42,7 @@ class Attempt:
         digest: SHA-256 of the config when the sweep was read.
         command: Words of the command line.
         identity: Values that determine the scores of the run; see `commands.sweep_plan.Run.identity`.
-        changes: Environment variables to set; a variable with the value None is removed.
-        patience: Seconds from the signal that asks the run to end to the signal that kills it; 0 never
-            kills it.
-        sweep: Lock that the sweep holds as long as it lives; when it is free, the run gets SIGTERM. None for a run
-            that outlives its sweep.
+        threads: Number of threads of the run; None for those that it takes by itself.
     """
 
     folder: Path
@@ -80,222 +50,174 @@ class Attempt:
     digest: str
     command: list[str]
     identity: dict[str, object]
-    changes: dict[str, str | None]
-    patience: int
-    sweep: Path | None = None
+    threads: int | None = None
 
-    def __call__(self) -> None:
-        """Wait until no other process has the run, run it unless it is finished, and exit with its code."""
-        stopped: list[int] = []
-        children: list[subprocess.Popen[bytes]] = []
+    def start(self) -> "subprocess.Popen[bytes]":
+        """Start the run in a session of its own; it gets SIGTERM when this process ends, however it ends (on Linux).
 
-        def forward(number: int, _: object) -> None:
-            stopped.append(number)
-            signal.alarm(self.patience)
-            for child in children:
-                child.send_signal(number)
+        The request is written to `run.json`, and all output to `output.txt`. SLURM_* and SUBMITIT_* are not in the
+        environment of the run; otherwise Lightning would treat the run as a task of the enclosing job.
 
-        handlers: dict[int, Any] = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2), forward)
-        handlers |= dict.fromkeys((signal.SIGINT, signal.SIGHUP), lambda *_: None)  # the sweep handles them
-        handlers[signal.SIGALRM] = lambda *_: os.killpg(children[0].pid, signal.SIGKILL) if children else None
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
-        while (lock := held(self.folder / "lock")) is None and not stopped:
-            time.sleep(1)
-        code, begun = 0, lock is not None and not stopped and results_of(self.folder) is None
-        if lock is not None:
-            if begun:
-                code = self._train(stopped, children)
-            lock.release()
-        signal.alarm(0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        done = results_of(self.folder) is not None
-        if stopped and not done and _is_running_on_slurm():
-            # submitit's handler asks for the checkpoint and requeues the job.
-            signal.raise_signal(getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")))
-        if not begun and not done:
-            self._end(f"stopped by {signal.Signals(stopped[0]).name} before it began", 128 + stopped[0])
-        if code or not done:
-            killed = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            self._end(killed + (" (often: out of memory)" if code == -signal.SIGKILL else ""), code)
-
-    def _train(self, stopped: list[int], children: list[subprocess.Popen[bytes]]) -> int:
-        self._prepare()
-        with (self.folder / "output.txt").open("ab") as output, (self.folder / "errors.txt").open("ab") as errors:
-            child = subprocess.Popen(
+        Raises:
+            UserError: The config was changed.
+        """
+        if file_digest(self.config) != self.digest:
+            raise UserError(f"{self.config} was changed after the sweep had begun. Begin the sweep again")
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
+        own.pop("PL_GLOBAL_SEED", None)
+        own |= {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}  # unbuffered: an error is the last line
+        if self.threads is not None:
+            own.setdefault("OMP_NUM_THREADS", str(self.threads))
+        asked = {**self.identity, "config": str(self.config), "arguments": self.command}
+        (self.folder / "run.json").write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        with (self.folder / "output.txt").open("wb") as output:
+            return subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=errors,
-                env=environment(self.changes),
+                stderr=output,
+                env=own,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
-        children.append(child)
-        for number in stopped:
-            child.send_signal(number)
-        while self.sweep is not None and not stopped:
-            with suppress(subprocess.TimeoutExpired):
-                return child.wait(0.5)
-            if (free := held(self.sweep)) is not None:  # the sweep was killed
-                free.release()
-                signal.raise_signal(signal.SIGTERM)
-        return child.wait()
+
+    def __call__(self) -> None:
+        """Run in a SLURM job, and exit with the code of the run; a run that was ended by a signal is requeued."""
+        if results_of(self.folder) is not None:
+            return
+        code = self.start().wait()
+        if results_of(self.folder) is None:
+            if -code in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) and _is_running_on_slurm():
+                signal.raise_signal(signal.SIGUSR2)  # submitit's handler requeues the job
+            sys.exit(code or 1)
 
     def checkpoint(self) -> DelayedSubmission:
         """Return the job that submitit submits when the job is requeued: the same call again."""
         return DelayedSubmission(self)
 
-    def _prepare(self) -> None:
-        """Remove files of an attempt without a state, and write `run.json`."""
-        if hashlib.sha256(self.config.read_bytes()).hexdigest() != self.digest:
-            self._end(f"{self.config} was changed after the sweep had begun; begin the sweep again", 1)
-        for log in ("errors.txt", "output.txt"):
-            (self.folder / log).unlink(missing_ok=True)
-        for left in self.folder.iterdir():
-            if left.is_dir() and any(left.glob("version_*")) and not any(left.glob(STATE)):  # not a folder of the user
-                shutil.rmtree(left)
-        asked = {**self.identity, "config": str(self.config), "arguments": self.command}
-        (self.folder / "run.json").write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    def _end(self, how: str, code: int) -> None:
-        (self.folder / "ended.txt").write_text(how, encoding="utf-8")
-        sys.exit(code if code > 0 else 128 - code)
-
 
 def _end_with_parent() -> None:
-    """Let the kernel send SIGTERM to this process when its parent has ended, however it ended; only Linux does."""
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _is_running_on_slurm() -> bool:
     """Return True in a SLURM job that is not cancelled."""
-    if os.environ["SUBMITIT_EXECUTOR"] != "slurm":
-        return False
     command = ["squeue", "--noheader", "--format=%T", f"--jobs={submitit.JobEnvironment().job_id}"]
     return "RUNNING" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-@dataclass
-class Slurm:
-    """Options of SLURM jobs, named as in submitit; see docs/cluster.md."""
+class Processes:
+    """Runs as processes on this machine, which end with this process.
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    gpus_per_node: int | None = None
-    cpus_per_task: int | None = None
-    mem_gb: float | None = None
-    timeout_min: int = 240
-    max_num_timeout: int = 3
-    signal_delay_s: int = 90
-    array_parallelism: int = 256
-    setup: list[str] = field(default_factory=list)
-    additional_parameters: dict[str, str] = field(default_factory=dict)
+    Args:
+        limit: Largest number of runs at a time.
+    """
+
+    interval = 0.05
+    """Seconds between two calls of `refresh`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._processes: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def start(self, calls: Sequence[Call]) -> None:
+        """Start runs."""
+        for call in calls:
+            self._processes[call.folder] = call.start()
+
+    def refresh(self) -> None:
+        """Do nothing: the state of a process is known at any time."""
+
+    def is_going(self, folder: Path) -> bool:
+        """Return True if the run in a folder is going."""
+        return folder in self._processes and self._processes[folder].poll() is None
+
+    def ending(self, folder: Path) -> str:
+        """Return a phrase that describes how the run in a folder ended, for messages."""
+        code = self._processes[folder].wait()
+        killed = " (often: out of memory)" if -code == signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{killed}" if code < 0 else f"exit code {code}"
+
+    def stop(self) -> None:
+        """End the runs that are going, and wait for them."""
+        going = [process for process in self._processes.values() if process.poll() is None]
+        for process in going:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in going:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
-class Jobs:
-    """Runs that are submitted as jobs, with the states of the jobs.
+class SlurmJobs:
+    """Runs as jobs on SLURM, which outlive this process; all runs that are started together are one array.
 
-    Jobs run on this machine or as an array on SLURM. States on SLURM come from squeue and scontrol,
-    because submitit only uses sacct, which needs accounting.
+    The states of the jobs come from squeue and scontrol, because submitit only uses sacct, which needs accounting.
 
     Args:
         folder: Folder for the files of submitit.
-        limit: Largest number of jobs at a time on this machine; ignored on SLURM. `submit` does not
-            enforce it: its caller reads the attribute `limit`.
-        slurm: Options of the SLURM jobs; None runs the jobs on this machine.
+        options: Options of the jobs, named as in submitit; see docs/cluster.md.
+
+    Raises:
+        UserError: There is no SLURM, or an option is unknown.
     """
 
-    poll = 5.0
+    limit = sys.maxsize
+    interval = 5.0
+    """Seconds between two calls of `refresh`."""
 
-    def __init__(self, folder: Path, limit: int, slurm: Slurm | None = None) -> None:
-        self.folder, self.slurm, self.limit = folder, slurm, sys.maxsize if slurm else limit
-        self.interval = self.poll if slurm else 0.2  # seconds between two queries of the states
-        self._local: dict[str, submitit.Job[None]] = {}
-        self._listed: dict[str, str] = {}
-        options: dict[str, Any] = {"timeout_min": 365 * 24 * 60}
-        own = {}
-        if slurm is not None:
-            options = {f"slurm_{name}": value for name, value in asdict(slurm).items() if value not in (None, [])}
-            own["slurm_max_num_timeout"] = options.pop("slurm_max_num_timeout")
-            options["slurm_additional_parameters"] = {"requeue": True, **slurm.additional_parameters}
-        self._executor = submitit.AutoExecutor(folder, cluster="slurm" if slurm else "local", **own)
-        self._executor.update_parameters(name="sweep", **options)
-        self.alive = None if slurm else folder / f"sweep-{os.getpid()}"
-        self._lock: FileLock | None = None
-
-    def submit(self, attempts: Sequence[Attempt]) -> list[str]:
-        """Submit runs as jobs, and return the ids of the jobs.
-
-        Each id is also written to `job.txt` in the folder of the run.
-        """
-        if self.alive is not None:
-            self._lock = self._lock or held(self.alive)  # until this process ends
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # jobs inherit it
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        known: dict[str, Any] = {"timeout_min": 240, "max_num_timeout": 3, **options}
+        known["additional_parameters"] = {"requeue": True, **known.get("additional_parameters", {})}
+        timeouts = known.pop("max_num_timeout")
         try:
-            jobs = self._executor.submit_array(attempts)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for job, attempt in zip(jobs, attempts, strict=True):
-            self._local[job.job_id] = job
-            (attempt.folder / "job.txt").write_text(job.job_id, encoding="utf-8")
-        return [job.job_id for job in jobs]
+            self._executor = submitit.AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=timeouts)
+            self._executor.update_parameters(name="sweep", **{f"slurm_{name}": one for name, one in known.items()})
+        except (NameError, RuntimeError, TypeError) as error:
+            raise UserError(f"--executor slurm: {' '.join(str(error).split())}") from None
+        self._listed: set[str] = set()  # ids of the jobs that are not known to have ended
+        self._queued: set[str] = set()  # by the last answer of squeue
 
-    def states(self) -> dict[str, str]:
-        """Return the state of each unfinished job, such as `RUNNING`, by its id.
+    def start(self, calls: Sequence[Call]) -> None:
+        """Submit runs; the id of each job is written to `job.txt` in the folder of its run.
 
-        On SLURM these are all jobs of the user in squeue. A job that has left squeue is returned one
-        more time, with its last state, because its files may arrive late from another machine. If squeue
-        fails, the result repeats the jobs that squeue listed last. All jobs from `submit` then have the
-        state `UNKNOWN`.
+        Raises:
+            UserError: sbatch refuses them.
         """
-        if self.slurm is None:
-            return {name: "RUNNING" for name, job in self._local.items() if not job.done()}
-        command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
+        try:
+            jobs = self._executor.submit_array(calls)
+        except RuntimeError as error:
+            raise UserError(f"--executor slurm: {' '.join(str(error).split())}") from None
+        for job, call in zip(jobs, calls, strict=True):
+            (call.folder / "job.txt").write_text(job.job_id, encoding="utf-8")
+            self._queued.add(job.job_id)
+        self._listed |= self._queued
+
+    def refresh(self) -> None:
+        """Ask squeue which jobs are going."""
+        command = ["squeue", "--noheader", "--array", "--me", "--format=%i"]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
-        if found.returncode:
-            return self._listed | dict.fromkeys(self._local, "UNKNOWN")  # SLURM is busy
-        before, self._listed = self._listed, dict(line.split() for line in found.stdout.splitlines())
-        return before | self._listed  # files of other machines may arrive late: list an ended job once more
+        if found.returncode == 0:  # else SLURM is busy
+            before, self._queued = self._queued, set(found.stdout.split())
+            self._listed = before | self._queued  # an ended job once more: its files may arrive late
 
-    def why(self, name: str) -> str:
-        """Return a phrase that describes the end of a job that has written no `ended.txt`, for messages.
+    def is_going(self, folder: Path) -> bool:
+        """Return True if the run in a folder was going at the last `refresh`, or has been started since."""
+        return self._job(folder) in self._listed
 
-        The phrase has the final state of the job on SLURM, from scontrol. Without such a state, it says
-        that the job was killed.
-
-        Args:
-            name: Id of the job.
-        """
-        command = ["scontrol", "--oneliner", "show", "job", name]
-        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout if self.slurm else ""
+    def ending(self, folder: Path) -> str:
+        """Return the final state of the job of the run in a folder, for messages."""
+        command = ["scontrol", "--oneliner", "show", "job", job := self._job(folder)]
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         state = re.search(r"JobState=(\S+)", found)
-        return f"job {name} ended as {state[1]}" if state else f"job {name} was killed"
-
-    def cancel(self, name: str) -> None:
-        """Cancel a job if it is still pending.
-
-        Args:
-            name: Id of the job.
-        """
-        subprocess.run(["scancel", "--state=PENDING", name], check=False)
-
-    def log(self, name: str) -> Path:
-        """Return the path of submitit's error log of a job.
-
-        Args:
-            name: Id of the job.
-        """
-        return JobPaths(self.folder, name).stderr
+        return f"job {job} ended as {state[1]}" if state else f"job {job} was killed"
 
     def stop(self) -> None:
-        """End the jobs on this machine and wait for them; jobs on SLURM continue."""
-        if self.slurm is None:
-            for name in self.states():
-                os.kill(int(name), signal.SIGTERM)
-            while self.states():
-                time.sleep(self.interval)
+        """Do nothing: the jobs go on."""
+
+    @staticmethod
+    def _job(folder: Path) -> str:
+        file = folder / "job.txt"
+        return file.read_text(encoding="utf-8") if file.is_file() else ""

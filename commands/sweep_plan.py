@@ -32,7 +32,7 @@ Reads = Literal["checkpoints", "checkpoint", "encoder", "ablation"]
 STATISTICS = ("low", "high", "sd")
 MOST = 10_000
 """Largest number of runs of a plan."""
-OF_ROW = {"scores", "seeds", "checkpoints", "checkpoint", "encoder", "rename", "minutes", "runs"}
+OF_ROW = {"scores", "seeds", "checkpoints", "checkpoint", "encoder", "rename", "runs"}
 """Keys of a row that its single runs do not have."""
 RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 """Columns of the table of runs, between the labels and the scores."""
@@ -101,13 +101,11 @@ class Row:
         runs: Runs of the row by seed.
         scores: Name of the score in the results of the runs, by column of the table; empty for a column
             without a score.
-        minutes: Time of all runs of the row on 2 cores, as stated in the plan.
     """
 
     labels: tuple[str, ...]
     runs: Mapping[int, Sequence[Run]]
     scores: Mapping[str, str]
-    minutes: float = 0.0
 
     @property
     def name(self) -> str:
@@ -187,7 +185,6 @@ class Entry:
             `model.init_args.ablation`. A single run of a row may have it too.
         rename: Other names of options that are given for all runs, after `--`; None if the runs of the row
             do not have the option.
-        minutes: Time of all runs of the row on 2 cores, to estimate the time of a sweep.
         runs: Settings of each run, if the row has several runs for a seed.
     """
 
@@ -201,7 +198,6 @@ class Entry:
     encoder: str = ""
     ablation: str = ""
     rename: dict[str, str | None] = field(default_factory=dict)
-    minutes: float = 0.0
     runs: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
 
 
@@ -278,7 +274,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             for seed in entry.seeds or plan.seeds
         }
         scores = {score: entry.scores.get(score, score) or "" for score in plan.scores}
-        rows.append(Row(row, runs, scores, entry.minutes))
+        rows.append(Row(row, runs, scores))
     columns = columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`")
     sweep = Sweep(name, labels, tuple(rows), columns, plan.reference)
     if plan.reference and not any(sweep.compared()):

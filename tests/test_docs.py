@@ -22,6 +22,7 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from pytorch_lightning import Trainer
+from submitit.slurm.slurm import SlurmExecutor
 
 import attention
 import datamodules
@@ -32,7 +33,6 @@ import probes
 import train
 from commands import COMMANDS, RUNS, measure
 from commands.lightning import CheckedCLI
-from commands.sweep_jobs import Slurm
 from commands.sweep_plan import Options, Run, options_of, read_sweep
 from docs.reference import ROOMS, configs_page, described, exported
 from results.estimates import ENDS, UNITS
@@ -315,7 +315,7 @@ def test_options_that_are_named_alone_exist() -> None:
         "data.init_args.options": parameters(attention),
         "data.init_args.vectors": parameters(datamodules),
         "trainer": {*inspect.signature(Trainer.__init__).parameters},
-        "slurm": {*inspect.signature(Slurm).parameters},
+        "slurm": {*SlurmExecutor._valid_parameters(), "mem_gb", "timeout_min", "max_num_timeout"},
     }
     for page in PAGES:
         for group, name in re.findall(r"--((?:\w+\.)+)(\w+)", TEXTS[page]):

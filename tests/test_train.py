@@ -278,23 +278,6 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vectors.txt"]
 
 
-@pytest.mark.slow
-def test_answers_of_a_check_stand_alone_on_stdout(tmp_path: Path) -> None:
-    (tmp_path / "talkative.py").write_text("import os\nos.write(1, b'Welcome!\\n')\n", encoding="utf-8")
-    command = ["fit", f"--config={ROOT / 'configs/demo.yaml'}", "--trust=talkative", "--ckpt_path=absent.ckpt"]
-    done = subprocess.run(
-        [sys.executable, "train.py", "--check"],
-        input=json.dumps([command]),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "there is no such checkpoint" in json.loads(done.stdout)
-    assert "Welcome!" in done.stderr
-
-
 def test_many_command_lines_are_checked_one_by_one_with_one_parser(
     of_config: Given, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
