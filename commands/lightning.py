@@ -39,7 +39,7 @@ from commands.state import (
 from commands.tasks import check_tasks, refuse_shell
 from commands.writer import ResultWriter
 from results.command import print_fault
-from results.errors import UserError, counted
+from results.errors import UserError
 from results.files import is_full
 from results.progress import ProgressLines
 from results.settings import leaves
@@ -67,14 +67,6 @@ STEPS = {
     "predict": ("predict_step", "forward"),
 }
 """Methods by command; a model supports a command if it overrides one of them."""
-
-NEEDS_ABOVE_ZERO = {
-    "fit": ("max_epochs", "max_steps", "limit_train_batches"),
-    "validate": ("limit_val_batches",),
-    "test": ("limit_test_batches",),
-    "predict": ("limit_predict_batches",),
-}
-"""Options of the trainer by command that must not be 0: nothing would be done."""
 
 KEYWORDS = ("best", "last", "registry")
 """Values of `--ckpt_path` that Lightning resolves itself."""
@@ -141,18 +133,13 @@ class ProbingCLI(CommandLine):
         refuse_permissions(self.settings, words)
 
     def before_instantiate_classes(self) -> None:
-        """Check `--ckpt_path` and the options of the trainer before anything is loaded.
+        """Check `--ckpt_path` before anything is loaded.
 
         Raises:
-            UserError: The file of `--ckpt_path` does not exist, `--ckpt_path` is `best`, or an option of
-                the trainer is 0, so that the command would do nothing.
+            UserError: The file does not exist, or it is `best`.
         """
-        trainer, path = self.settings.trainer, self.settings.ckpt_path
+        path = self.settings.ckpt_path
         self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
-        if idle := next((name for name in NEEDS_ABOVE_ZERO[str(self.subcommand)] if trainer[name] == 0), None):
-            raise UserError(
-                f"--trainer.{idle} is 0, so the command would do nothing. Give a number above 0, or leave it out."
-            )
         if path == "best":
             raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
 
@@ -173,8 +160,7 @@ class ProbingCLI(CommandLine):
             commands = " or ".join(f"`python train.py {stage}`" for stage in able)
             raise UserError(f"{name} cannot {self.subcommand}. Run it with {commands}.")
         if self.checkpoint is not None:
-            max_epochs = self.objects.trainer["max_epochs"] if self.subcommand == "fit" else None
-            check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand), max_epochs)
+            check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand))
         needs_training = isinstance(self.model, TrainedModule) and not self.model.may_come_trained
         if path is None and self.subcommand != "fit" and needs_training:
             self.model.refuse_untrained()  # before hours of extraction
@@ -412,17 +398,15 @@ def check(args: list[str]) -> str | None:
     return None
 
 
-def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epochs: int | None) -> None:
+def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None:
     """Check that the model of a checkpoint is the model of a command line.
 
-    The class must be the same. For `fit`, which continues the training, the constructor arguments must
-    also be the same, and a message is logged if the checkpoint has already reached `max_epochs`.
+    The class must be the same, and for `fit`, which continues the training, the constructor arguments too.
 
     Args:
         path: The checkpoint.
         given: `class_path` and `init_args` of --model.
         command: Command of train.py.
-        max_epochs: Value of --trainer.max_epochs.
 
     Raises:
         UserError: The models differ.
@@ -443,12 +427,6 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
         raise UserError(
             f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, but here it is "
             f"{now[name]}. Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
-        )
-    if max_epochs is not None and 0 <= max_epochs <= content["epoch"] + 1:
-        seen = counted(content["epoch"] + 1, "epoch")
-        rank_zero_info(
-            f"{path} is already trained for {seen} (--trainer.max_epochs {max_epochs}): testing only. Raise "
-            f"--trainer.max_epochs to train further."
         )
 
 

@@ -221,8 +221,8 @@ CASES: Mapping[str, Case] = {
     "the same, chosen and scored on dev ": Case(
         "measures/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
     ),
-    "pairs of runs, swaps": Case("commands/comparison.py: permutation.p, commands/sweep_table.py: p", permuted, 0.08),
-    "pairs of runs, bootstrap": Case("commands/comparison.py: bootstrap.p", bootstrapped, 0.08),
+    "pairs of runs, swaps": Case("commands/compare.py: permutation.p, commands/sweep_table.py: p", permuted, 0.08),
+    "pairs of runs, bootstrap": Case("commands/compare.py: bootstrap.p", bootstrapped, 0.08),
     "pairs of decisions": Case("measures/ablation.py: p, measures/pruning.py: p", decisions, 0.1),
     "pairs of variants": Case("fidelity/comparison.py: p, fidelity/judge.py: p", seeds, 0.2),
     "set of heads, 5 random sets": Case("measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6),

@@ -53,7 +53,6 @@ def test_a_command_is_a_file_that_says_what_it_does() -> None:
     files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {
         "measure",
         "__init__",
-        "comparison",
         "lightning",
         "seeds",
         "state",

@@ -11,8 +11,7 @@ import yaml
 from rich.console import Console
 
 import commands
-from commands.compare import main
-from commands.comparison import Scored, compare, grouped, on_same_items, scored, warnings
+from commands.compare import Scored, compare, grouped, main, on_same_items, scored, warnings
 from commands.seeds import over_seeds
 from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
 from results import Estimate, Provenance, Result, Table
