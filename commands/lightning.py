@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import Callback, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities import rank_zero_info
@@ -227,10 +227,6 @@ class ProbingCLI(CommandLine):
         settings = self.objects.trainer
         if self.settings.quiet or not Console().is_terminal:
             kwargs["enable_progress_bar"] = False
-        if {**settings, **kwargs}["enable_progress_bar"] is False:  # Lightning then refuses configured bars
-            callbacks = settings["callbacks"] or []
-            own = callbacks if isinstance(callbacks, list) else [callbacks]
-            kwargs.setdefault("callbacks", [callback for callback in own if not isinstance(callback, ProgressBar)])
         try:
             trainer: Trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
@@ -295,11 +291,10 @@ class CheckedCLI(ProbingCLI):
     """Command line that only checks options, classes and the existence of the data files; it runs nothing.
 
     No model or data are loaded. The only file that may be written is the sample corpus, in the cache. All command
-    lines of a process share the parser and the trainers, because making them takes most of the time.
+    lines of a process share the parser, because making it takes most of the time.
     """
 
     _parsers: ClassVar[dict[str, Any]] = {}
-    _trainers: ClassVar[dict[str, Trainer]] = {}
 
     def __init__(self, args: list[str] | None, writer: object = None) -> None:
         super().__init__(args, load_from_checkpoint_support=False)
@@ -324,20 +319,16 @@ class CheckedCLI(ProbingCLI):
         self.config = Namespace(subcommand=command, **{command: self.parser_of(command).parse_args(options)})  # type: ignore[no-untyped-call]
         refuse_permissions(self.settings, args)
 
-    def instantiate_trainer(self, **kwargs: object) -> Trainer:
-        """Check the model and the data files, and return a trainer that writes nothing.
+    def instantiate_trainer(self, **kwargs: object) -> None:  # type: ignore[override]
+        """Check the model and the data files; make no trainer, because its devices may be those of another machine.
 
         Raises:
-            UserError: The trainer cannot be made from its options; see also `check_model`.
             CorpusError: The data lack a split, or its file does not exist.
+            UserError: See `check_model`.
         """
         self.check_model()
         for absent in self.datamodule.absent((str(self.subcommand), "test")):
             raise absent
-        asked = repr(self.settings.trainer)
-        if asked not in self._trainers:
-            self._trainers[asked] = self.make_trainer(logger=False, callbacks=[])
-        return self._trainers[asked]
 
     def run_command(self) -> None:
         """Do nothing: the command line is only checked."""

@@ -1,6 +1,6 @@
 """Calibration of every p-value that this application writes, on simulated null cases and on cases with an effect.
 
-    python -m tests.calibration
+    python -m studies.calibration
 
 prints the rows of the table of calibration in docs/known_answers.md. Each case simulates what a statistic reads, and
 calls the function that the experiment calls. Words come in sentences that are easy or hard for both sides.
@@ -53,10 +53,12 @@ def runs(rng: Draw, effect: float) -> list[Floats]:
 
 
 def permuted(rng: Draw, effect: float) -> float:
+    """Return p of random swaps of the sentences of two runs."""
     return paired_permutation(*runs(rng, effect), draws=DRAWS)
 
 
 def bootstrapped(rng: Draw, effect: float) -> float:
+    """Return p of the paired bootstrap of two runs."""
     return paired_bootstrap(*runs(rng, effect), draws=DRAWS).p or 0.0
 
 
